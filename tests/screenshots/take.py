@@ -29,6 +29,7 @@ from gossip.launch.report.html import page  # noqa: E402
 
 WIDTHS, SCHEMES = (400, 1600), ("light", "dark")
 MADE_UP = (MadeUp(rounds=1500, peers=8, pace=25.0), MadeUp(rounds=300, peers=200, pace=10.0))
+MARGIN = 12
 IN_DOCS = (
     ("report", 1100, "light", "section:has(#incidents)"),
     ("report-narrow", 400, "dark", "section:has(#membership)"),
@@ -97,7 +98,14 @@ def main() -> int:
         for name, width, scheme, part in IN_DOCS if options.docs else ():
             tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             tab.goto(pages[0].as_uri())
-            tab.locator(part).screenshot(path=options.docs / f"{name}.png")
+            box = tab.locator(part).bounding_box()
+            clip = {
+                "x": max(0, box["x"] - MARGIN),
+                "y": box["y"] - MARGIN,
+                "width": min(width, box["width"] + 2 * MARGIN),
+                "height": box["height"] + 2 * MARGIN,
+            }
+            tab.screenshot(path=options.docs / f"{name}.png", full_page=True, clip=clip)
             tab.close()
         browser.close()
     print("\n".join(problems) or f"nothing was found; pictures are in {options.into}/")

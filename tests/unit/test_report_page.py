@@ -17,7 +17,7 @@ from made_up_run import MadeUp, write
 from gossip.errors import ConfigError
 from gossip.launch.report import notes
 from gossip.launch.report.html import curves, page, png, svg
-from gossip.launch.report.html.charts import HeatMap, LaneChart, LineChart, Table
+from gossip.launch.report.html.charts import HeatMap, LaneChart, LineChart, TextTable
 
 RUN = MadeUp(rounds=600, peers=8, pace=25.0)
 
@@ -57,12 +57,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def report(folder: Path) -> page.Report:
+def report(folder: Path) -> page.RunReport:
     return page.make([folder])
 
 
 @pytest.fixture(scope="module")
-def text(report: page.Report) -> str:
+def text(report: page.RunReport) -> str:
     return page.render(report)
 
 
@@ -71,18 +71,20 @@ def parsed(text: str) -> Parsed:
     return Parsed(text)
 
 
-def rows(report: page.Report, name: str) -> list[tuple[str, ...]]:
+def rows(report: page.RunReport, name: str) -> list[tuple[str, ...]]:
     """Of the first table of a section."""
     (part,) = report.parts
     (section,) = [each for each in part.sections if each.name == name]
-    tables = [each for each in section.parts if isinstance(each, Table)]
+    tables = [each for each in section.parts if isinstance(each, TextTable)]
     return list(tables[0].rows)
 
 
 # --- what happened --------------------------------------------------------------------------------
 
 
-def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(report: page.Report) -> None:
+def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
+    report: page.RunReport,
+) -> None:
     found = rows(report, "incidents")
     told = {row[4]: row for row in found}
     _liars, crash, hang, cut, restart = RUN.faults
@@ -104,7 +106,7 @@ def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(report: pa
     assert "after its death" in back[6]
 
 
-def test_each_picture_over_time_has_the_marks_of_the_incidents(report: page.Report) -> None:
+def test_each_picture_over_time_has_the_marks_of_the_incidents(report: page.RunReport) -> None:
     for name, chart in report.charts:
         drawn = svg.draw(chart)
         assert [badge.text for badge in drawn.badges] == ["1", "2", "3", "4", "5"], name
@@ -112,7 +114,7 @@ def test_each_picture_over_time_has_the_marks_of_the_incidents(report: page.Repo
         assert by_number["2"] == pytest.approx(100 * 4.8 / chart.x_max, abs=0.01)
 
 
-def test_what_is_asked_for_is_on_the_page(report: page.Report) -> None:
+def test_what_is_asked_for_is_on_the_page(report: page.RunReport) -> None:
     names = {name for name, _ in report.charts}
     assert names >= {"loss", "speed", "computing", "lanes", "served", "trust", "rounds"}
     assert names >= {"participation", "sent", "processors", "memory"}
@@ -123,7 +125,7 @@ def test_what_is_asked_for_is_on_the_page(report: page.Report) -> None:
 
 
 def test_a_peer_that_was_killed_is_gone_in_its_lane_and_one_that_hung_was_stopped(
-    report: page.Report,
+    report: page.RunReport,
 ) -> None:
     (lanes,) = [chart for _, chart in report.charts if isinstance(chart, LaneChart)]
     spans = {name: {span.state: span for span in each} for name, each in lanes.lanes}
@@ -156,7 +158,7 @@ def test_the_page_needs_nothing_but_itself(text: str, parsed: Parsed) -> None:
     assert policy["content"].startswith("default-src 'none'")
 
 
-def test_every_picture_has_words_in_its_place(parsed: Parsed, report: page.Report) -> None:
+def test_every_picture_has_words_in_its_place(parsed: Parsed, report: page.RunReport) -> None:
     pictures = parsed.of("svg")
     assert len(pictures) == len(report.charts)
     for picture in pictures:
@@ -282,7 +284,7 @@ def test_several_runs_stand_side_by_side_with_what_differs(folder: Path, tmp_pat
     (other / "config.json").write_text(json.dumps({**config, "aggregator": "mean"}))
     made = page.make([folder, other])
     assert made.comparison is not None
-    tables = [each for each in made.comparison.parts if isinstance(each, Table)]
+    tables = [each for each in made.comparison.parts if isinstance(each, TextTable)]
     assert tables[0].head == ("Figure", "made-up", "other")
     assert ("Steps", "599", "299") in tables[0].rows
     differing = {row[0]: row[1:] for row in tables[1].rows}
@@ -296,7 +298,7 @@ def test_several_runs_stand_side_by_side_with_what_differs(folder: Path, tmp_pat
 # --- PNGs -----------------------------------------------------------------------------------------
 
 
-def test_each_picture_becomes_a_png(report: page.Report, tmp_path: Path) -> None:
+def test_each_picture_becomes_a_png(report: page.RunReport, tmp_path: Path) -> None:
     chosen = {type(chart): (name, chart) for name, chart in report.charts}
     written = png.write(list(chosen.values()), tmp_path / "pictures")
     assert len(written) == 3
@@ -304,7 +306,7 @@ def test_each_picture_becomes_a_png(report: page.Report, tmp_path: Path) -> None
 
 
 def test_without_jinja2_and_matplotlib_it_says_what_to_install(
-    report: page.Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: page.RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

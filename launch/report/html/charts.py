@@ -117,7 +117,7 @@ Chart = LineChart | LaneChart | HeatMap
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     """Cells are text. ``numeric``: columns that are written to the right.
 
     Attributes:
@@ -139,7 +139,7 @@ class Section:
     name: str
     title: str
     text: list[str] = field(default_factory=list)
-    parts: list[Chart | Table] = field(default_factory=list)
+    parts: list[Chart | TextTable] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.text or self.parts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from .page import Report
+    from .page import RunReport
 
 Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
 NAME = "report.html"
@@ -67,7 +67,7 @@ def report(
         print(f"{len(written)} pictures in {png}/")
 
 
-def _write(made: Report, path: Path) -> None:
+def _write(made: RunReport, path: Path) -> None:
     """Whole, or not at all."""
     import os
 

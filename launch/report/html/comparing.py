@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .charts import Line, LineChart, Section, Table
+from .charts import Line, LineChart, Section, TextTable
 from .configuration import differences
 from .downsampling import Buckets
 from .figures import NONE, clock
@@ -27,7 +27,7 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
     rows += [(label, *(each.get(label, NONE) for each in told)) for label in labels]
     rows.append(("Incidents", *(str(len(each)) for each in incidents)))
     head = ("Figure", *(run.name for run in runs))
-    found.parts.append(Table("Figures", head, tuple(rows), frozenset(range(1, len(head)))))
+    found.parts.append(TextTable("Figures", head, tuple(rows), frozenset(range(1, len(head)))))
     for name in ("loss", "accuracy"):
         if (chart := _by_step(runs, name)) is not None:
             found.parts.append(chart)

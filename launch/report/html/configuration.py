@@ -9,7 +9,7 @@ from typing import Any
 
 from gossip.run import shown
 
-from .charts import Section, Table
+from .charts import Section, TextTable
 from .figures import NONE
 from .recorded import RecordedRun
 
@@ -21,14 +21,14 @@ VALUE_MAX = 300
 def section(run: RecordedRun) -> Section:
     found = Section("configuration", "Configuration")
     rows = [(label, value) for label, value in _facts(run.environment) if value]
-    found.parts.append(Table("Where and how it was started", ("What", "Value"), tuple(rows)))
+    found.parts.append(TextTable("Where and how it was started", ("What", "Value"), tuple(rows)))
     own = tuple(row for row in run.settings if row[2] != "default")
     rest = tuple(row for row in run.settings if row[2] == "default")
     head = ("Setting", "Value", "From")
     if own:
-        found.parts.append(Table("Settings that are not the default", head, own))
+        found.parts.append(TextTable("Settings that are not the default", head, own))
     if rest:
-        found.parts.append(Table("Settings that are the default", head, rest, folded=True))
+        found.parts.append(TextTable("Settings that are the default", head, rest, folded=True))
     return found
 
 
@@ -63,7 +63,7 @@ def _code(code: Any) -> str:
     return shown(f"git {str(code.get('commit'))[:12]}{more}")
 
 
-def differences(runs: Sequence[RecordedRun]) -> Table:
+def differences(runs: Sequence[RecordedRun]) -> TextTable:
     """Settings, versions and code in which runs differ: a column each."""
     flat = [_flat(run) for run in runs]
     keys = sorted({key for each in flat for key in each})
@@ -74,7 +74,7 @@ def differences(runs: Sequence[RecordedRun]) -> Table:
             rows.append((key, *values))
     rows = rows or [("nothing: all settings, versions and code are the same", *[NONE] * len(runs))]
     head = ("What", *(run.name for run in runs))
-    return Table("What differs between the runs", head, tuple(rows))
+    return TextTable("What differs between the runs", head, tuple(rows))
 
 
 def _flat(run: RecordedRun) -> dict[str, str]:

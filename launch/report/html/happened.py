@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
 
-from .charts import Section, Table
+from .charts import Section, TextTable
 from .figures import clock
 from .recorded import RecordedRun
 
@@ -30,7 +30,7 @@ def section(run: RecordedRun) -> Section:
     rows = sorted([*lines, *notes])
     if run.notes:
         found.parts.append(
-            Table(
+            TextTable(
                 "Notes",
                 ("Time", "Note"),
                 tuple((_when(run, wall), text) for wall, _, text in sorted(notes)),
@@ -47,7 +47,7 @@ def section(run: RecordedRun) -> Section:
         head = ("Time", "Kind", "What happened")
         told = tuple((_when(run, wall), kind, text) for wall, kind, text in rows)
         caption = f"{len(rows):,} events, those of a kind folded"
-        found.parts.append(Table(caption, head, told, frozenset({0}), folded=True))
+        found.parts.append(TextTable(caption, head, told, frozenset({0}), folded=True))
     else:
         found.text.append("Nothing was written down.")
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from gossip.launch.report.words import bytes_word
 from gossip.run import whole
 
-from .charts import Section, Table
+from .charts import Section, TextTable
 from .figures import NONE, clock
 from .recorded import RecordedRun
 
@@ -47,7 +47,7 @@ def samples(run: RecordedRun) -> Section:
         caption = f"The last {len(shown)} of {len(rows):,} completed epochs"
     head = ("Epoch", "Used once", "Twice or more", "Left for the next", "Rounds")
     found.parts.append(
-        Table(caption, head, return_rows, frozenset(range(5)), folded=len(shown) > 5)
+        TextTable(caption, head, return_rows, frozenset(range(5)), folded=len(shown) > 5)
     )
     return found
 
@@ -93,7 +93,7 @@ def saved_states(run: RecordedRun) -> Section:
         rows.append((f"{one.step:,}", when, by, size, one.problem or "complete"))
     if rows:
         head = ("Step", "Written", "In this run", "Size", "State")
-        found.parts.append(Table("Checkpoints on disk", head, tuple(rows), frozenset({0, 3})))
+        found.parts.append(TextTable("Checkpoints on disk", head, tuple(rows), frozenset({0, 3})))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gossip.launch.report.words import bytes_word, counted
 
-from .charts import Mark, Section, Table
+from .charts import Mark, Section, TextTable
 from .figures import NONE, clock, lasted, number, peers
 from .incidents import Incident
 from .recorded import RecordedRun
@@ -118,7 +118,7 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
     head = ("No.", "Time", "Round", "Who", "What", "Noticed", "Back", "Effect")
     anchors = tuple(f"{prefix}incident-{one.number}" for one in incidents[:LISTED_MAX])
     found.parts.append(
-        Table("Faults, and what became of them", head, rows, frozenset({0, 1, 2}), anchors)
+        TextTable("Faults, and what became of them", head, rows, frozenset({0, 1, 2}), anchors)
     )
     if len(incidents) > LISTED_MAX:
         found.text.append(f"The table has the first {LISTED_MAX} of {len(incidents)}.")

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.errors import ConfigError
 
@@ -23,11 +23,8 @@ from . import (
     timeline,
     trusting,
 )
-from .charts import Chart, Section, Table
+from .charts import Chart, Section, TextTable
 from .recorded import RecordedRun, read
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 TEMPLATE = "page.html.j2"
 
@@ -45,7 +42,7 @@ class RunPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """``comparison``: of several runs, or None."""
 
     parts: tuple[RunPart, ...]
@@ -60,11 +57,11 @@ class Report:
             (f"{prefix}{part.name.removeprefix('chart-')}", part)
             for prefix, section in found
             for part in section.parts
-            if not isinstance(part, Table)
+            if not isinstance(part, TextTable)
         ]
 
 
-def make(folders: Sequence[Path]) -> Report:
+def make(folders: Sequence[Path]) -> RunReport:
     """The report on runs, read from their folders.
 
     Raises: ConfigError: One of them cannot be read.
@@ -77,7 +74,7 @@ def make(folders: Sequence[Path]) -> Report:
         for at, (run, found) in enumerate(zip(runs, befell, strict=True), 1)
     )
     comparison = comparing.section(runs, befell) if len(runs) > 1 else None
-    return Report(parts, comparison)
+    return RunReport(parts, comparison)
 
 
 def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> RunPart:
@@ -98,7 +95,7 @@ def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> Run
     return RunPart(run, prefix, overview.verdict(run, found), facts, tuple(found), sections)
 
 
-def render(report: Report, live_s: float | None = None, nonce: str = "") -> str:
+def render(report: RunReport, live_s: float | None = None, nonce: str = "") -> str:
     """The page.
 
     Args:
@@ -108,10 +105,13 @@ def render(report: Report, live_s: float | None = None, nonce: str = "") -> str:
     """
     names = ", ".join(part.run.name for part in report.parts)
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return _template().render(report=report, title=names, made=made, live_s=live_s, nonce=nonce)
+    page: str = _template().render(
+        report=report, title=names, made=made, live_s=live_s, nonce=nonce
+    )
+    return page
 
 
-def _template() -> Template:
+def _template() -> Any:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     except ModuleNotFoundError as error:
@@ -134,4 +134,4 @@ def _template() -> Template:
 
 
 def _is_table(part: Any) -> bool:
-    return isinstance(part, Table)
+    return isinstance(part, TextTable)

@@ -10,7 +10,7 @@ import numpy as np
 from gossip.launch.report.words import bytes_word
 
 from . import curves, membership
-from .charts import HeatMap, LineChart, Mark, Section, Table
+from .charts import HeatMap, LineChart, Mark, Section, TextTable
 from .downsampling import Buckets, Floats
 from .figures import NONE, lasted, share
 from .incidents import Incident, by_peer
@@ -159,7 +159,7 @@ def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:
     }
 
 
-def _table(run: RecordedRun, incidents: list[Incident]) -> Table:
+def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     spans = membership.spans(run)
     befell = by_peer(incidents)
 
@@ -176,7 +176,7 @@ def _table(run: RecordedRun, incidents: list[Incident]) -> Table:
         rows.append(_all_row(run, spans, traffic))
     head = (*HEAD, *BYTES) if traffic else HEAD
     cut = tuple(row[: len(head)] for row in rows)
-    return Table(caption, head, cut, frozenset(range(2, len(head))))
+    return TextTable(caption, head, cut, frozenset(range(2, len(head))))
 
 
 def _row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from gossip.errors import ConfigError
 
 from .charts import STATES, Chart, HeatMap, LaneChart, LineChart
 from .figures import clock, time_ticks
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 WIDTH_IN, DPI = 9.0, 150
 COLOURS = (
@@ -67,7 +64,7 @@ def write(charts: Sequence[tuple[str, Chart]], folder: Path) -> list[Path]:
     return written
 
 
-def _draw(axes: Axes, chart: Chart) -> None:
+def _draw(axes: Any, chart: Chart) -> None:
     match chart:
         case LineChart():
             _lines(axes, chart)
@@ -94,7 +91,7 @@ def _draw(axes: Axes, chart: Chart) -> None:
     axes.tick_params(labelsize=8)
 
 
-def _lines(axes: Axes, chart: LineChart) -> None:
+def _lines(axes: Any, chart: LineChart) -> None:
     for line in chart.lines:
         colour = INK if line.style < 0 else COLOURS[line.style % len(COLOURS)]
         dashes = "--" if line.style >= len(COLOURS) else "-"
@@ -112,7 +109,7 @@ def _lines(axes: Axes, chart: LineChart) -> None:
         axes.legend(frameon=False, fontsize=7, ncols=4)
 
 
-def _lanes(axes: Axes, chart: LaneChart) -> None:
+def _lanes(axes: Any, chart: LaneChart) -> None:
     seen: set[str] = set()
     for at, (_, spans) in enumerate(chart.lanes):
         for span in spans:
@@ -127,7 +124,7 @@ def _lanes(axes: Axes, chart: LaneChart) -> None:
         axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper left", bbox_to_anchor=corner)
 
 
-def _heat(axes: Axes, chart: HeatMap) -> None:
+def _heat(axes: Any, chart: HeatMap) -> None:
     masked = np.ma.masked_invalid(chart.values)
     extent = (0.0, chart.x_max, len(chart.rows) - 0.5, -0.5)
     picture = axes.imshow(

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from . import curves
-from .charts import Line, LineChart, Mark, Section, Table
+from .charts import Line, LineChart, Mark, Section, TextTable
 from .figures import NONE, clock, lasted, peers, share
 from .recorded import RecordedRun
 
@@ -70,7 +70,9 @@ def _chart(
     )
 
 
-def _slowest(run: RecordedRun, who: np.ndarray, longest: np.ndarray, median: np.ndarray) -> Table:
+def _slowest(
+    run: RecordedRun, who: np.ndarray, longest: np.ndarray, median: np.ndarray
+) -> TextTable:
     commits = run.commits
     counts = Counter(int(peer) for peer in who if peer >= 0)
     total = sum(counts.values())
@@ -88,7 +90,7 @@ def _slowest(run: RecordedRun, who: np.ndarray, longest: np.ndarray, median: np.
             )
         )
     head = ("Peer", "Slowest in", "Its step", "Median of all", "Why")
-    return Table("Who was the slowest to compute", head, tuple(rows), frozenset({0, 1, 2, 3}))
+    return TextTable("Who was the slowest to compute", head, tuple(rows), frozenset({0, 1, 2, 3}))
 
 
 def _why_slow(run: RecordedRun, peer: int, mine: float, others: float, part: float) -> str:
@@ -103,7 +105,9 @@ def _why_slow(run: RecordedRun, peer: int, mine: float, others: float, part: flo
     return "by chance: no slower than the others as a rule"
 
 
-def _longest(run: RecordedRun, duration: np.ndarray, who: np.ndarray, longest: np.ndarray) -> Table:
+def _longest(
+    run: RecordedRun, duration: np.ndarray, who: np.ndarray, longest: np.ndarray
+) -> TextTable:
     commits = run.commits
     order = np.argsort(np.nan_to_num(duration))[::-1][:LONGEST]
     rows = []
@@ -122,7 +126,7 @@ def _longest(run: RecordedRun, duration: np.ndarray, who: np.ndarray, longest: n
             )
         )
     head = ("Round", "Ended", "Took", "Slowest peer", "Why")
-    return Table("The longest rounds", head, tuple(rows), frozenset({0, 1, 2}))
+    return TextTable("The longest rounds", head, tuple(rows), frozenset({0, 1, 2}))
 
 
 def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np.ndarray) -> str:

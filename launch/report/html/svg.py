@@ -96,7 +96,7 @@ def _svg(height: int, inner: str, label: str) -> str:
 
 def _lines(chart: LineChart) -> Drawing:
     low, high = _range(chart)
-    place = _Place(chart.x_max, low, high, chart.logarithmic)
+    place = _PlotScale(chart.x_max, low, high, chart.logarithmic)
     inner = [f'<path class="mark" d="M{place.x(mark.x)} 0V{HIGH}"/>' for mark in chart.marks]
     for line in chart.lines:
         style = _style(line.style)
@@ -145,7 +145,7 @@ def _range(chart: LineChart) -> tuple[float, float]:
     return low, high + (0.05 * gap if chart.top is None else 0.0)
 
 
-class _Place:
+class _PlotScale:
     """Where values lie in a picture."""
 
     def __init__(self, x_max: float, low: float, high: float, logarithmic: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from . import curves
-from .charts import Chart, HeatMap, Line, LineChart, Mark, Section, Table
+from .charts import Chart, HeatMap, Line, LineChart, Mark, Section, TextTable
 from .columns import Points
 from .figures import NONE, clock, number
 from .learning import named
@@ -25,7 +25,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     rows = _reasons(run, trust)
     if rows:
         found.parts.append(
-            Table(
+            TextTable(
                 "Peers whose trust fell below the threshold of suspicion",
                 ("Peer", "Suspected", "Quarantined", "Lowest trust", "Why", "Planned"),
                 tuple(rows[:LISTED_MAX]),
