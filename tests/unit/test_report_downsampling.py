@@ -52,7 +52,7 @@ def test_what_is_no_number_is_counted_and_left_out() -> None:
     logged = Logged()
     logged.add({"t": 1.0, "peer": 0, "round": 0, "loss": None, "word": "x", "accuracy": 0.5})
     logged.add({"t": 2.0, "peer": 0, "round": 1, "loss": 0.25})
-    assert logged.names == ["accuracy", "loss"]
+    assert logged.names == ["loss", "accuracy"]
     assert logged.lost["loss"] == 1
     np.testing.assert_array_equal(logged.by_time["loss"].y(0), [0.25])
     np.testing.assert_array_equal(logged.rounds["loss"].x(0), [1.0])

@@ -98,8 +98,9 @@ class Logged:
 
     @property
     def names(self) -> list[str]:
-        """The loss first."""
-        return sorted(self.by_time, key=lambda name: (name not in FIRST, FIRST.count(name), name))
+        """The loss first, then the accuracy."""
+        others = sorted(name for name in self.by_time if name not in FIRST)
+        return [*(name for name in FIRST if name in self.by_time), *others]
 
 
 class CommitColumns:

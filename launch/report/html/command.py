@@ -72,6 +72,7 @@ def _write(made: RunReport, path: Path) -> None:
     import os
 
     from gossip.errors import ConfigError
+    from gossip.launch.report.words import counted
     from gossip.run import shown
 
     from . import page
@@ -87,8 +88,8 @@ def _write(made: RunReport, path: Path) -> None:
         raise ConfigError(
             f"cannot write {shown(path)}: {error.strerror}", "--out names another file"
         ) from error
-    incidents = sum(len(part.incidents) for part in made.parts)
-    print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {incidents} incidents")
+    incidents = counted(sum(len(part.incidents) for part in made.parts), "incident")
+    print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {incidents}")
 
 
 def note(

@@ -115,8 +115,10 @@ def counts(found: Mapping[int, tuple[Span, ...]], buckets: Buckets) -> dict[str,
 
 
 def away_s(each: Iterable[Span]) -> float:
-    """For how long a peer was not there, or not able to train."""
-    return sum(span.stop - span.start for span in each if span.state not in PRESENT)
+    """For how long a peer was not there, or not able to train, after it had begun."""
+    known = list(each)
+    begun = known[1:] if known and known[0].state == "starting" else known
+    return sum(span.stop - span.start for span in begun if span.state not in PRESENT)
 
 
 def quarantined_s(each: Iterable[Span]) -> float:

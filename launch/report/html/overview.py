@@ -88,10 +88,20 @@ def _pace(run: RecordedRun) -> tuple[str, str]:
     duration = run.commits.lasted_s()
     known = duration[np.isfinite(duration)]
     if not len(known) or known.sum() <= 0:
-        return NONE, ""
+        return _pace_of_steps(run), "by the fastest peer"
     return number(
         len(known) / float(known.sum())
     ), f"median round {lasted(float(np.median(known)))}"
+
+
+def _pace_of_steps(run: RecordedRun) -> str:
+    """Of a topology without commits."""
+    rates = [0.0]
+    for peer in run.steps.peers:
+        x, steps = run.steps.x(peer), run.steps.y(peer)
+        if x[-1] > x[0]:
+            rates.append(float((steps[-1] - steps[0]) / (x[-1] - x[0])))
+    return number(max(rates) or None)
 
 
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:

@@ -45,7 +45,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if not traffic:
         found.text.append("How many bytes were sent is not known: no node has said so.")
     else:
-        rounds = max(1, len(run.commits))
+        steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
+        rounds = max(1.0, len(run.commits) or steps)
         silent = len(run.peers) - len(traffic)
         found.text.append(
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
@@ -191,7 +192,9 @@ def _row(
     weights = commits.weight[mine]
     known = weights[np.isfinite(weights)]
     told = traffic.get(peer, {})
-    state = row.exit or row.state if row is not None else NONE
+    state = row.state if row is not None else NONE
+    if row is not None and state != "done" and row.exit:
+        state = row.exit
     if run.state.state == "killed" and state == "training":
         state = "trained when last heard of"
     return (
