@@ -18,6 +18,17 @@ def test_each_part_of_the_time_has_the_mean_of_its_values_and_a_gap_has_none() -
     np.testing.assert_array_equal(buckets.centers, [0.5, 1.5, 2.5, 3.5])
 
 
+def test_values_that_come_seldom_are_joined_and_a_long_silence_is_a_gap() -> None:
+    buckets = Buckets(0.0, 60.0, 60)
+    x = np.array([0.5, 10.5, 20.5, 59.5])
+    curve = buckets.curve(x, np.array([0.0, 10.0, 20.0, 30.0]))
+    np.testing.assert_allclose(curve[[0, 5, 10, 20]], [0.0, 5.0, 10.0, 20.0])
+    assert np.isnan(curve[21:59]).all()
+    dense = buckets.curve(np.append(np.arange(30), 40.0), np.ones(31))
+    assert np.isfinite(dense[:30]).all()
+    assert np.isnan(dense[30:40]).all()
+
+
 def test_a_spike_of_one_round_in_a_hundred_thousand_is_the_longest_of_its_part() -> None:
     buckets = Buckets(0.0, 100_000.0)
     x = np.arange(100_000.0)

@@ -11,6 +11,7 @@ from .configuration import differences
 from .downsampling import Buckets
 from .figures import NONE, clock
 from .incidents import Incident
+from .learning import wants_log
 from .overview import STATE_WORDS, facts
 from .recorded import RecordedRun
 
@@ -77,7 +78,7 @@ def _by_step(runs: Sequence[RecordedRun], name: str) -> LineChart | None:
         if honest:
             x = np.concatenate([each.x(peer) for peer in honest])
             y = np.concatenate([each.y(peer) for peer in honest])
-            lines.append(Line(run.name, buckets.centers, buckets.means(x, y), style))
+            lines.append(Line(run.name, buckets.centers, buckets.curve(x, y), style))
     if not lines:
         return None
     return LineChart(
@@ -87,4 +88,5 @@ def _by_step(runs: Sequence[RecordedRun], name: str) -> LineChart | None:
         tuple(lines),
         last,
         over_time=False,
+        logarithmic=wants_log(tuple(lines)),
     )

@@ -30,7 +30,7 @@ def of_points(
     points: Points, run: RecordedRun, buckets: Buckets, named: Callable[[int], str]
 ) -> tuple[Line, ...]:
     """Means of what each peer has logged in each part of the time."""
-    rows = [buckets.means(points.x(peer) - run.began, points.y(peer)) for peer in points.peers]
+    rows = [buckets.curve(points.x(peer) - run.began, points.y(peer)) for peer in points.peers]
     return of_rows(points.peers, rows, buckets.centers, named)
 
 

@@ -12,6 +12,9 @@ BUCKETS = 240
 """Of a curve: a pixel or two each on a narrow screen, five on a wide one."""
 
 
+GAP = 3.0
+
+
 @dataclass(frozen=True, slots=True)
 class Buckets:
     """Equal parts of a time axis.
@@ -55,6 +58,22 @@ class Buckets:
         counts = self.counts(x)
         with np.errstate(invalid="ignore"):
             return np.where(counts > 0, self.sums(x, y) / np.maximum(counts, 1), np.nan)
+
+    def curve(self, x: Floats, y: Floats) -> Floats:
+        """``(count,)``: means, and straight lines between values that come more seldom than once
+        in each part; NaN where there is none for ``GAP`` times as long as usual."""
+        found = self.means(x, y)
+        known = np.flatnonzero(np.isfinite(found))
+        if len(known) < 2:
+            return found
+        gaps = np.diff(known)
+        short = gaps <= GAP * float(np.median(gaps))
+        between = np.arange(known[0], known[-1] + 1)
+        inside = short[np.clip(np.searchsorted(known, between, side="right") - 1, 0, len(gaps) - 1)]
+        filled = np.interp(between, known, found[known])
+        at = between[inside]
+        found[at] = filled[inside]
+        return found
 
     def quantile(self, x: Floats, y: Floats, q: float) -> Floats:
         """``(count,)``: a quantile of the values in each part; NaN where nothing is."""

@@ -74,11 +74,12 @@ def _chart(run: RecordedRun, topic: Topic, points: Points, marks: tuple[Mark, ..
         lines,
         run.duration_s,
         marks,
-        logarithmic=_wants_log(lines),
+        logarithmic=wants_log(lines),
     )
 
 
-def _wants_log(lines: tuple[Line, ...]) -> bool:
+def wants_log(lines: tuple[Line, ...]) -> bool:
+    """Whether a curve would hide most of its values on a linear axis."""
     every = np.concatenate([np.empty(0), *(line.y for line in lines)])
     every = every[np.isfinite(every)]
     if not len(every) or every.min() <= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,7 @@ def make(folders: Sequence[Path]) -> RunReport:
     Raises: ConfigError: One of them cannot be read.
     """
     runs = [read(folder) for folder in folders]
+    _tell_apart(runs)
     later = {run.folder: (after.name, after.began) for run, after, _ in comparing.resumed(runs)}
     befell = [incidents.of(run, later.get(run.folder)) for run in runs]
     parts = tuple(
@@ -75,6 +77,14 @@ def make(folders: Sequence[Path]) -> RunReport:
     )
     comparison = comparing.section(runs, befell) if len(runs) > 1 else None
     return RunReport(parts, comparison)
+
+
+def _tell_apart(runs: list[RecordedRun]) -> None:
+    """Of runs of the same name the folder is named, too."""
+    names = Counter(run.name for run in runs)
+    for run in runs:
+        if names[run.name] > 1:
+            run.label = f"{run.name} ({run.folder.name})"
 
 
 def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> RunPart:

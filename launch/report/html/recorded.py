@@ -54,6 +54,7 @@ class RecordedRun:
         handed_on: round -> why it went to another server, first.
         late: round -> (who was waited for, seconds).
         broken: A line on each file that is none of a run's.
+        label: Its name on a page with others of the same name; "": its own.
     """
 
     folder: Path
@@ -83,10 +84,11 @@ class RecordedRun:
     broken: list[str] = field(default_factory=list)
     began: float = 0.0
     ended: float = 0.0
+    label: str = ""
 
     @property
     def name(self) -> str:
-        return self.state.name
+        return self.label or self.state.name
 
     @property
     def duration_s(self) -> float:

@@ -179,7 +179,7 @@ class _PlotScale:
             if known:
                 found.append(f"{'L' if before else 'M'}{here:g} {level:g}")
                 if not before:
-                    found.append("h1")
+                    found.append("h3")
             before = known
         return "".join(found)
 
