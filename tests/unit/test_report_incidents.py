@@ -152,6 +152,22 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
     assert len(incidents.of(run)) == 1, "its dead are explained by it"
 
 
+def test_a_drill_that_makes_peers_lie_for_a_while_is_a_row_with_its_end(tmp_path: Path) -> None:
+    fault = "drill 2: sign_flip:1,3*10"
+    said = {"peer": 0, "subject": 3, "reasons": ["it stood out"], "round": 9}
+    run = made(
+        tmp_path,
+        [
+            {"t": 2.0, "peer": 1, "event": "fault", "kind": "sign_flip", "fault": fault},
+            {"t": 3.0, "event": "suspected", "trust": 0.4, **said},
+            {"t": 6.0, "peer": 1, "event": "fault_over", "kind": "sign_flip", "fault": fault},
+        ],
+    )
+    found = one(run, "injected")
+    assert (found.who, found.back) == ((1, 3), "over after 4.0 s")
+    assert found.noticed == "suspected at 0:03.0 (round 9), 1 of 2 (it stood out)"
+
+
 def test_rounds_that_were_lost_one_after_the_other_are_one_row(tmp_path: Path) -> None:
     run = made(
         tmp_path,

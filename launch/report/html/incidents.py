@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gossip.faults import ByzantineFault, Fault, NodeAttack, Slow
+from gossip.errors import GossipError
+from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Slow, parse
 from gossip.launch.report import missed
 from gossip.run import real, whole
 
@@ -21,6 +22,8 @@ from .recorded import RecordedRun
 FAULT_MAX = 48
 LIARS_EACH = 4
 """Of a fault with more Byzantine peers than these there is one row for all."""
+TOLD = ("crash", "restart", "hang", "leave")
+"""Faults of which other rows tell."""
 KINDS = {
     "crash": "killed (SIGKILL), for good",
     "restart": "killed (SIGKILL), to be started again",
@@ -69,6 +72,7 @@ def of(run: RecordedRun, resumed_by: tuple[str, float] | None = None) -> list[In
         _outages,
         _absences,
         _slow,
+        _drills,
         _arrivals,
         _lost_rounds,
         _forks,
@@ -383,6 +387,40 @@ def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect=effect,
             grave=2,
         )
+
+
+def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Faults that no plan has and that no other row tells of: a drill made a peer slow, or lie."""
+    planned = {str(fault) for fault in run.plan}
+    for row in run.events:
+        kind, fault = str(row.get("kind")), str(row.get("fault"))
+        if row.get("event") != "fault" or fault in planned or kind in TOLD or kind in LINK_KINDS:
+            continue
+        over = _first(run, "fault_over", row["t"], fault=row.get("fault"))
+        until = over["t"] if over else None
+        who = _victims(fault) or tuple(
+            each for each in (whole(row.get("peer")),) if each is not None
+        )
+        yield Incident(
+            what=f"injected: {_planned(fault)}",
+            who=who,
+            t=row["t"],
+            round=whole(row.get("round")),
+            until=until,
+            noticed=_suspected(run, who) if kind != "slow" else _smaller(run, who),
+            back=f"over after {lasted(until - row['t'])}" if until else "not over before the end",
+            effect=impact.effect(row["t"], until),
+            grave=3,
+        )
+
+
+def _victims(fault: str) -> tuple[int, ...]:
+    """Whom a fault names, as it is typed; of a drill its number stands before it."""
+    try:
+        (parsed,) = parse([fault.rpartition(": ")[2]])
+    except (GossipError, ValueError):
+        return ()
+    return tuple(peer for peer in parsed.victims if isinstance(peer, int))
 
 
 def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
