@@ -111,17 +111,14 @@ class CommitColumns:
     """
 
     def __init__(self) -> None:
-        self._known: set[tuple[Any, ...]] = set()
         self._rows: list[dict[str, Any]] = []
         self._groups: dict[tuple[int, ...], list[dict[str, int]]] = {}
         self._columns: dict[str, array[Any]] = {
-            **{name: array("d") for name in ("t", "took_s", "weight", "outlyingness")},
-            **{name: array("q") for name in ("round", "server", "attempt", "shard", "who", "of")},
+            **{name: array("d") for name in ("t", "took_s", "weight")},
+            **{name: array("q") for name in ("round", "server", "attempt", "who", "of")},
         }
         self.trust = Points()
         self._trust: Any = None
-        self.rejected: dict[int, int] = defaultdict(int)
-        self.reasons: dict[int, str] = {}
         self.given_up: tuple[history.Branch, ...] = ()
 
     def add(self, row: Row) -> None:
@@ -129,10 +126,6 @@ class CommitColumns:
         if round_id is None:
             return
         shard, made_at = whole(row.get("shard")) or 0, whole(row.get("made_at")) or 0
-        key = (row.get("lineage"), round_id, shard, made_at, row.get("digest"))
-        if key in self._known:
-            return
-        self._known.add(key)
         given = row.get("contributors")
         given = given if isinstance(given, list) else []
         contributors = [one for one in given if isinstance(one, dict)]
@@ -149,14 +142,13 @@ class CommitColumns:
                 "contributors": self._groups.setdefault(who, [{"peer": peer} for peer in who]),
             }
         )
-        self._put(row, round_id, shard, contributors)
+        self._put(row, round_id, contributors)
 
-    def _put(self, row: Row, round_id: int, shard: int, contributors: Sequence[Row]) -> None:
+    def _put(self, row: Row, round_id: int, contributors: Sequence[Row]) -> None:
         columns = self._columns
         at = len(columns["t"])
         columns["t"].append(row["t"])
         columns["round"].append(round_id)
-        columns["shard"].append(shard)
         server = whole(row.get("server"))
         columns["server"].append(-1 if server is None else server)
         columns["attempt"].append(whole(row.get("attempt")) or 0)
@@ -167,15 +159,10 @@ class CommitColumns:
             columns["who"].append(peer)
             columns["took_s"].append((real(one.get("took_us")) or np.nan) / 1e6)
             columns["weight"].append(_or_nan(real(one.get("weight"))))
-            columns["outlyingness"].append(_or_nan(real(one.get("outlyingness"))))
-        self._note(row, round_id)
+        self._note_trust(row)
 
-    def _note(self, row: Row, round_id: int) -> None:
-        if reason := row.get("reason"):
-            self.reasons[round_id] = str(reason)
-        for one in row.get("rejected") or ():
-            if isinstance(one, dict) and (peer := whole(one.get("peer"))) is not None:
-                self.rejected[peer] += 1
+    def _note_trust(self, row: Row) -> None:
+        """Only where it has changed: mostly all are trusted."""
         trust = row.get("trust")
         if trust != self._trust and isinstance(trust, dict):
             self._trust = trust
@@ -196,8 +183,7 @@ class CommitColumns:
         self.server, self.attempt = self._whole("server")[keep], self._whole("attempt")[keep]
         self.of, self.who = of[inside], self._whole("who")[inside]
         self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
-        self.outlyingness = self._real("outlyingness")[inside]
-        self._rows, self._known, self._columns = [], set(), {}
+        self._rows, self._columns = [], {}
 
     def _real(self, name: str) -> Floats:
         return np.array(self._columns[name], np.float64)
