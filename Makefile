@@ -43,7 +43,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership bench robustness package clean mutants
+.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership screenshots bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -131,6 +131,11 @@ pyright: $(INSTALLED)  ## pyright (needs node; not part of `make test`, because 
 
 membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, detection times, bytes, into docs/ (hours; Ctrl-C and go on)
 	$(BIN)/python benchmarks/membership_scale.py all --jobs $(JOBS) $(ARGS)
+
+# Of a real run and into docs/: make screenshots ARGS='--docs docs runs/NAME'.
+screenshots: $(INSTALLED)  ## the report of 8 and of 200 peers in headless Chromium, light and dark, narrow and wide; fails where a text is cut (CHROMIUM=path)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright
+	$(BIN)/python tests/screenshots/take.py $(ARGS)
 
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/gossip bench step $(ARGS)

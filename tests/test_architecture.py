@@ -113,6 +113,7 @@ REQUIRED = {
 OPTIONAL = {
     "sklearn": "demo",
     "matplotlib": "plots",
+    "jinja2": "report",
     "numba": "fast",
     "llvmlite": "fast",
     "ray": "ray",

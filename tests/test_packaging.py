@@ -90,12 +90,13 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def modules_of(checkout: Path) -> set[str]:
-    """Every module that the checkout holds, as paths in the package, the links followed."""
+    """Every module that the checkout holds, and what the report's page is made of, as paths in the
+    package, the links followed."""
     return {
         str(Path(where, name).relative_to(checkout))
         for where, _, files in os.walk(checkout / "gossip", followlinks=True)
         for name in files
-        if name.endswith(".py") or name == "py.typed"
+        if name.endswith((".py", ".j2", ".css", ".js")) or name == "py.typed"
     }
 
 

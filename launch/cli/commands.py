@@ -42,6 +42,7 @@ from gossip.launch.options import (
 )
 from gossip.launch.report import command as tend
 from gossip.launch.report import counted, print_error
+from gossip.launch.report import html as pages
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.simulate import simulate
 from gossip.launch.ssh import command as hosts_cli
@@ -211,7 +212,13 @@ app.command(context_settings={"allow_interspersed_args": False})(slurm)
 app.command(context_settings={"allow_interspersed_args": False})(ray)
 app.command(context_settings={"allow_interspersed_args": False})(kubernetes)
 app.command(context_settings={"allow_interspersed_args": False})(condor)
-for command in (doctor, keygen.keygen, *tend.COMMANDS, tracking.track):
+for command in (
+    doctor,
+    keygen.keygen,
+    *tend.COMMANDS,
+    *pages.command.COMMANDS,
+    tracking.track,
+):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoints.app, name="checkpoints")

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from . import alone as alone
     from . import command as command
     from . import history as history
+    from . import html as html
     from . import launchers as launchers
     from . import missed as missed
     from . import summary as summary
@@ -39,6 +40,7 @@ else:
             "command": ("command",),
             "error_lines": ("print_error",),
             "history": ("history",),
+            "html": ("html",),
             "launchers": ("launchers",),
             "missed": ("missed",),
             "live_frame": ("About",),

@@ -164,14 +164,16 @@ def build(
     # With commits a round that has none was lost; topologies without commits report what they lose.
     elsewhere = _elsewhere(folder, config.peers, came, commits) if came else []
     complete = bool(done) and not elsewhere and not lacking
-    missing = {number for number in range(last + 1) if number not in done} if complete else set()
+    # Those before a checkpoint that a run went on from were never its own.
+    first = min(done, default=0) if config.resume else 0
+    missing = set(range(first, last + 1)).difference(done) if complete else set()
     lost = set(view.lost_rounds) | missing
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
         # that of one launcher of many, each with a peer of its own, says nothing of the others
         exit_code = 0
     exit_code = of_the_run(exit_code, joined, events, last + 1)
-    if exit_code == 0 and lost and last + 1 == len(lost):
+    if exit_code == 0 and lost and last + 1 - first == len(lost):
         # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
         exit_code = 1
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
@@ -193,7 +195,7 @@ def build(
         "faults": list(config.faults),
         "faults_missed": missed(plan, events, view, last, elsewhere),
         "byzantine": sorted(plan.byzantine),
-        "rounds": last + 1 - len(lost),
+        "rounds": last + 1 - first - len(lost),
         "accuracy": _accuracy(view, survivors, evaluation),
         "loss": _loss(view, survivors, evaluation),
         "replicas_identical": _identical(view, survivors, evaluation),

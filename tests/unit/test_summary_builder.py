@@ -93,6 +93,15 @@ def test_a_round_without_a_commit_is_lost(tmp_path: Path) -> None:
     assert (made["rounds"], made["rounds_lost"]) == (3, 1)
 
 
+def test_a_run_that_went_on_from_a_checkpoint_has_not_lost_the_rounds_before_it(
+    tmp_path: Path,
+) -> None:
+    rows = [commit(at) for at in (300, 301, 303)]
+    run = folder(tmp_path, [], {0: rows}, resume="auto")
+    made = summary.write(run, 0, 1.0)
+    assert (made["rounds"], made["rounds_lost"]) == (3, 1)
+
+
 def test_a_commit_that_its_dying_server_never_sent_does_not_count() -> None:
     unsent = commit(1, 0, chain="unsent")
     real = commit(1, 2, made_at=1)

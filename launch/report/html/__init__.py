@@ -1,0 +1,19 @@
+"""The report of a run as one HTML file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import command as command
+    from . import page as page
+else:
+    __getattr__, __dir__ = lazy(
+        __name__,
+        {
+            "command": ("command",),
+            "page": ("page",),
+        },
+    )

@@ -1,0 +1,233 @@
+"""The many rows of a run as columns of numbers: its commits, and what its scripts logged.
+
+A hundred thousand commits of eight peers have a million numbers; as parsed JSON they would take a
+gigabyte.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.launch.report import history
+from gossip.run import real, whole
+
+from .downsampling import Floats
+
+Row = Mapping[str, Any]
+NAMES_MAX = 6
+"""So many different values that scripts log are drawn."""
+NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
+FIRST = ("loss", "accuracy")
+
+
+class Points:
+    """Values of one kind, by peer, in the order in which they were written."""
+
+    def __init__(self) -> None:
+        self._x: dict[int, array[float]] = defaultdict(lambda: array("d"))
+        self._y: dict[int, array[float]] = defaultdict(lambda: array("d"))
+
+    def add(self, peer: int, x: float, y: float) -> None:
+        self._x[peer].append(x)
+        self._y[peer].append(y)
+
+    @property
+    def peers(self) -> list[int]:
+        return sorted(self._x)
+
+    def x(self, peer: int) -> Floats:
+        return np.frombuffer(self._x[peer]) if peer in self._x else np.empty(0)
+
+    def y(self, peer: int) -> Floats:
+        return np.frombuffer(self._y[peer]) if peer in self._y else np.empty(0)
+
+    def grown(self, peer: int) -> Floats:
+        """Of a counter that begins anew at 0 with each life of a peer: the total until each
+        value."""
+        y = self.y(peer)
+        if not len(y):
+            return y
+        steps = np.diff(y)
+        return np.cumsum(np.concatenate([y[:1], np.where(steps < 0, y[1:], steps)]))
+
+    def all_x(self) -> Floats:
+        """Of all peers, one after the other."""
+        return np.concatenate([np.empty(0), *map(self.x, self.peers)])
+
+    def all_y(self) -> Floats:
+        """Of all peers, one after the other."""
+        return np.concatenate([np.empty(0), *map(self.y, self.peers)])
+
+
+class Logged:
+    """What scripts logged: name -> values by time and values by round. At most ``NAMES_MAX`` names;
+    ``lost``: values that were no finite numbers."""
+
+    def __init__(self) -> None:
+        self.by_time: dict[str, Points] = {}
+        self.rounds: dict[str, Points] = {}
+        self.lost: dict[str, int] = defaultdict(int)
+
+    def add(self, row: Row) -> None:
+        peer, t, round_id = whole(row.get("peer")), row["t"], whole(row.get("round"))
+        if peer is None:
+            return
+        for name, value in row.items():
+            if name in NOT_LOGGED:
+                continue
+            found = real(value)
+            if found is None:
+                self.lost[name] += value is None
+            elif self._wanted(name):
+                self.by_time[name].add(peer, t, found)
+                if round_id is not None:
+                    self.rounds[name].add(peer, round_id, found)
+
+    def _wanted(self, name: str) -> bool:
+        if name not in self.by_time:
+            if len(self.by_time) >= NAMES_MAX and name not in FIRST:
+                return False
+            self.by_time[name], self.rounds[name] = Points(), Points()
+        return True
+
+    @property
+    def names(self) -> list[str]:
+        """The loss first, then the accuracy."""
+        others = sorted(name for name in self.by_time if name not in FIRST)
+        return [*(name for name in FIRST if name in self.by_time), *others]
+
+
+class CommitColumns:
+    """Commits of all branches; ``settle`` leaves those of the history that counts.
+
+    Each commit is one row of ``t``, ``round``, ``server`` and so on; each contributor of each
+    commit one row of ``who``, ``took_s`` and so on, which belongs to commit ``of``.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self._groups: dict[tuple[int, ...], list[dict[str, int]]] = {}
+        self._columns: dict[str, array[Any]] = {
+            **{name: array("d") for name in ("t", "took_s", "weight")},
+            **{name: array("q") for name in ("round", "server", "attempt", "who", "of")},
+        }
+        self.trust = Points()
+        self._trust: Any = None
+        self.given_up: tuple[history.Branch, ...] = ()
+
+    def add(self, row: Row) -> None:
+        round_id = whole(row.get("round"))
+        if round_id is None:
+            return
+        shard, made_at = whole(row.get("shard")) or 0, whole(row.get("made_at")) or 0
+        given = row.get("contributors")
+        given = given if isinstance(given, list) else []
+        contributors = [one for one in given if isinstance(one, dict)]
+        who = tuple(peer for one in contributors if (peer := whole(one.get("peer"))) is not None)
+        self._rows.append(
+            {
+                "at": len(self._rows),
+                "t": row["t"],
+                "round": round_id,
+                "shard": shard,
+                "made_at": made_at,
+                "chain": row.get("chain"),
+                "parent": row.get("parent"),
+                "contributors": self._groups.setdefault(who, [{"peer": peer} for peer in who]),
+            }
+        )
+        self._put(row, round_id, contributors)
+
+    def _put(self, row: Row, round_id: int, contributors: Sequence[Row]) -> None:
+        columns = self._columns
+        at = len(columns["t"])
+        columns["t"].append(row["t"])
+        columns["round"].append(round_id)
+        server = whole(row.get("server"))
+        columns["server"].append(-1 if server is None else server)
+        columns["attempt"].append(whole(row.get("attempt")) or 0)
+        for one in contributors:
+            if (peer := whole(one.get("peer"))) is None:
+                continue
+            columns["of"].append(at)
+            columns["who"].append(peer)
+            columns["took_s"].append((real(one.get("took_us")) or np.nan) / 1e6)
+            columns["weight"].append(_or_nan(real(one.get("weight"))))
+        self._note_trust(row)
+
+    def _note_trust(self, row: Row) -> None:
+        """Only where it has changed: mostly all are trusted."""
+        trust = row.get("trust")
+        if trust != self._trust and isinstance(trust, dict):
+            self._trust = trust
+            for peer, score in trust.items():
+                if str(peer).isdecimal() and (value := real(score)) is not None:
+                    self.trust.add(int(peer), row["t"], value)
+
+    def settle(self) -> None:
+        """Leaves out what was given up, and the shards beyond the first."""
+        past = history.read(self._rows)
+        self.given_up = past.given_up
+        keep = np.array([row["at"] for row in past.true if not row["shard"]], np.int64)
+        place = np.full(len(self._rows), -1, np.int64)
+        place[keep] = np.arange(len(keep))
+        of = place[self._whole("of")] if len(self._columns["of"]) else np.empty(0, np.int64)
+        inside = of >= 0
+        self.t, self.round = self._real("t")[keep], self._whole("round")[keep]
+        self.server, self.attempt = self._whole("server")[keep], self._whole("attempt")[keep]
+        self.of, self.who = of[inside], self._whole("who")[inside]
+        self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
+        self._rows, self._columns = [], {}
+
+    def _real(self, name: str) -> Floats:
+        return np.array(self._columns[name], np.float64)
+
+    def _whole(self, name: str) -> NDArray[np.int64]:
+        return np.array(self._columns[name], np.int64)
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    @property
+    def peers(self) -> list[int]:
+        """Who contributed to any round."""
+        return [int(peer) for peer in np.unique(self.who)]
+
+    def lasted_s(self) -> Floats:
+        """``(rounds,)``: from the commit before to this one; NaN for the first."""
+        return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
+
+    def slowest(self) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """Of each round who took longest for its update (-1: not known), how long, and the median
+        of all."""
+        who = np.full(len(self), -1, np.int64)
+        longest, median = np.full(len(self), np.nan), np.full(len(self), np.nan)
+        known = np.isfinite(self.took_s)
+        of, took, peers = self.of[known], self.took_s[known], self.who[known]
+        if not len(of):
+            return who, longest, median
+        order = np.lexsort((took, of))
+        of, took, peers = of[order], took[order], peers[order]
+        last = np.append(np.flatnonzero(np.diff(of)), len(of) - 1)
+        first = np.concatenate([[0], last[:-1] + 1])
+        who[of[last]], longest[of[last]] = peers[last], took[last]
+        median[of[last]] = (took[(first + last) // 2] + took[(first + last + 1) // 2]) / 2
+        return who, longest, median
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def columns_of(rows: Iterable[Row]) -> CommitColumns:
+    found = CommitColumns()
+    for row in rows:
+        found.add(row)
+    found.settle()
+    return found

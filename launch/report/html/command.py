@@ -1,0 +1,111 @@
+"""``gossip report`` and ``gossip note``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from .page import RunReport
+
+Dir = Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")]
+NAME = "report.html"
+
+
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, or their names under runs/.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="The page's file; report.html in the first run's folder by default."
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option("--png", help="Draw the pictures into this folder, too.", show_default=False),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve the page on loopback while the run goes on.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=65535, help="For --live; a free one by default.", show_default=False
+        ),
+    ] = 0,
+    runs_dir: Dir = Path("runs"),
+) -> None:
+    """Make one HTML file of a run: what went wrong, curves, members, trust, rounds; of several
+    runs also what differs: gossip report RUN"""
+    from gossip.errors import ConfigError
+    from gossip.launch.report import run_state
+
+    from . import live as serving
+    from . import page
+
+    folders = [run_state.find(run, runs_dir) for run in runs]
+    if live:
+        if out is not None or png is not None:
+            raise ConfigError("--live serves the page: --out and --png write it", "leave one out")
+        serving.serve(lambda nonce: page.render(page.make(folders), serving.EVERY_S, nonce), port)
+        return
+    made = page.make(folders)
+    _write(made, out or folders[0] / NAME)
+    if png is not None:
+        from . import png as drawing
+
+        written = drawing.write(made.charts, png)
+        print(f"{len(written)} pictures in {png}/")
+
+
+def _write(made: RunReport, path: Path) -> None:
+    """Whole, or not at all."""
+    import os
+
+    from gossip.errors import ConfigError
+    from gossip.launch.report.words import counted
+    from gossip.run import shown
+
+    from . import page
+
+    text = page.render(made)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with scratch.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise ConfigError(
+            f"cannot write {shown(path)}: {error.strerror}", "--out names another file"
+        ) from error
+    incidents = counted(sum(len(part.incidents) for part in made.parts), "incident")
+    print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {incidents}")
+
+
+def note(
+    run: Annotated[
+        str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
+    ],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to remember of it.")],
+    runs_dir: Dir = Path("runs"),
+) -> None:
+    """Add a note to the time line of a run: gossip note RUN "lowered the learning rate" """
+    from gossip.launch.report import notes, run_state
+    from gossip.run import shown
+
+    folder = run_state.find(run, runs_dir)
+    written = notes.write(folder, " ".join(text))
+    print(f"noted in {shown(folder / notes.LOGBOOK)}: {shown(written.text)}")
+
+
+COMMANDS = (report, note)

@@ -1,0 +1,98 @@
+"""A hundred thousand values become as many as a picture has columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+BUCKETS = 240
+"""Of a curve: a pixel or two each on a narrow screen, five on a wide one."""
+
+
+GAP = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Equal parts of a time axis.
+
+    Attributes:
+        start, stop: Of the axis.
+        count: So many parts.
+    """
+
+    start: float
+    stop: float
+    count: int = BUCKETS
+
+    @property
+    def centers(self) -> Floats:
+        """``(count,)``"""
+        width = (self.stop - self.start) / self.count
+        return np.asarray(self.start + width * (np.arange(self.count) + 0.5), np.float64)
+
+    @property
+    def width(self) -> float:
+        return (self.stop - self.start) / self.count
+
+    def of(self, x: Floats) -> NDArray[np.int64]:
+        """Which part each value of ``x`` falls into; what lies outside is in the nearest."""
+        if not self.stop > self.start:
+            return np.zeros(len(x), np.int64)
+        at = (x - self.start) * (self.count / (self.stop - self.start))
+        return np.clip(at, 0, self.count - 1).astype(np.int64)
+
+    def sums(self, x: Floats, y: Floats) -> Floats:
+        """``(count,)``: the sum of the values of ``y`` in each part."""
+        return np.bincount(self.of(x), weights=y, minlength=self.count).astype(np.float64)
+
+    def counts(self, x: Floats) -> Floats:
+        """``(count,)``: how many values are in each part."""
+        return np.bincount(self.of(x), minlength=self.count).astype(np.float64)
+
+    def means(self, x: Floats, y: Floats) -> Floats:
+        """``(count,)``: the mean of each part; NaN where nothing is."""
+        counts = self.counts(x)
+        with np.errstate(invalid="ignore"):
+            return np.where(counts > 0, self.sums(x, y) / np.maximum(counts, 1), np.nan)
+
+    def curve(self, x: Floats, y: Floats) -> Floats:
+        """``(count,)``: means, and straight lines between values that come more seldom than once
+        in each part; NaN where there is none for ``GAP`` times as long as usual."""
+        found = self.means(x, y)
+        known = np.flatnonzero(np.isfinite(found))
+        if len(known) < 2:
+            return found
+        gaps = np.diff(known)
+        short = gaps <= GAP * float(np.median(gaps))
+        between = np.arange(known[0], known[-1] + 1)
+        inside = short[np.clip(np.searchsorted(known, between, side="right") - 1, 0, len(gaps) - 1)]
+        filled = np.interp(between, known, found[known])
+        at = between[inside]
+        found[at] = filled[inside]
+        return found
+
+    def quantile(self, x: Floats, y: Floats, q: float) -> Floats:
+        """``(count,)``: a quantile of the values in each part; NaN where nothing is."""
+        found = np.full(self.count, np.nan)
+        order = np.argsort(self.of(x), kind="stable")
+        inside, values = self.of(x)[order], y[order]
+        edges = np.searchsorted(inside, np.arange(self.count + 1))
+        for at in range(self.count):
+            if edges[at + 1] > edges[at]:
+                found[at] = np.quantile(values[edges[at] : edges[at + 1]], q)
+        return found
+
+    def held(self, x: Floats, y: Floats) -> Floats:
+        """``(count,)``: of a value that stays until the next one comes, the lowest in each part;
+        NaN before the first. ``x`` ascends."""
+        if not len(x):
+            return np.full(self.count, np.nan)
+        ends = self.start + self.width * (np.arange(self.count) + 1)
+        last = np.searchsorted(x, ends, side="right") - 1
+        found = np.where(last >= 0, y[np.maximum(last, 0)], np.nan)
+        np.fmin.at(found, self.of(x), y)
+        return found

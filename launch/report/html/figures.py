@@ -1,0 +1,120 @@
+"""How times, numbers and peers are written in a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+STEPS_S = (
+    *(1, 2, 5, 10, 15, 30),
+    *(MINUTE_S * n for n in (1, 2, 5, 10, 15, 30)),
+    *(HOUR_S * n for n in (1, 2, 3, 6, 12)),
+    *(DAY_S * n for n in (1, 2, 5, 10, 20, 50, 100)),
+)
+"""Between two ticks of a time axis."""
+NONE = "-"
+"""In a cell for which nothing was recorded."""
+PEERS_NAMED = 6
+
+
+def clock(seconds: float | None, exact: bool = False) -> str:
+    """Time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with a tenth of a
+    second when ``exact``."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    tenths = round(max(0.0, seconds) * 10) if exact else int(max(0.0, seconds)) * 10
+    whole, tenth = divmod(tenths, 10)
+    end = f".{tenth}" if exact else ""
+    minutes, s = divmod(whole, MINUTE_S)
+    hours, m = divmod(minutes, MINUTE_S)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days} d {h:02d}:{m:02d}"
+    return f"{h}:{m:02d}:{s:02d}{end}" if hours else f"{m}:{s:02d}{end}"
+
+
+def lasted(seconds: float | None) -> str:
+    """A duration: ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    if seconds < MINUTE_S:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S} min {whole % MINUTE_S:02d} s"
+    if whole < 2 * DAY_S:
+        return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S:02d} min"
+    return f"{whole // DAY_S} d {whole % DAY_S // HOUR_S} h"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits that matter: ``0.0861``, ``1,234``, ``2.1e+09``."""
+    if value is None or not math.isfinite(value):
+        return NONE
+    if value == int(value) and abs(value) < 1e7:
+        return f"{int(value):,}"
+    size = abs(value)
+    if size >= 1e7 or size < 1e-4:
+        return f"{value:.{digits}g}"
+    before = max(0, math.floor(math.log10(size)) + 1)
+    if size < 1:
+        return f"{value:.{digits}g}"
+    text = f"{value:,.{max(0, digits - before)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def share(part: float, whole: float) -> str:
+    """``62 %``; ``under 1 %`` when it is not nothing."""
+    if not whole:
+        return NONE
+    percent = 100 * part / whole
+    if 0 < percent < 1:
+        return "under 1 %"
+    return "over 99 %" if 99 < percent < 100 else f"{percent:.0f} %"
+
+
+def peers(found: Iterable[int], most: int = PEERS_NAMED) -> str:
+    """``peer 3``, ``peers 0 to 4, 7``; of many the first and how many more."""
+    known = sorted(set(found))
+    if not known:
+        return "nobody"
+    spans: list[str] = []
+    for first, last in _spans(known):
+        spans += [f"{first} to {last}"] if last - first > 1 else list(map(str, (first, last)))
+        if first == last:
+            spans.pop()
+    more = f" and {len(spans) - most} more" if len(spans) > most else ""
+    word = "peer" if len(known) == 1 else "peers"
+    return f"{word} {', '.join(spans[:most])}{more}"
+
+
+def _spans(known: Sequence[int]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for peer in known:
+        if found and peer == found[-1][1] + 1:
+            found[-1] = found[-1][0], peer
+        else:
+            found.append((peer, peer))
+    return found
+
+
+def time_ticks(duration_s: float, most: int = 6) -> list[float]:
+    """Round times from 0 on, at most so many."""
+    step = next((step for step in STEPS_S if duration_s / step < most), STEPS_S[-1])
+    return [float(at) for at in range(0, math.floor(duration_s) + 1, step)]
+
+
+def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers between two others."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{at * step:.6g}") for at in range(first, last + 1)]

@@ -1,0 +1,62 @@
+"""What can be seen of an incident in the rounds around it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .figures import lasted
+from .recorded import RecordedRun
+
+AFTER_S = 3.0
+"""What happens so long after a fault is over may be its effect."""
+
+
+class Impact:
+    """Of one run: how long its rounds took, and which were lost."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self._run = run
+        self._t = run.commits.t
+        self._lasted = run.commits.lasted_s()
+        usual = self._lasted[np.isfinite(self._lasted)]
+        self.usual_s = float(np.median(usual)) if len(usual) else None
+        hit = [blow.at for blow in run.view.blows] + [cut.at for cut in run.view.outages]
+        self._begins = sorted(hit)
+
+    def effect(self, t: float, until: float | None) -> str:
+        """Of the rounds from ``t`` on, until some time after it is over or the next fault comes:
+        the longest wait, how many went to another server, or were lost."""
+        over = t if until is None else until
+        stop = over + AFTER_S
+        after = [begin for begin in self._begins if begin > max(t, over)]
+        whole = not after or after[0] > stop
+        stop = stop if whole else after[0]
+        begun = self._t - np.nan_to_num(self._lasted) if whole else self._t
+        told = [self._longest((self._t >= t) & (begun <= stop), bool((self._t >= t).any()))]
+        inside = (self._t >= t) & (self._t <= stop)
+        again = int((self._run.commits.attempt[inside] > 0).sum())
+        if again:
+            told.append(f"{again} of {int(inside.sum())} rounds went to another server")
+        lost = {
+            row.get("round")
+            for row in self._run.events
+            if row.get("event") == "lost_round" and t <= row["t"] <= stop
+        }
+        if lost:
+            told.append(f"{rounds_word(len(lost))} lost")
+        return "; ".join(text for text in told if text)
+
+    def _longest(self, inside: NDArray[np.bool_], goes_on: bool) -> str:
+        """The longest time without a round."""
+        waits = self._lasted[inside & np.isfinite(self._lasted)]
+        if not len(waits) or self.usual_s is None:
+            return "" if goes_on or not len(self._t) else "no round came any more"
+        longest = float(waits.max())
+        if longest < 2 * self.usual_s:
+            return f"rounds went on as before (longest {lasted(longest)})"
+        return f"longest time without a round {lasted(longest)}, usual {lasted(self.usual_s)}"
+
+
+def rounds_word(count: int) -> str:
+    return f"{count} round" + ("" if count == 1 else "s")

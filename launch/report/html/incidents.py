@@ -1,0 +1,596 @@
+"""What went wrong in a run, or was done to it: when, who noticed when, when it was over, and what
+it cost."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gossip.errors import GossipError
+from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Slow, parse
+from gossip.launch.report import missed
+from gossip.run import real, whole
+
+from .figures import NONE, clock, lasted, number, peers, share
+from .impact import AFTER_S, Impact, rounds_word
+from .recorded import RecordedRun
+
+FAULT_MAX = 48
+LIARS_EACH = 4
+"""Of a fault with more Byzantine peers than these there is one row for all."""
+TOLD = ("crash", "restart", "hang", "leave")
+"""Faults of which other rows tell."""
+KINDS = {
+    "crash": "killed (SIGKILL), for good",
+    "restart": "killed (SIGKILL), to be started again",
+    "hang": "stopped (SIGSTOP)",
+    "killed": "killed, and nobody had planned it",
+    "raised": "its script ended with an error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One row of the table. Times are seconds since 1970.
+
+    Attributes:
+        what: In words.
+        who: Peers that it befell.
+        t: When; None: it never took place.
+        until: When it was over, for its effect; None: it lasts.
+        noticed, back, effect: In words.
+        grave: How much it matters, for the marks of which there is not room for all.
+    """
+
+    what: str
+    who: tuple[int, ...]
+    t: float | None
+    round: int | None
+    until: float | None
+    noticed: str
+    back: str
+    effect: str
+    grave: int = 1
+    number: int = 0
+
+
+def of(run: RecordedRun, resumed_by: tuple[str, float] | None = None) -> list[Incident]:
+    """All incidents of a run, by time, numbered from 1 on.
+
+    Args:
+        resumed_by: Name and beginning of a run that went on from a checkpoint of this one.
+    """
+    impact = Impact(run)
+    makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
+        _liars,
+        _other_suspects,
+        _blows,
+        _outages,
+        _absences,
+        _slow,
+        _drills,
+        _arrivals,
+        _lost_rounds,
+        _forks,
+    )
+    found = [incident for make in makers for incident in make(run, impact)]
+    found += _end(run, resumed_by)
+    found.sort(key=lambda one: (one.t is None, one.t or 0.0))
+    found += list(_never(run))
+    return [replace(one, number=number) for number, one in enumerate(found, 1)]
+
+
+# --- peers that lie -------------------------------------------------------------------------------
+
+
+def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for fault in run.plan:
+        if not isinstance(fault, ByzantineFault | NodeAttack):
+            continue
+        who = tuple(peer for peer in fault.victims if isinstance(peer, int))
+        for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
+            told = _first(run, "fault", fault=str(fault), peer=group[0])
+            yield Incident(
+                what=f"lies about {_about(fault)}: {_kind(fault)} (planned: {_planned(fault)})",
+                who=group,
+                t=told["t"] if told else run.began,
+                round=whole(told.get("round")) if told else 0,
+                until=run.ended,
+                noticed=_suspected(run, group),
+                back=_trusted(run, group),
+                effect=_weight(run, group),
+                grave=3,
+            )
+
+
+def _planned(fault: Fault | str) -> str:
+    """As it is typed, if that is not too long: it may name hundreds of peers."""
+    typed = str(fault)
+    return typed if len(typed) <= FAULT_MAX else f"{typed[: FAULT_MAX - 10]}...{typed[-7:]}"
+
+
+def _about(fault: Fault) -> str:
+    return "results or states" if isinstance(fault, NodeAttack) else "its updates"
+
+
+def _kind(fault: Fault) -> str:
+    return str(fault).partition(":")[0]
+
+
+def _first(
+    run: RecordedRun, name: str, since: float = -1.0, **fields: object
+) -> Mapping[str, Any] | None:
+    """The first event of that name from a moment on whose fields are these."""
+    return next(
+        (
+            row
+            for row in run.events
+            if row.get("event") == name
+            and row["t"] >= since
+            and all(row.get(key) == value for key, value in fields.items())
+        ),
+        None,
+    )
+
+
+def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
+    told = []
+    for name, word in (("suspected", "suspected"), ("quarantined", "in quarantine")):
+        rows: dict[int, Mapping[str, Any]] = {}
+        for row in run.events:
+            if row.get("event") == name and row.get("subject") in who:
+                rows.setdefault(row["subject"], row)
+        if not rows:
+            continue
+        first = min(rows.values(), key=lambda row: float(row["t"]))
+        many = f", {len(rows)} of {len(who)}" if len(who) > 1 else ""
+        told.append(f"{word} at {_moment(run, first)}{many}")
+    if not told:
+        return "nobody suspected it"
+    reasons = [why.get("reasons") for peer, why in run.view.suspicions.items() if peer in who]
+    because = [str(each[0]) for each in reasons if isinstance(each, list) and each]
+    return "; ".join(told) + (f" ({because[0]})" if because else "")
+
+
+def _moment(run: RecordedRun, row: Mapping[str, Any]) -> str:
+    at = clock(run.since(row["t"]), exact=True)
+    round_id = whole(row.get("round"))
+    return at if round_id is None else f"{at} (round {round_id})"
+
+
+def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
+    last = {}
+    for row in run.events:
+        if row.get("event") in ("quarantined", "parole", "trusted") and row.get("subject") in who:
+            last[row["subject"]] = row
+    times = sum(
+        row.get("event") == "parole" and row.get("subject") in who for row in _once(run, "parole")
+    )
+    ends = {str(row.get("event")) for row in last.values()}
+    words = {"quarantined": "in quarantine", "parole": "on parole", "trusted": "trusted again"}
+    told = f"{' or '.join(words[end] for end in sorted(ends))} at the end" if ends else NONE
+    if not times:
+        return told
+    return f"{told}; {'once' if times == 1 else f'{times} times'} on parole"
+
+
+def _once(run: RecordedRun, name: str) -> list[Mapping[str, Any]]:
+    """What each peer tells of the same decision, once."""
+    seen: dict[tuple[Any, Any], Mapping[str, Any]] = {}
+    for row in run.events:
+        if row.get("event") == name:
+            seen.setdefault((row.get("subject"), row.get("round")), row)
+    return list(seen.values())
+
+
+def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
+    """How much of its updates got into results."""
+    commits = run.commits
+    if not len(commits):
+        lowest = [run.view.rows[peer].trust for peer in who if peer in run.view.rows]
+        return f"lowest trust seen at the end {number(min(lowest))}" if lowest else ""
+    mine = np.isin(commits.who, who)
+    rounds = len(np.unique(commits.of[mine]))
+    told = [f"in {share(rounds, len(commits))} of the rounds"]
+    weights = commits.weight[mine]
+    known = weights[np.isfinite(weights)]
+    if len(known):
+        none = int((known <= 0).sum())
+        told.append(f"{share(none, len(known))} of its updates got no weight")
+    lowest = [float(commits.trust.y(peer).min()) for peer in who if peer in commits.trust.peers]
+    if lowest:
+        told.append(f"lowest trust {min(lowest):.2f}")
+    return "; ".join(told)
+
+
+def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for peer, why in sorted(run.view.suspicions.items()):
+        if peer in run.plan.byzantine:
+            continue
+        row = _first(run, "suspected", subject=peer)
+        if row is None:
+            continue
+        yield Incident(
+            what="came under suspicion; no fault of the plan explains it",
+            who=(peer,),
+            t=row["t"],
+            round=whole(row.get("round")),
+            until=run.ended,
+            noticed=_suspected(run, (peer,)),
+            back=_trusted(run, (peer,)),
+            effect=f"lowest trust {number(real(why.get('trust')))}",
+            grave=2,
+        )
+
+
+# --- peers that die, hang, come and go ------------------------------------------------------------
+
+
+def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for blow in run.view.blows:
+        serving = _first(run, "fault", peer=blow.peer, t=blow.at)
+        fault = str(serving.get("fault")) if serving else ""
+        what = KINDS[blow.kind]
+        if fault.startswith("crash:server"):
+            what += ", while it served a round"
+        if fault:
+            what += f" (planned: {_planned(fault)})"
+        told = []
+        if blow.skip_ms is not None:
+            told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
+        if blow.dead_ms is not None:
+            told.append(f"dead for all after {lasted(blow.dead_ms / 1000)}")
+        back_at, back = _back(run, blow.peer, blow.at, blow.kind)
+        yield Incident(
+            what=what,
+            who=(blow.peer,),
+            t=blow.at,
+            round=max(0, blow.round),
+            until=back_at or blow.at,
+            noticed="; ".join(told) or "nobody told of it",
+            back=back,
+            effect=impact.effect(blow.at, back_at if blow.kind == "hang" else None),
+            grave=4,
+        )
+
+
+def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | None, str]:
+    """When it took part again, and in words."""
+    if kind == "hang":
+        woken = _first(run, "continued", at, peer=peer)
+        if woken is None:
+            return None, "not woken before the end"
+        steps = run.steps.x(peer)
+        after = steps[steps > woken["t"]]
+        if not len(after):
+            return woken["t"], f"woken after {lasted(woken['t'] - at)}, in no round again"
+        first = float(after[0])
+        return first, (
+            f"woken after {lasted(woken['t'] - at)}; in a round again {lasted(first - at)} after "
+            "it was stopped"
+        )
+    found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
+    if found and found[0].after_s is not None:
+        one = found[0]
+        return at + (one.after_s or 0.0), (
+            f"in round {one.round}, {lasted(one.after_s)} after its death"
+        )
+    if any(one.peer == peer for one in found):
+        return None, "started again, and in no round before the end"
+    return None, "never"
+
+
+def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Peers that were dead for others without a blow, a cut link or a goodbye that explains it."""
+    told: dict[int, float] = {}
+    over = _over(run)
+    for row in run.events:
+        peer = whole(row.get("subject"))
+        if row.get("event") != "dead" or peer is None or row["t"] < told.get(peer, 0.0):
+            continue
+        t = row["t"]
+        if t >= over or _explained(run, peer, t) or peer in run.view.leaves:
+            continue
+        back = _first(run, "alive_again", t, subject=peer)
+        told[peer] = back["t"] if back else run.ended
+        yield Incident(
+            what="held for dead; no fault and no end of its process explains it",
+            who=(peer,),
+            t=t,
+            round=whole(row.get("round")),
+            until=back["t"] if back else None,
+            noticed=f"by {peers([whole(row.get('by')) or 0])}: {row.get('reason') or 'no answer'}",
+            back=f"alive again after {lasted(back['t'] - t)}" if back else "never",
+            effect=impact.effect(t, None),
+            grave=2,
+        )
+
+
+def _over(run: RecordedRun) -> float:
+    """From when on peers are gone because they have finished."""
+    ends = [row["t"] for row in run.events if row.get("event") == "halted"]
+    return min(ends, default=run.ended + 1)
+
+
+def _explained(run: RecordedRun, peer: int, t: float) -> bool:
+    blow = any(
+        one.peer == peer and one.at - 0.1 <= t <= max(one.until, one.at + 30.0) + AFTER_S
+        for one in run.view.blows
+    )
+    return blow or _cut(run, t)
+
+
+def _cut(run: RecordedRun, t: float) -> bool:
+    """Whether the network was hurt at a moment, or had been just before."""
+    return any(
+        one.at <= t <= (one.over_at if one.over_at is not None else run.ended) + AFTER_S
+        for one in run.view.outages
+    )
+
+
+def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for join in run.view.joins:
+        yield Incident(
+            what="joined the run",
+            who=(join.peer,),
+            t=join.since,
+            round=join.round,
+            until=None,
+            noticed=NONE,
+            back=NONE
+            if join.after_s is None
+            else f"in round {join.round}, {lasted(join.after_s)} after its start",
+            effect=impact.effect(join.since, None) if join.since is not None else "",
+            grave=1,
+        )
+    for row in run.events:
+        asked = row.get("event") == "fault" and row.get("kind") == "leave"
+        if asked and (peer := whole(row.get("peer"))) is not None:
+            gone = _first(run, "exited", row["t"], peer=peer)
+            yield Incident(
+                what="was asked to leave (SIGTERM)",
+                who=(peer,),
+                t=row["t"],
+                round=whole(row.get("round")),
+                until=None,
+                noticed=f"gone after {lasted(gone['t'] - row['t'])}" if gone else NONE,
+                back="never: it left",
+                effect=impact.effect(row["t"], None),
+                grave=1,
+            )
+
+
+def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    commits = run.commits
+    for fault in run.plan:
+        if not isinstance(fault, Slow):
+            continue
+        who = tuple(peer for peer in fault.victims if isinstance(peer, int))
+        took = commits.took_s[np.isin(commits.who, who)] if len(commits) else np.empty(0)
+        rest = commits.took_s[~np.isin(commits.who, who)] if len(commits) else np.empty(0)
+        effect = ""
+        if np.isfinite(took).any() and np.isfinite(rest).any():
+            mine, others = float(np.nanmedian(took)), float(np.nanmedian(rest))
+            effect = f"its updates take {lasted(mine)}, those of others {lasted(others)} (median)"
+        yield Incident(
+            what=f"each of its steps takes longer (planned: {_planned(fault)})",
+            who=who,
+            t=run.began,
+            round=0,
+            until=run.ended,
+            noticed=_smaller(run, who),
+            back="lasts for the whole run",
+            effect=effect,
+            grave=2,
+        )
+
+
+def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Faults that no plan has and that no other row tells of: a drill made a peer slow, or lie."""
+    planned = {str(fault) for fault in run.plan}
+    for row in run.events:
+        kind, fault = str(row.get("kind")), str(row.get("fault"))
+        if row.get("event") != "fault" or fault in planned or kind in TOLD or kind in LINK_KINDS:
+            continue
+        over = _first(run, "fault_over", row["t"], fault=row.get("fault"))
+        until = over["t"] if over else None
+        who = _victims(fault) or tuple(
+            each for each in (whole(row.get("peer")),) if each is not None
+        )
+        yield Incident(
+            what=f"injected: {_planned(fault)}",
+            who=who,
+            t=row["t"],
+            round=whole(row.get("round")),
+            until=until,
+            noticed=_suspected(run, who) if kind != "slow" else _smaller(run, who),
+            back=f"over after {lasted(until - row['t'])}" if until else "not over before the end",
+            effect=impact.effect(row["t"], until),
+            grave=3,
+        )
+
+
+def _victims(fault: str) -> tuple[int, ...]:
+    """Whom a fault names, as it is typed; of a drill its number stands before it."""
+    try:
+        (parsed,) = parse([fault.rpartition(": ")[2]])
+    except (GossipError, ValueError):
+        return ()
+    return tuple(peer for peer in parsed.victims if isinstance(peer, int))
+
+
+def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
+    told = [_first(run, "share", subject=peer) for peer in who]
+    row = next((each for each in told if each is not None), None)
+    if row is None:
+        return NONE
+    return f"smaller batches from {_moment(run, row)} on (share {number(real(row.get('share')))})"
+
+
+# --- the network, and rounds ----------------------------------------------------------------------
+
+
+def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for outage in run.view.outages:
+        over = outage.over_at
+        stop = (run.ended if over is None else over) + AFTER_S
+        dead: dict[int, float] = {}
+        for row in run.events:
+            if row.get("event") in ("dead", "skip") and outage.at <= row["t"] <= stop:
+                dead.setdefault(whole(row.get("subject")) or 0, row["t"])
+        first = min(dead.values(), default=None)
+        effects = []
+        if outage.paused:
+            effects.append(f"{peers(outage.paused)} waited for a quorum")
+        if outage.alone:
+            effects.append(f"{peers(outage.alone)} went on alone")
+        effects.append(impact.effect(outage.at, over))
+        yield Incident(
+            what=f"the network was hurt (planned: {_planned(outage.fault)})",
+            who=tuple(sorted(dead)),
+            t=outage.at,
+            round=outage.round,
+            until=over,
+            noticed=f"first peer skipped after {lasted(first - outage.at)}" if first else NONE,
+            back=_mended(run, outage.at, over, stop),
+            effect="; ".join(each for each in effects if each),
+            grave=4,
+        )
+
+
+def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str:
+    if over is None:
+        return "not over before the end"
+    told = f"whole again after {lasted(over - at)}"
+    back = [
+        row["t"]
+        for row in run.events
+        if row.get("event") in ("restored", "resumed") and over <= row["t"] <= stop + AFTER_S
+    ]
+    return f"{told}; the last peer was back {lasted(max(back) - over)} later" if back else told
+
+
+def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Rounds that changed nothing, those that follow each other together, and not those that an
+    outage explains."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for row in run.events:
+        at = whole(row.get("round"))
+        if row.get("event") == "lost_round" and at is not None and not _cut(run, row["t"]):
+            found.setdefault(at, row)
+    groups: list[list[int]] = []
+    for at in sorted(found):
+        if groups and at == groups[-1][-1] + 1:
+            groups[-1].append(at)
+        else:
+            groups.append([at])
+    for group in groups:
+        row = found[group[0]]
+        yield Incident(
+            what=f"{rounds_word(len(group))} lost: no aggregate could be made",
+            who=(),
+            t=row["t"],
+            round=group[0],
+            until=found[group[-1]]["t"],
+            noticed="at once",
+            back=f"after round {group[-1]}",
+            effect=str(row.get("reason") or ""),
+            grave=2,
+        )
+
+
+def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for branch in run.commits.given_up:
+        if run.view.outage_at(branch.t) is not None:
+            continue
+        yield Incident(
+            what="a branch of the history was given up; no cut link explains it",
+            who=tuple(branch.peers),
+            t=branch.t,
+            round=branch.first,
+            until=None,
+            noticed=NONE,
+            back=NONE,
+            effect=f"{rounds_word(branch.rounds)} of it count for nothing",
+            grave=2,
+        )
+
+
+# --- the end, and what never was ------------------------------------------------------------------
+
+
+def _end(run: RecordedRun, resumed_by: tuple[str, float] | None) -> list[Incident]:
+    """A launcher that was killed, with all of its peers."""
+    if run.state.state != "killed":
+        return []
+    saved = [
+        one
+        for one in run.saved
+        if one.wall is not None and one.wall <= run.ended and not one.problem
+    ]
+    steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
+    effect = f"the last words are of step {steps:.0f}"
+    if saved:
+        last = max(one.step for one in saved)
+        effect += f"; the newest checkpoint of before is that of step {last}"
+        effect += f", so {max(0, int(steps) - last)} steps are lost"
+    elif run.saved:
+        first = min(one.step for one in run.saved)
+        effect += (
+            f"; of the checkpoints of before none is left, the oldest there is has step {first}"
+        )
+    back = "not as far as this report knows"
+    if resumed_by is not None:
+        name, began = resumed_by
+        back = f"run {name} went on from a checkpoint {lasted(began - run.ended)} later"
+    return [
+        Incident(
+            what="the launcher was killed, and all peers with it: no last word was written",
+            who=tuple(run.peers),
+            t=run.ended,
+            round=run.view.round,
+            until=None,
+            noticed="by nobody: nobody was left",
+            back=back,
+            effect=effect,
+            grave=5,
+        )
+    ]
+
+
+def _never(run: RecordedRun) -> Iterator[Incident]:
+    """Faults of the plan that did not take place, of a run that is over."""
+    if not run.state.over:
+        return
+    told = run.summary.get("faults_missed")
+    if not isinstance(told, list):
+        rows = [row for row in run.events if row.get("event") != "round"]
+        ready = [{"event": "round", "peer": peer, "t": run.ended} for peer in run.steps.peers]
+        told = missed.missed(run.plan, [*rows, *ready], run.view, run.view.round, ())
+    for row in told:
+        if isinstance(row, dict):
+            half = "took place by half" if row.get("struck") else "never took place"
+            yield Incident(
+                what=f"planned, and {half}: {row.get('fault')}",
+                who=(),
+                t=None,
+                round=None,
+                until=None,
+                noticed=NONE,
+                back=NONE,
+                effect=str(row.get("why") or ""),
+                grave=0,
+            )
+
+
+def by_peer(found: list[Incident]) -> dict[int, list[Incident]]:
+    """Peer -> what befell it."""
+    of_peer: dict[int, list[Incident]] = defaultdict(list)
+    for one in found:
+        for peer in one.who:
+            of_peer[peer].append(one)
+    return of_peer

@@ -1,0 +1,165 @@
+"""The first screen of a report: how the run went, and what went wrong in it."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossip.launch.report.words import bytes_word, counted
+
+from .charts import Mark, Section, TextTable
+from .figures import NONE, clock, lasted, number, peers
+from .incidents import Incident
+from .recorded import RecordedRun
+
+LISTED_MAX = 60
+MARKED_MAX = 20
+STATE_WORDS = {
+    "running": "goes on",
+    "elsewhere": "goes on, on other machines",
+    "copy": "is a copy of the folder of another run",
+    "ended": "has ended",
+    "killed": "was killed",
+    "not begun": "has no launcher",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    label: str
+    value: str
+    more: str = ""
+
+
+def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
+    """One or two sentences on how the run went."""
+    how = STATE_WORDS[run.state.state]
+    if status := run.state.status:
+        how = f"has ended: {status}" if run.state.exit_code else "has finished"
+    befell = [one for one in incidents if one.t is not None and one.grave >= 2]
+    told = f"The run {how}"
+    told += f", with exit code {run.state.exit_code}. " if run.state.exit_code else ". "
+    if not befell:
+        return told + "Nothing went wrong that anybody noticed."
+    return told + (
+        f"{counted(len(befell), 'incident')} befell "
+        f"{peers({peer for one in befell for peer in one.who})}. The table says when, who noticed, "
+        "and what it cost."
+    )
+
+
+def facts(run: RecordedRun) -> list[Fact]:
+    """Figures of the run, the most wanted first."""
+    steps = max([float(run.view.step), *(float(run.steps.y(p).max()) for p in run.steps.peers)])
+    found = [
+        Fact("Steps", f"{steps:,.0f}", f"of {run.view.steps:,}" if run.view.steps else ""),
+        Fact("Duration", clock(run.duration_s), _when(run.began)),
+        Fact("Rounds per second", *_pace(run)),
+    ]
+    loss = _last(run, "loss")
+    if loss:
+        found.append(Fact("Loss at the end", *loss))
+    accuracy = run.state.accuracy
+    if accuracy is not None:
+        found.append(Fact("Accuracy", number(accuracy)))
+    liars = len(run.plan.byzantine)
+    found.append(Fact("Peers", f"{len(run.peers):,}", f"{liars} lie (planned)" if liars else ""))
+    lost = run.summary.get("rounds_lost")
+    lost = lost if isinstance(lost, int) else len(run.view.lost_rounds)
+    handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""
+    found.append(Fact("Rounds lost", f"{lost:,}", handed))
+    sent = run.summary.get("bytes_sent")
+    if isinstance(sent, int) and sent:
+        found.append(Fact("Sent", bytes_word(sent)))
+    same = run.summary.get("replicas_identical")
+    if same is not None:
+        found.append(Fact("Replicas", "identical" if same else "different"))
+    return found
+
+
+def _when(wall: float) -> str:
+    moment = datetime.datetime.fromtimestamp(wall, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _pace(run: RecordedRun) -> tuple[str, str]:
+    duration = run.commits.lasted_s()
+    known = duration[np.isfinite(duration)]
+    if not len(known) or known.sum() <= 0:
+        return _pace_of_steps(run), "by the fastest peer"
+    return number(
+        len(known) / float(known.sum())
+    ), f"median round {lasted(float(np.median(known)))}"
+
+
+def _pace_of_steps(run: RecordedRun) -> str:
+    """Of a topology without commits."""
+    rates = [0.0]
+    for peer in run.steps.peers:
+        x, steps = run.steps.x(peer), run.steps.y(peer)
+        if x[-1] > x[0]:
+            rates.append(float((steps[-1] - steps[0]) / (x[-1] - x[0])))
+    return number(max(rates) or None)
+
+
+def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
+    """Of honest peers the mean of the last tenth of what they logged."""
+    points = run.logged.by_time.get(name) or run.losses
+    ends, firsts = [], []
+    for peer in points.peers:
+        row, y = run.view.rows.get(peer), points.y(peer)
+        if row is None or not row.lie:
+            part = max(1, len(y) // 10)
+            ends.append(float(y[-part:].mean()))
+            firsts.append(float(y[:part].mean()))
+    if not ends:
+        return None
+    return number(float(np.mean(ends))), f"{number(float(np.mean(firsts)))} at the start"
+
+
+def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) -> Section:
+    found = Section("incidents", "What went wrong")
+    if not incidents:
+        found.text.append("No fault was injected, and nobody noticed any.")
+        return found
+    rows = tuple(_row(run, one) for one in incidents[:LISTED_MAX])
+    head = ("No.", "Time", "Round", "Who", "What", "Noticed", "Back", "Effect")
+    anchors = tuple(f"{prefix}incident-{one.number}" for one in incidents[:LISTED_MAX])
+    found.parts.append(
+        TextTable("Faults, and what became of them", head, rows, frozenset({0, 1, 2}), anchors)
+    )
+    if len(incidents) > LISTED_MAX:
+        found.text.append(f"The table has the first {LISTED_MAX} of {len(incidents)}.")
+    found.text.append("The numbers are those above the pictures below. Times count from the start.")
+    return found
+
+
+def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
+    when = NONE if one.t is None else clock(run.since(one.t), exact=True)
+    who = "all" if len(one.who) == len(run.peers) > 1 else ""
+    return (
+        str(one.number),
+        when,
+        NONE if one.round is None else f"{one.round:,}",
+        who or (peers(one.who).replace("peers ", "").replace("peer ", "") if one.who else NONE),
+        one.what,
+        one.noticed,
+        one.back,
+        one.effect or NONE,
+    )
+
+
+def marks(run: RecordedRun, incidents: list[Incident]) -> tuple[Mark, ...]:
+    """The gravest incidents, for the pictures."""
+    timed = [one for one in incidents if one.t is not None]
+    chosen = sorted(timed, key=lambda one: (-one.grave, one.number))[:MARKED_MAX]
+    return tuple(
+        Mark(
+            one.number,
+            run.since(one.t or 0.0),
+            f"{one.number}: {peers(one.who) if one.who else 'rounds'}: {one.what}",
+        )
+        for one in sorted(chosen, key=lambda one: one.number)
+    )

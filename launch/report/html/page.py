@@ -1,0 +1,147 @@
+"""A report as one HTML file that needs nothing else: no network, no other file, no script."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+
+from . import (
+    comparing,
+    configuration,
+    happened,
+    incidents,
+    kept,
+    learning,
+    overview,
+    participation,
+    rounds,
+    timeline,
+    trusting,
+)
+from .charts import Chart, Section, TextTable
+from .recorded import RecordedRun, read
+
+TEMPLATE = "page.html.j2"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """What the page has of one run. ``prefix``: of its anchors, where there are several runs."""
+
+    run: RecordedRun
+    prefix: str
+    verdict: str
+    facts: tuple[overview.Fact, ...]
+    incidents: tuple[incidents.Incident, ...]
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """``comparison``: of several runs, or None."""
+
+    parts: tuple[RunPart, ...]
+    comparison: Section | None
+
+    @property
+    def charts(self) -> list[tuple[str, Chart]]:
+        """All pictures, with the name of the file that each would have."""
+        found = [("", self.comparison)] if self.comparison is not None else []
+        found += [(part.prefix, each) for part in self.parts for each in part.sections]
+        return [
+            (f"{prefix}{part.name.removeprefix('chart-')}", part)
+            for prefix, section in found
+            for part in section.parts
+            if not isinstance(part, TextTable)
+        ]
+
+
+def make(folders: Sequence[Path]) -> RunReport:
+    """The report on runs, read from their folders.
+
+    Raises: ConfigError: One of them cannot be read.
+    """
+    runs = [read(folder) for folder in folders]
+    _tell_apart(runs)
+    later = {run.folder: (after.name, after.began) for run, after, _ in comparing.resumed(runs)}
+    befell = [incidents.of(run, later.get(run.folder)) for run in runs]
+    parts = tuple(
+        _part(run, found, f"run{at}-" if len(runs) > 1 else "")
+        for at, (run, found) in enumerate(zip(runs, befell, strict=True), 1)
+    )
+    comparison = comparing.section(runs, befell) if len(runs) > 1 else None
+    return RunReport(parts, comparison)
+
+
+def _tell_apart(runs: list[RecordedRun]) -> None:
+    """Of runs of the same name the folder is named, too."""
+    names = Counter(run.name for run in runs)
+    for run in runs:
+        if names[run.name] > 1:
+            run.label = f"{run.name} ({run.folder.name})"
+
+
+def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> RunPart:
+    marks = overview.marks(run, found)
+    sections = (
+        overview.incidents_section(run, found, prefix),
+        learning.section(run, marks),
+        timeline.section(run, marks, found),
+        trusting.section(run, marks),
+        rounds.section(run, marks),
+        participation.section(run, marks, found),
+        kept.samples(run),
+        kept.saved_states(run),
+        configuration.section(run),
+        happened.section(run),
+    )
+    facts = tuple(overview.facts(run))
+    return RunPart(run, prefix, overview.verdict(run, found), facts, tuple(found), sections)
+
+
+def render(report: RunReport, live_s: float | None = None, nonce: str = "") -> str:
+    """The page.
+
+    Args:
+        live_s: Seconds after which an open page asks for a newer one; None: never.
+        nonce: Of the script that does so.
+    Raises: ConfigError: jinja2 is not installed.
+    """
+    names = ", ".join(part.run.name for part in report.parts)
+    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    page: str = _template().render(
+        report=report, title=names, made=made, live_s=live_s, nonce=nonce
+    )
+    return page
+
+
+def _template() -> Any:
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "a report needs jinja2, which is not installed", "pip install 'gossip-train[report]'"
+        ) from error
+    from . import svg
+
+    where = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(where),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["draw"] = svg.draw
+    environment.tests["table"] = _is_table
+    return environment.get_template(TEMPLATE)
+
+
+def _is_table(part: Any) -> bool:
+    return isinstance(part, TextTable)

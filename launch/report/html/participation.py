@@ -1,0 +1,242 @@
+"""Which peers had a part in which rounds, and what they sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gossip.launch.report.words import bytes_word
+
+from . import curves, membership
+from .charts import HeatMap, LineChart, Mark, Section, TextTable
+from .downsampling import Buckets, Floats
+from .figures import NONE, lasted, share
+from .incidents import Incident, by_peer
+from .learning import Topic, named
+from .recorded import RecordedRun
+from .timeline import heat_buckets, matrix
+
+HEAD = (
+    "Peer",
+    "State",
+    "Steps",
+    "In rounds",
+    "No weight",
+    "Served",
+    "Refused",
+    "Away",
+    "Quarantine",
+)
+BYTES = ("Sent", "Received")
+LEAST_S, SILENT_S = 0.2, 12.0
+"""Of two reports of a node the second is of the first's time when it comes sooner; a node that says
+nothing for longer is away."""
+
+
+def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
+    found = Section("participation", "Participation and bytes")
+    if len(run.commits):
+        found.parts.append(_heat(run, marks))
+    found.parts.append(_table(run, incidents))
+    traffic = _traffic(run)
+    sent = sum(each.get("sent_bytes") or 0 for each in traffic.values())
+    if not traffic:
+        found.text.append("How many bytes were sent is not known: no node has said so.")
+    else:
+        steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
+        rounds = max(1.0, len(run.commits) or steps)
+        silent = len(run.peers) - len(traffic)
+        found.text.append(
+            f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
+            + (f" Of {silent} peers it is not known." if silent else "")
+        )
+    found.parts += _usage(run, marks)
+    return found
+
+
+def _usage(run: RecordedRun, marks: tuple[Mark, ...]) -> list[LineChart]:
+    """What peers used of network, processors and memory, as far as they have told it."""
+    sent = _rates(run, "sent_bytes", 1024.0)
+    busy = _rates(run, "cpu_s", 1.0)
+    memory = run.used["memory"]
+    found = []
+    if sent:
+        about = "By each node, to all other peers together."
+        found.append(_chart(run, Topic("sent", "Sent, KiB per second", about), sent, marks))
+    if busy:
+        about = "By trainer and node of each peer; 1 is one processor."
+        found.append(_chart(run, Topic("processors", "Processors kept busy", about), busy, marks))
+    if memory.peers:
+        rows = {peer: (memory.x(peer) - run.began, memory.y(peer) / 2**20) for peer in memory.peers}
+        about = "Of trainer and node of each peer."
+        found.append(_chart(run, Topic("memory", "Memory, MiB", about), rows, marks))
+    return found
+
+
+Rows = Mapping[int, tuple[Floats, Floats]]
+
+
+def _rates(run: RecordedRun, name: str, unit: float) -> Rows:
+    """How fast counters have grown between two reports, at the time of the later one."""
+    points, found = run.used[name], {}
+    for peer in points.peers:
+        x, total = points.x(peer), points.grown(peer)
+        inside = np.diff(x) > LEAST_S
+        if inside.any():
+            rate = np.diff(total)[inside] / np.diff(x)[inside] / unit
+            found[peer] = (x[1:][inside] - run.began, rate)
+    return found
+
+
+def _chart(run: RecordedRun, topic: Topic, rows: Rows, marks: tuple[Mark, ...]) -> LineChart:
+    """Reports come every few seconds, so each holds until the next one."""
+    buckets = curves.buckets_for(run, rounds_each=4)
+    peers = sorted(rows)
+    lines = curves.of_rows(
+        peers,
+        [_until_the_next(*rows[peer], buckets) for peer in peers],
+        buckets.centers,
+        lambda peer: named(run, peer),
+    )
+    return LineChart(
+        f"chart-{topic.name}",
+        topic.title,
+        topic.about,
+        lines,
+        run.duration_s,
+        marks,
+        bottom=0.0,
+    )
+
+
+def _until_the_next(x: Floats, y: Floats, buckets: Buckets) -> Floats:
+    at = np.searchsorted(x, buckets.centers)
+    inside = (at < len(x)) & (np.append(x, np.inf)[at] - buckets.centers <= SILENT_S)
+    return np.where(inside, np.append(y, np.nan)[at], np.nan)
+
+
+def _heat(run: RecordedRun, marks: tuple[Mark, ...]) -> HeatMap:
+    commits = run.commits
+    names, row_of = curves.groups_of(run.peers)
+    buckets = heat_buckets(run)
+    of_peer = np.full(max(run.peers, default=0) + 1, -1)
+    sizes = np.zeros(len(names))
+    for peer, row in row_of.items():
+        of_peer[peer] = row
+        sizes[row] += 1
+    inside = commits.who < len(of_peer)
+    columns = buckets.of(commits.t - run.began)
+    took_part = matrix(
+        of_peer[commits.who[inside]], columns[commits.of[inside]], len(names), buckets
+    )
+    rounds = np.bincount(columns, minlength=buckets.count)
+    possible = sizes[:, None] * rounds[None, :]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = np.where(possible > 0, took_part / np.maximum(possible, 1), np.nan)
+    return HeatMap(
+        "chart-participation",
+        "Share of rounds to which each contributed",
+        f"In each {lasted(buckets.width)}. No colour: there was no round.",
+        names,
+        values,
+        run.duration_s,
+        "none",
+        "all",
+        marks,
+    )
+
+
+def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:
+    """Of each peer what all its lives have sent and received, as far as they have said so."""
+    sent, received = run.used["sent_bytes"], run.used["received_bytes"]
+    return {
+        peer: {
+            "sent_bytes": float(sent.grown(peer)[-1]),
+            "received_bytes": float(received.grown(peer)[-1]) if peer in received.peers else 0.0,
+        }
+        for peer in sent.peers
+    }
+
+
+def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
+    spans = membership.spans(run)
+    befell = by_peer(incidents)
+
+    def rank(peer: int) -> tuple[int, float, int]:
+        grave = max((one.grave for one in befell.get(peer, ()) if one.grave < 5), default=0)
+        return -grave, -membership.away_s(spans.get(peer, ())), peer
+
+    shown = sorted(sorted(run.peers, key=rank)[: curves.EACH_MAX])
+    traffic = _traffic(run)
+    rows = [_row(run, peer, spans, traffic) for peer in shown]
+    caption = "Each peer"
+    if len(shown) < len(run.peers):
+        caption = f"The {len(shown)} of {len(run.peers)} peers that had most trouble"
+        rows.append(_all_row(run, spans, traffic))
+    head = (*HEAD, *BYTES) if traffic else HEAD
+    cut = tuple(row[: len(head)] for row in rows)
+    return TextTable(caption, head, cut, frozenset(range(2, len(head))))
+
+
+def _row(
+    run: RecordedRun,
+    peer: int,
+    spans: Mapping[int, tuple[Any, ...]],
+    traffic: Mapping[int, Mapping[str, Any]],
+) -> tuple[str, ...]:
+    commits, row = run.commits, run.view.rows.get(peer)
+    steps = run.steps.y(peer)
+    mine = commits.who == peer
+    weights = commits.weight[mine]
+    known = weights[np.isfinite(weights)]
+    told = traffic.get(peer, {})
+    state = row.state if row is not None else NONE
+    if row is not None and state != "done" and row.exit:
+        state = row.exit
+    if run.state.state == "killed" and state == "training":
+        state = "trained when last heard of"
+    return (
+        named(run, peer).removeprefix("peer "),
+        state if state != "done" else "finished",
+        f"{steps.max():,.0f}" if len(steps) else NONE,
+        share(int(mine.sum()), len(commits)),
+        share(int((known <= 0).sum()), len(known)),
+        f"{int((commits.server == peer).sum()):,}",
+        f"{run.refused.get(peer, 0):,}",
+        lasted(membership.away_s(spans.get(peer, ()))),
+        lasted(membership.quarantined_s(spans.get(peer, ()))),
+        bytes_word(told["sent_bytes"]) if told.get("sent_bytes") else NONE,
+        bytes_word(told["received_bytes"]) if told.get("received_bytes") else NONE,
+    )
+
+
+def _all_row(
+    run: RecordedRun,
+    spans: Mapping[int, tuple[Any, ...]],
+    traffic: Mapping[int, Mapping[str, Any]],
+) -> tuple[str, ...]:
+    """The median of all peers."""
+    commits = run.commits
+    size = max(run.peers, default=0) + 1
+    parts = np.bincount(commits.who, minlength=size)[run.peers] if len(commits) else np.zeros(1)
+    served = np.bincount(commits.server[commits.server >= 0], minlength=size)
+    steps = [run.steps.y(peer).max() for peer in run.steps.peers]
+    away = [membership.away_s(each) for each in spans.values()]
+    out = [membership.quarantined_s(each) for each in spans.values()]
+    sent = [each["sent_bytes"] for each in traffic.values() if each.get("sent_bytes")]
+    got = [each["received_bytes"] for each in traffic.values() if each.get("received_bytes")]
+    return (
+        "median of all",
+        NONE,
+        f"{np.median(steps):,.0f}" if steps else NONE,
+        share(float(np.median(parts)), len(commits)),
+        NONE,
+        f"{np.median(served[run.peers]):,.0f}" if len(commits) else NONE,
+        NONE,
+        lasted(float(np.median(away))) if away else NONE,
+        lasted(float(np.median(out))) if out else NONE,
+        bytes_word(float(np.median(sent))) if sent else NONE,
+        bytes_word(float(np.median(got))) if got else NONE,
+    )

@@ -1,0 +1,308 @@
+"""All that a report needs of one run's folder, read once."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError, GossipError
+from gossip.faults import FaultPlan, parse
+from gossip.launch.report import notes, run_state
+from gossip.launch.report.growing import PEERS_MAX, RunFiles
+from gossip.launch.report.view import RunView
+from gossip.run import checkpoints, open_in, read_object, real, shown, whole
+
+from .columns import CommitColumns, Logged, Points, columns_of
+
+EVENTS_MAX = 200_000
+"""So many events are kept one by one; what is counted is counted beyond that."""
+FED_EVERY_S = 1.0
+"""Of a peer's rounds so many reach the view: it is told of progress ten times a second."""
+USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
+TEXT_BYTES_MAX = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A checkpoint that is on disk now."""
+
+    step: int
+    wall: float | None
+    nbytes: int | None
+    problem: str
+
+
+@dataclass(slots=True)
+class RecordedRun:
+    """A run as its folder tells it. Times are seconds since 1970.
+
+    Attributes:
+        config, environment, summary: As written; empty where there is none.
+        settings: (key, value, where it came from) of each setting.
+        view: What the launcher would know.
+        lines: What happened, in words, and when.
+        events: Rows that are not told of every round.
+        steps: Round reports: how many steps each peer has done.
+        losses: Of the same reports.
+        consensus: Consensus distances that peers measured.
+        used: Of each name in ``USED`` what peers told of themselves; counters begin anew with
+            each life of a peer.
+        handed_on: round -> why it went to another server, first.
+        late: round -> (who was waited for, seconds).
+        broken: A line on each file that is none of a run's.
+        label: Its name on a page with others of the same name; "": its own.
+    """
+
+    folder: Path
+    state: run_state.RunState
+    config: Mapping[str, Any]
+    settings: tuple[tuple[str, str, str], ...]
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    plan: FaultPlan
+    view: RunView
+    lines: list[tuple[float, str]] = field(default_factory=list)
+    events: list[Mapping[str, Any]] = field(default_factory=list)
+    commits: CommitColumns = field(default_factory=CommitColumns)
+    logged: Logged = field(default_factory=Logged)
+    steps: Points = field(default_factory=Points)
+    losses: Points = field(default_factory=Points)
+    trust: Points = field(default_factory=Points)
+    consensus: Points = field(default_factory=Points)
+    used: dict[str, Points] = field(default_factory=lambda: {name: Points() for name in USED})
+    handed_on: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    late: dict[int, tuple[tuple[int, ...], float]] = field(default_factory=dict)
+    epochs: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    notes: list[notes.Note] = field(default_factory=list)
+    saved: list[SavedState] = field(default_factory=list)
+    saves_to: Path | None = None
+    broken: list[str] = field(default_factory=list)
+    began: float = 0.0
+    ended: float = 0.0
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.state.name
+
+    @property
+    def duration_s(self) -> float:
+        return max(self.ended - self.began, 1e-3)
+
+    @property
+    def peers(self) -> list[int]:
+        return sorted(self.view.rows)
+
+    def since(self, t: float) -> float:
+        """Seconds from the start of the run to a moment."""
+        return max(0.0, t - self.began)
+
+
+def read(folder: Path) -> RecordedRun:
+    """The run in ``folder``: what it has written so far, whether it goes on or not.
+
+    Raises: ConfigError: There is no such folder, or its settings cannot be read.
+    """
+    config = read_object(folder, "config.json") or {}
+    run = RecordedRun(
+        folder=folder,
+        state=run_state.look(folder),
+        config=config,
+        settings=tuple(_settings(folder)),
+        environment=_object(folder, "environment.json"),
+        summary=_object(folder, "summary.json"),
+        plan=_plan(config),
+        view=RunView(0),
+    )
+    if run.state.state != "ended":
+        run.summary = {}  # of one launcher of several, or of none that has seen the end
+    files = RunFiles(folder)
+    _take_events(run, files)
+    run.commits = columns_of(files.commits())
+    for row in files.metrics():
+        run.logged.add(row)
+    run.notes = notes.read(folder)
+    _look_for_checkpoints(run)
+    _set_times(run)
+    run.broken = [*run.state.broken, *files.broken]
+    if files.torn:
+        run.broken.append(f"{files.torn} lines were cut off, as by a crash, and are left out")
+    return run
+
+
+def _object(folder: Path, name: str) -> Mapping[str, Any]:
+    try:
+        return read_object(folder, name) or {}
+    except ConfigError:
+        return {}  # ``look`` tells of it
+
+
+def _plan(config: Mapping[str, Any]) -> FaultPlan:
+    words = config.get("faults")
+    try:
+        return parse([str(word) for word in words]) if isinstance(words, list) else FaultPlan()
+    except GossipError:  # of another version
+        return FaultPlan()
+
+
+def _settings(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Key, value and source of each line of ``config.toml``."""
+    try:
+        with open_in(folder, "config.toml") as file:
+            text = file.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
+    except (FileNotFoundError, ConfigError):
+        return
+    for line in text.splitlines():
+        told, _, source = line.rpartition("  # ")
+        key, equals, value = told.partition(" = ")
+        if equals and not key.startswith("#"):
+            yield shown(key), shown(value), shown(source)
+
+
+def _take_events(run: RecordedRun, files: RunFiles) -> None:
+    _expect(run)
+    fed: dict[int, float] = {}  # peer -> when a round of it is news for the view again
+    for row in files.events():
+        name, peer = str(row.get("event")), whole(row.get("peer"))
+        if peer is not None:
+            _look_at_sender(run.view, peer, name)
+        if name in COUNTED:
+            if peer is not None:
+                COUNTED[name](run, peer, row)
+            if name != "round" or peer is None or row["t"] < fed.get(peer, 0.0):
+                continue
+            fed[peer] = row["t"] + FED_EVERY_S
+        else:
+            if peer is not None:
+                fed[peer] = 0.0  # its next round may be the first after a return
+            _keep(run, name, peer, row)
+        run.lines += [(row["t"], line) for line in _told(run.view, row)]
+
+
+def _expect(run: RecordedRun) -> None:
+    """Those who began, and what they are to lie about."""
+    view = run.view
+    for peer in range(min(whole(run.config.get("peers")) or 0, PEERS_MAX)):
+        view.expect(peer)
+    for peer in run.plan.byzantine:
+        if peer in view.rows:
+            attack = [run.plan.attackers[peer].attack] if peer in run.plan.attackers else []
+            view.rows[peer].lie = "+".join([*attack, *run.plan.lies_of(peer)])
+
+
+def _look_at_sender(view: RunView, peer: int, name: str) -> None:
+    """Who joined later is known from its first row on."""
+    row = view.rows.get(peer)
+    if row is None or (row.state == "elsewhere" and name == "started"):
+        view.expect(peer)
+
+
+def _keep(run: RecordedRun, name: str, peer: int | None, row: Mapping[str, Any]) -> None:
+    if len(run.events) < EVENTS_MAX:
+        run.events.append(row)
+    traffic = row.get("traffic")
+    if name == "halted" and peer is not None and isinstance(traffic, dict):
+        _take_usage(run, peer, {**traffic, "t": row["t"]})
+
+
+def _told(view: RunView, row: Mapping[str, Any]) -> list[str]:
+    try:
+        return [shown(line) for line in view.feed(row)]
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return []  # a row of another version, or one that somebody has changed
+
+
+def _take_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    round_id = whole(row.get("round"))
+    if round_id is None:
+        return
+    run.steps.add(peer, row["t"], whole(row.get("step")) or round_id + 1)
+    if (loss := real(row.get("loss"))) is not None:
+        run.losses.add(peer, row["t"], loss)
+    if (distance := real(row.get("consensus_distance"))) is not None:
+        run.consensus.add(peer, row["t"], distance)
+    trust = row.get("trust")
+    if row.get("server") is None and isinstance(trust, dict):
+        for subject, score in trust.items():
+            if str(subject).isdecimal() and (value := real(score)) is not None:
+                run.trust.add(int(subject), row["t"], value)
+
+
+def _take_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    for name, points in run.used.items():
+        if (value := real(row.get(name))) is not None:
+            points.add(peer, row["t"], value)
+
+
+def _take_attempt(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    if (round_id := whole(row.get("round"))) is not None:
+        run.handed_on.setdefault(round_id, shown(row.get("reason")))
+
+
+def _take_refusal(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    if (server := whole(row.get("server"))) is not None:
+        run.refused[server] += 1
+
+
+def _take_late(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    missing = row.get("missing")
+    who = [whole(one) for one in missing] if isinstance(missing, list) else []
+    if (round_id := whole(row.get("round"))) is not None:
+        known = tuple(each for each in who if each is not None)
+        run.late.setdefault(round_id, (known, real(row.get("waited_s")) or 0.0))
+
+
+def _take_epoch(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    if (epoch := whole(row.get("epoch"))) is not None:
+        run.epochs.setdefault(epoch, row)
+
+
+def _take_logged(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    """``metrics.jsonl`` has each of them, and these are only some."""
+
+
+COUNTED: Mapping[str, Callable[[RecordedRun, int, Mapping[str, Any]], None]] = {
+    "round": _take_round,
+    "metrics": _take_logged,
+    "usage": _take_usage,
+    "attempt": _take_attempt,
+    "refused_result": _take_refusal,
+    "late": _take_late,
+    "epoch": _take_epoch,
+}
+"""Events that come with every round -> what is taken from each; they are not kept one by one."""
+
+
+def _look_for_checkpoints(run: RecordedRun) -> None:
+    try:
+        run.saves_to = checkpoints.folder_of(run.folder)
+        there = checkpoints.listed(run.saves_to) if run.saves_to is not None else []
+    except ConfigError as error:
+        run.broken.append(str(error))
+        return
+    for step, path in there:
+        try:
+            found = checkpoints.open_at(path)
+        except ConfigError as error:
+            run.saved.append(SavedState(step, None, None, str(error)))
+        else:
+            wall = real(found.manifest.get("wall_time_s"))
+            run.saved.append(SavedState(step, wall, found.nbytes, ""))
+
+
+def _set_times(run: RecordedRun) -> None:
+    """From the first word of a launcher or peer to the last."""
+    times = [row["t"] for row in (run.events[:1] + run.events[-1:]) if row["t"] > 0]
+    for points in (run.steps, *run.logged.by_time.values()):
+        for peer in points.peers:
+            x = points.x(peer)
+            times += [float(x[0]), float(x[-1])]
+    if len(run.commits):
+        times += [float(run.commits.t.min()), float(run.commits.t.max())]
+    run.began = min(times, default=run.state.began or time.time())
+    run.ended = max(times, default=run.began)

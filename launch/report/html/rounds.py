@@ -1,0 +1,163 @@
+"""How long rounds took, who was the slowest, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from . import curves
+from .charts import Line, LineChart, Mark, Section, TextTable
+from .figures import NONE, clock, lasted, peers, share
+from .recorded import RecordedRun
+
+LONGEST = 10
+SLOWEST = 6
+
+
+def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
+    found = Section("rounds", "Rounds")
+    commits = run.commits
+    duration = commits.lasted_s()
+    known = np.isfinite(duration)
+    if known.sum() < 2:
+        found.text.append("This run has recorded no commits, so how long rounds took is not known.")
+        return found
+    who, longest, median = commits.slowest()
+    found.parts.append(_chart(run, duration, longest, marks))
+    if (who >= 0).any():
+        found.parts.append(_slowest(run, who, longest, median))
+    found.parts.append(_longest(run, duration, who, longest))
+    handed = len(run.handed_on)
+    if handed:
+        reasons = Counter(_kind(reason) for reason in run.handed_on.values())
+        told = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
+        found.text.append(f"{handed:,} rounds went to another server. Why, and how often: {told}.")
+    return found
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers and peers."""
+    if "is refused" in reason:
+        return "a result was refused: " + reason.partition("is refused: ")[2].partition(",")[0]
+    return " ".join(word for word in reason.split() if not any(map(str.isdigit, word)))
+
+
+def _chart(
+    run: RecordedRun, duration: np.ndarray, longest: np.ndarray, marks: tuple[Mark, ...]
+) -> LineChart:
+    buckets = curves.buckets_for(run, rounds_each=4)
+    x = run.commits.t - run.began
+    known, computed = np.isfinite(duration), np.isfinite(longest)
+    ms = duration * 1000
+    lines = [
+        Line("longest round", buckets.centers, buckets.quantile(x[known], ms[known], 1.0), 1),
+        Line("a round (median)", buckets.centers, buckets.quantile(x[known], ms[known], 0.5), -1),
+    ]
+    if computed.any():
+        slow = buckets.quantile(x[computed], longest[computed] * 1000, 0.5)
+        lines.append(Line("of it the slowest peer computes (median)", buckets.centers, slow, 0))
+    highest, middle = float(np.nanmax(ms)), float(np.nanmedian(ms))
+    return LineChart(
+        "chart-rounds",
+        "Time for a round, ms",
+        f"From one commit to the next. Each point is {lasted(buckets.width)}.",
+        tuple(lines),
+        run.duration_s,
+        marks,
+        bottom=None if highest > 10 * middle else 0.0,
+        logarithmic=highest > 10 * middle and float(np.nanmin(ms[known])) > 0,
+    )
+
+
+def _slowest(
+    run: RecordedRun, who: np.ndarray, longest: np.ndarray, median: np.ndarray
+) -> TextTable:
+    commits = run.commits
+    counts = Counter(int(peer) for peer in who if peer >= 0)
+    total = sum(counts.values())
+    rows = []
+    for peer, count in counts.most_common(SLOWEST):
+        took = commits.took_s[commits.who == peer]
+        mine, others = float(np.nanmedian(took)), float(np.nanmedian(median))
+        rows.append(
+            (
+                str(peer),
+                share(count, total),
+                lasted(mine),
+                lasted(others),
+                _why_slow(run, peer, mine, others, count / total),
+            )
+        )
+    head = ("Peer", "Slowest in", "Its step", "Median of all", "Why")
+    return TextTable("Who was the slowest to compute", head, tuple(rows), frozenset({0, 1, 2, 3}))
+
+
+def _why_slow(run: RecordedRun, peer: int, mine: float, others: float, part: float) -> str:
+    planned = [str(fault) for fault in run.plan if peer in fault.victims and "slow" in str(fault)]
+    if planned:
+        return f"planned: {', '.join(planned)}"
+    fair = 1 / max(1, len(run.commits.peers))
+    if mine > 1.3 * others:
+        return f"its steps take {mine / others:.1f} times as long as those of most"
+    if part > 2 * fair and mine > 1.03 * others:
+        return "a little slower than the others, all along"
+    return "by chance: no slower than the others as a rule"
+
+
+def _longest(
+    run: RecordedRun, duration: np.ndarray, who: np.ndarray, longest: np.ndarray
+) -> TextTable:
+    commits = run.commits
+    order = np.argsort(np.nan_to_num(duration))[::-1][:LONGEST]
+    rows = []
+    for at in order.tolist():
+        if not np.isfinite(duration[at]):
+            continue
+        round_id, t = int(commits.round[at]), float(commits.t[at])
+        slow = f"{who[at]} ({lasted(float(longest[at]))})" if who[at] >= 0 else NONE
+        rows.append(
+            (
+                str(round_id),
+                clock(run.since(t), exact=True),
+                lasted(float(duration[at])),
+                slow,
+                why(run, at, float(duration[at]), who, longest),
+            )
+        )
+    head = ("Round", "Ended", "Took", "Slowest peer", "Why")
+    return TextTable("The longest rounds", head, tuple(rows), frozenset({0, 1, 2}))
+
+
+def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np.ndarray) -> str:
+    """Where the time of a round went, as far as it is recorded."""
+    round_id, stop = int(run.commits.round[at]), float(run.commits.t[at])
+    start = stop - duration
+    told = []
+    paused = {
+        row.get("peer")
+        for row in run.events
+        if row.get("event") == "paused" and start <= row["t"] <= stop
+    }
+    if paused:
+        told.append(f"{peers(p for p in paused if isinstance(p, int))} waited for a quorum")
+    if round_id in run.handed_on:
+        told.append(f"handed on to another server: {run.handed_on[round_id]}")
+    if round_id in run.late:
+        missing, waited = run.late[round_id]
+        told.append(f"{peers(missing)} came too late (waited {lasted(waited)})")
+    skipped = {
+        row.get("subject")
+        for row in run.events
+        if row.get("event") in ("skip", "dead") and start <= row["t"] <= stop
+    }
+    if skipped:
+        told.append(f"{peers(p for p in skipped if isinstance(p, int))} fell silent")
+    lost = [row for row in run.events if row.get("event") == "lost_round"]
+    if any(start <= row["t"] <= stop for row in lost):
+        told.append("rounds before it were lost")
+    if not told and who[at] >= 0 and longest[at] > duration / 2:
+        told.append(f"computing: peer {who[at]} took {lasted(float(longest[at]))}")
+    if not told and at == 1:
+        told.append("the first rounds: everything is loaded")
+    return "; ".join(told) or "nothing is recorded that explains it"

@@ -1,0 +1,349 @@
+"""Pictures as inline SVG, stretched to the width that there is, with their words beside them as
+HTML: letters keep their size on narrow screens and wide ones."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark
+from .downsampling import Floats
+from .figures import clock, number, time_ticks, value_ticks
+
+WIDE, HIGH = 1000, 400
+"""Units of a picture, whatever its size on the screen."""
+ROW = 20
+"""Units of a row of peers."""
+LEVELS = 8
+COLOURS = 8
+MARKS_MAX = 24
+NARROW_PX, BADGE_PX = 270, 20
+"""Width of a plot on the narrowest screen that counts, and of a mark's number."""
+LANES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """``at``: percent of the axis."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """The number of an incident above a picture. ``lane``: 0 is next to it."""
+
+    at: float
+    text: str
+    title: str
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What the template needs of a picture.
+
+    Attributes:
+        kind: ``lines``, ``lanes`` or ``heat``.
+        body: The SVG.
+        legend: (class, words) of what is drawn.
+        label: All of it in words, for those who do not see it.
+        height: Pixels of the plot; 0: as many as its rows need.
+    """
+
+    kind: str
+    name: str
+    title: str
+    about: str
+    body: str
+    label: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    rows: tuple[str, ...] = ()
+    legend: tuple[tuple[str, str], ...] = ()
+    badges: tuple[Badge, ...] = ()
+    badge_lanes: int = 0
+    height: int = 0
+
+
+def draw(chart: Chart) -> Drawing:
+    """A picture of a chart."""
+    match chart:
+        case LineChart():
+            return _lines(chart)
+        case LaneChart():
+            return _lanes(chart)
+        case HeatMap():
+            return _heat(chart)
+
+
+def _svg(height: int, inner: str, label: str) -> str:
+    # its words may hold what somebody has written into a run
+    return (
+        f'<svg viewBox="0 0 {WIDE} {height}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{html.escape(label)}" focusable="false">{inner}</svg>'
+    )
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+
+def _lines(chart: LineChart) -> Drawing:
+    low, high = _range(chart)
+    place = _PlotScale(chart.x_max, low, high, chart.logarithmic)
+    inner = [f'<path class="mark" d="M{place.x(mark.x)} 0V{HIGH}"/>' for mark in chart.marks]
+    for line in chart.lines:
+        style = _style(line.style)
+        if line.low is not None and line.high is not None:
+            inner.append(f'<path class="band {style}" d="{place.band(line)}"/>')
+    for line in chart.lines:
+        style = _style(line.style)
+        inner.append(f'<path class="line {style}" d="{place.path(line.x, line.y)}"/>')
+    label = _words_of_lines(chart)
+    ticks = _log_ticks(low, high) if chart.logarithmic else value_ticks(low, high)
+    y = tuple(Tick(place.percent(at), number(at)) for at in ticks)
+    return Drawing(
+        "lines",
+        chart.name,
+        chart.title,
+        chart.about,
+        _svg(HIGH, "".join(inner), label),
+        label,
+        _x_ticks(chart.x_max, chart.over_time),
+        y,
+        legend=tuple((f"key {_style(line.style)}", line.name) for line in chart.lines),
+        height=220,
+        **_badges(chart.marks, chart.x_max),
+    )
+
+
+def _style(number_of: int) -> str:
+    if number_of < 0:
+        return "main"
+    return f"c{number_of % COLOURS}" + (" dashed" if number_of >= COLOURS else "")
+
+
+def _range(chart: LineChart) -> tuple[float, float]:
+    values = [line.y for line in chart.lines]
+    values += [each for line in chart.lines for each in (line.low, line.high) if each is not None]
+    every = np.concatenate([np.empty(0), *values])
+    every = every[np.isfinite(every)]
+    if not len(every):
+        return 0.0, 1.0
+    low, high = float(every.min()), float(every.max())
+    if chart.logarithmic:
+        return low, max(high, low * 1.01) * 1.1
+    low = low if chart.bottom is None else chart.bottom
+    high = high if chart.top is None else chart.top
+    gap = (high - low) or abs(high) or 1.0
+    return low, high + (0.05 * gap if chart.top is None else 0.0)
+
+
+class _PlotScale:
+    """Where values lie in a picture."""
+
+    def __init__(self, x_max: float, low: float, high: float, logarithmic: bool) -> None:
+        self._x = WIDE / x_max if x_max > 0 else 0.0
+        self._log = logarithmic
+        self._low, self._high = self._scaled(low), self._scaled(high)
+
+    def _scaled(self, value: float) -> float:
+        return math.log10(value) if self._log else value
+
+    def x(self, value: float) -> str:
+        return f"{min(max(value * self._x, 0), WIDE):.0f}"
+
+    def percent(self, value: float) -> float:
+        gap = (self._high - self._low) or 1.0
+        return round(100 * (self._scaled(value) - self._low) / gap, 2)
+
+    def _y(self, values: Floats) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            scaled = np.log10(values) if self._log else values
+        gap = (self._high - self._low) or 1.0
+        return np.clip(HIGH * (1 - (scaled - self._low) / gap), -HIGH, 2 * HIGH)
+
+    def path(self, x: Floats, y: Floats) -> str:
+        """A curve that is interrupted where there is no value for a while. A single point is a
+        short stroke."""
+        at, up = np.round(x * self._x, 1), np.round(self._y(y), 1)
+        found, before = [], False
+        for here, level in zip(at.tolist(), up.tolist(), strict=True):
+            known = math.isfinite(level)
+            if known:
+                found.append(f"{'L' if before else 'M'}{here:g} {level:g}")
+                if not before:
+                    found.append("h3")
+            before = known
+        return "".join(found)
+
+    def band(self, line: Line) -> str:
+        assert line.low is not None
+        assert line.high is not None
+        known = np.isfinite(line.low) & np.isfinite(line.high)
+        found = []
+        for part in np.split(np.arange(len(known)), np.flatnonzero(np.diff(known)) + 1):
+            if not len(part) or not known[part[0]]:
+                continue
+            x = np.round(line.x[part] * self._x, 1).tolist()
+            top = np.round(self._y(line.high[part]), 1).tolist()
+            bottom = np.round(self._y(line.low[part]), 1).tolist()
+            corners = [*zip(x, top, strict=True), *zip(x[::-1], bottom[::-1], strict=True)]
+            found.append("M" + "L".join(f"{here:g} {level:g}" for here, level in corners) + "Z")
+        return "".join(found)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    powers = [10.0**at for at in range(first, last + 1)]
+    if len(powers) > 6:
+        return powers[:: math.ceil(len(powers) / 6)]
+    if len(powers) >= 3:
+        return powers
+    fine = [factor * 10.0**at for at in range(first - 1, last + 1) for factor in (1, 2, 5)]
+    return [at for at in fine if low <= at <= high]
+
+
+def _x_ticks(x_max: float, over_time: bool) -> tuple[Tick, ...]:
+    if x_max <= 0:
+        return ()
+    ticks = time_ticks(x_max) if over_time else value_ticks(0, x_max, 6)
+    text = clock if over_time else number
+    return tuple(Tick(round(100 * at / x_max, 2), text(at)) for at in ticks)
+
+
+def _words_of_lines(chart: LineChart) -> str:
+    told = [f"{chart.title}. {chart.about}".strip()]
+    for line in chart.lines[:12]:
+        known = line.y[np.isfinite(line.y)]
+        if len(known):
+            told.append(
+                f"{line.name}: from {number(float(known[0]))} to {number(float(known[-1]))}, "
+                f"lowest {number(float(known.min()))}, highest {number(float(known.max()))}"
+            )
+    return ". ".join(told) + "."
+
+
+# --- rows of peers --------------------------------------------------------------------------------
+
+
+def _lanes(chart: LaneChart) -> Drawing:
+    scale = WIDE / chart.x_max
+    inner, seen, told = [], set(), [f"{chart.title}. {chart.about}".strip()]
+    for at, (name, spans) in enumerate(chart.lanes):
+        words = []
+        for span in spans:
+            left, width = span.start * scale, max((span.stop - span.start) * scale, 1.0)
+            seen.add(span.state)
+            said = f"{name}: {STATES[span.state]}, {clock(span.start)} to {clock(span.stop)}"
+            inner.append(
+                f'<rect class="s-{span.state}" x="{left:.1f}" y="{at * ROW + 3}" '
+                f'width="{width:.1f}" height="{ROW - 6}"><title>{html.escape(said)}</title></rect>'
+            )
+            if span.state not in ("training", "done"):
+                words.append(f"{STATES[span.state]} from {clock(span.start)}")
+        told.append(f"{name}: {', '.join(words[:8]) or 'trains'}")
+    high = ROW * max(1, len(chart.lanes))
+    marks = _mark_lines(chart.marks, chart.x_max, high)
+    label = ". ".join(told[:13]) + "."
+    return Drawing(
+        "lanes",
+        chart.name,
+        chart.title,
+        chart.about,
+        _svg(high, "".join([*inner, marks]), label),
+        label,
+        _x_ticks(chart.x_max, True),
+        (),
+        rows=tuple(name for name, _ in chart.lanes),
+        legend=tuple((f"key s-{state}", words) for state, words in STATES.items() if state in seen),
+        **_badges(chart.marks, chart.x_max),
+    )
+
+
+def _mark_lines(marks: Sequence[Mark], x_max: float, high: int) -> str:
+    return "".join(
+        f'<path class="mark" d="M{min(mark.x / x_max, 1) * WIDE:.0f} 0V{high}"/>' for mark in marks
+    )
+
+
+def _heat(chart: HeatMap) -> Drawing:
+    rows, columns = chart.values.shape
+    width = WIDE / max(1, columns)
+    levels = np.where(
+        np.isfinite(chart.values),
+        np.clip(np.nan_to_num(chart.values) * LEVELS, 0, LEVELS - 1).astype(int),
+        -1,
+    )
+    inner = []
+    for level in range(LEVELS):
+        path = "".join(_cells(levels == level, width))
+        if path:
+            inner.append(f'<path class="h{level}" d="{path}"/>')
+    high = ROW * max(1, rows)
+    marks = _mark_lines(chart.marks, chart.x_max, high)
+    label = _words_of_heat(chart)
+    return Drawing(
+        "heat",
+        chart.name,
+        chart.title,
+        chart.about,
+        _svg(high, "".join([*inner, marks]), label),
+        label,
+        _x_ticks(chart.x_max, True),
+        (),
+        rows=chart.rows,
+        legend=(
+            ("key h0", chart.low),
+            (f"key h{LEVELS // 2}", "between"),
+            (f"key h{LEVELS - 1}", chart.high),
+        ),
+        **_badges(chart.marks, chart.x_max),
+    )
+
+
+def _cells(inside: np.ndarray, width: float) -> list[str]:
+    """Neighbours in a row are one rectangle."""
+    found = []
+    for at, row in enumerate(inside):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(int), [0]])))
+        for left, right in zip(edges[::2], edges[1::2], strict=True):
+            found.append(
+                f"M{left * width:.1f} {at * ROW + 1}h{(right - left) * width:.1f}v{ROW - 2}"
+                f"H{left * width:.1f}z"
+            )
+    return found
+
+
+def _words_of_heat(chart: HeatMap) -> str:
+    told = [f"{chart.title}. {chart.about} From {chart.low} to {chart.high}"]
+    for name, row in zip(chart.rows, chart.values, strict=True):
+        known = row[np.isfinite(row)]
+        if len(known):
+            told.append(f"{name}: on average {known.mean():.2f}, lowest {known.min():.2f}")
+    return ". ".join(told) + "."
+
+
+# --- marks ----------------------------------------------------------------------------------------
+
+
+def _badges(marks: Sequence[Mark], x_max: float) -> dict[str, Any]:
+    """The numbers of incidents, one above the other where they would lie on each other on a narrow
+    screen. Those for which there is no place are left to the table."""
+    ends = [-math.inf] * LANES_MAX
+    found = []
+    for mark in sorted(marks, key=lambda mark: mark.x):
+        share = min(max(mark.x / x_max, 0.0), 1.0) if x_max > 0 else 0.0
+        left = share * NARROW_PX
+        lane = next((lane for lane, end in enumerate(ends) if left >= end), None)
+        if lane is not None:
+            ends[lane] = left + BADGE_PX
+            found.append(Badge(round(100 * share, 2), str(mark.number), mark.text, lane))
+    lanes = max((badge.lane + 1 for badge in found), default=0)
+    return {"badges": tuple(found), "badge_lanes": lanes}

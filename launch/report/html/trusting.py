@@ -1,0 +1,112 @@
+"""Trust in each peer over time, and why it fell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import curves
+from .charts import Chart, HeatMap, Line, LineChart, Mark, Section, TextTable
+from .columns import Points
+from .figures import NONE, clock, number
+from .learning import named
+from .recorded import RecordedRun
+from .timeline import heat_buckets
+
+LISTED_MAX = 12
+
+
+def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
+    found = Section("trust", "Trust")
+    trust = run.commits.trust if run.commits.trust.peers else run.trust
+    if not trust.peers:
+        found.text.append("This run has recorded no trust.")
+        return found
+    found.parts.append(_chart(run, trust, marks))
+    rows = _reasons(run, trust)
+    if rows:
+        found.parts.append(
+            TextTable(
+                "Peers whose trust fell below the threshold of suspicion",
+                ("Peer", "Suspected", "Quarantined", "Lowest trust", "Why", "Planned"),
+                tuple(rows[:LISTED_MAX]),
+                frozenset({0, 3}),
+            )
+        )
+        if len(rows) > LISTED_MAX:
+            found.text.append(f"The table has the first {LISTED_MAX} of {len(rows)} peers.")
+    else:
+        found.text.append("Nobody came under suspicion.")
+    return found
+
+
+def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> Chart:
+    about = "1 is full trust. A peer is suspected, and later quarantined, below the lines of " + (
+        f"{number(_setting(run, 'suspect_below'))} and {number(_setting(run, 'quarantine_below'))}."
+    )
+    if len(trust.peers) <= curves.EACH_MAX:
+        buckets = curves.buckets_for(run)
+        lines = tuple(
+            Line(
+                named(run, peer),
+                buckets.centers,
+                buckets.held(trust.x(peer) - run.began, trust.y(peer)),
+                style,
+            )
+            for style, peer in enumerate(trust.peers)
+        )
+        return LineChart(
+            "chart-trust", "Trust", about, lines, run.duration_s, marks, bottom=0.0, top=1.05
+        )
+    names, row_of = curves.groups_of(trust.peers)
+    buckets = heat_buckets(run)
+    values = np.full((len(names), buckets.count), np.nan)
+    for peer in trust.peers:
+        held = buckets.held(trust.x(peer) - run.began, trust.y(peer))
+        values[row_of[peer]] = np.fmin(values[row_of[peer]], held)
+    return HeatMap(
+        "chart-trust",
+        "Lowest trust in each group of peers",
+        about,
+        names,
+        1 - np.clip(values, 0, 1),
+        run.duration_s,
+        "trusted (1)",
+        "not trusted (0)",
+        marks,
+    )
+
+
+def _setting(run: RecordedRun, name: str) -> float | None:
+    value = run.config.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
+    first: dict[tuple[str, int], tuple[float, object]] = {}
+    for row in run.events:
+        name, subject = str(row.get("event")), row.get("subject")
+        if name in ("suspected", "quarantined") and isinstance(subject, int):
+            first.setdefault((name, subject), (row["t"], row.get("round")))
+
+    def when(name: str, peer: int) -> str:
+        if (name, peer) not in first:
+            return NONE
+        t, round_id = first[name, peer]
+        return f"{clock(run.since(t), exact=True)} (round {round_id})"
+
+    found: list[tuple[str, ...]] = []
+    for peer, why in sorted(run.view.suspicions.items()):
+        scores = trust.y(peer)
+        lowest = float(scores.min()) if len(scores) else why.get("trust")
+        lies = run.view.rows[peer].lie if peer in run.view.rows else ""
+        found.append(
+            (
+                str(peer),
+                when("suspected", peer),
+                when("quarantined", peer),
+                number(lowest, 2),
+                "; ".join(map(str, why.get("reasons") or ())) or NONE,
+                lies or "no",
+            )
+        )
+    return found

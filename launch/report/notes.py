@@ -1,0 +1,97 @@
+"""Notes that people add to a run: ``notes.jsonl`` in its folder, and a line each in its logbook.
+
+A note may be written while the run goes on, and years later, by who may write to its folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import os
+import socket
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.run import open_in, parse_json, real, shown, text_of, to_json
+
+FILE, LOGBOOK = "notes.jsonl", "logbook.md"
+SCHEMA = "gossip.notes/1"
+NOTE_MAX = 2000
+"""Characters of one note."""
+LINE_BYTES_MAX = 16 * 1024
+NOTES_MAX = 10_000
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """``wall``: when it was written, in seconds since 1970. ``by``: user and host."""
+
+    wall: float
+    by: str
+    text: str
+
+
+def write(folder: Path, text: str) -> Note:
+    """Adds a note to the run in ``folder``.
+
+    Raises: ConfigError: It is empty or too long, or its files cannot be written, or are no plain
+        files of this folder.
+    """
+    said = " ".join(text.split())
+    if not said:
+        raise ConfigError("the note is empty", 'gossip note RUN "what you want to remember"')
+    if len(said) > NOTE_MAX:
+        raise ConfigError(f"a note has at most {NOTE_MAX} characters, this one has {len(said)}")
+    note = Note(time.time(), f"{_user()}@{socket.gethostname()}", said)
+    row = to_json({"wall": note.wall, "by": note.by, "text": note.text}) + "\n"
+    now = datetime.datetime.fromtimestamp(note.wall).astimezone()
+    when = now.isoformat(sep=" ", timespec="seconds")
+    _append(folder, FILE, row.encode(), (to_json({"schema": SCHEMA}) + "\n").encode())
+    line = f"- {when} note by {note.by}: {note.text}\n"
+    _append(folder, LOGBOOK, line.encode("utf-8", "backslashreplace"), b"")
+    return note
+
+
+def read(folder: Path) -> list[Note]:
+    """All notes of a run, by time. Raises: ConfigError: The file is none of a run's."""
+    try:
+        file = open_in(folder, FILE)
+    except FileNotFoundError:
+        return []
+    found: list[Note] = []
+    with file:
+        while (line := file.readline(LINE_BYTES_MAX)) and len(found) < NOTES_MAX:
+            try:
+                row = parse_json(line)
+            except ValueError:
+                continue  # cut off by a crash
+            if isinstance(row, dict) and isinstance(row.get("text"), str):
+                wall, by = real(row.get("wall")) or 0.0, text_of(row.get("by")) or ""
+                found.append(Note(wall, by, shown(row["text"][:NOTE_MAX])))
+    return sorted(found, key=lambda note: note.wall)
+
+
+def _append(folder: Path, name: str, line: bytes, header: bytes) -> None:
+    """One write, so that a launcher that appends at the same time does not cut it in two."""
+    try:
+        fd = os.open(folder / name, _FLAGS, 0o666)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise ConfigError(f"{shown(folder / name)} is no plain file of this run")
+            os.write(fd, line if found.st_size else header + line)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(folder / name)}: {error.strerror}") from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return str(os.getuid())

@@ -1,0 +1,317 @@
+"""The page of ``gossip report``: what is on it, for whoever sees it and whoever does not, and what
+it never has."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from made_up_run import MadeUp, write
+
+from gossip.errors import ConfigError
+from gossip.launch.report import notes
+from gossip.launch.report.html import curves, page, png, svg
+from gossip.launch.report.html.charts import HeatMap, LaneChart, LineChart, TextTable
+
+RUN = MadeUp(rounds=600, peers=8, pace=25.0)
+
+
+class Parsed(HTMLParser):
+    """The elements of a page, and its text."""
+
+    VOID = ("meta", "link", "i", "br", "path", "rect")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text: list[str] = []
+        self._hidden = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in ("style", "script")
+        self.elements.append((tag, {key: value or "" for key, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("style", "script")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.text.append(data)
+
+    def of(self, *tags: str) -> list[dict[str, str]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "made-up"
+    write(RUN, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> page.RunReport:
+    return page.make([folder])
+
+
+@pytest.fixture(scope="module")
+def text(report: page.RunReport) -> str:
+    return page.render(report)
+
+
+@pytest.fixture(scope="module")
+def parsed(text: str) -> Parsed:
+    return Parsed(text)
+
+
+def rows(report: page.RunReport, name: str) -> list[tuple[str, ...]]:
+    """Of the first table of a section."""
+    (part,) = report.parts
+    (section,) = [each for each in part.sections if each.name == name]
+    tables = [each for each in section.parts if isinstance(each, TextTable)]
+    return list(tables[0].rows)
+
+
+# --- what happened --------------------------------------------------------------------------------
+
+
+def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
+    report: page.RunReport,
+) -> None:
+    found = rows(report, "incidents")
+    told = {row[4]: row for row in found}
+    _liars, crash, hang, cut, restart = RUN.faults
+    assert len(found) == 5
+    for fault in (crash, hang, cut, restart):
+        assert any(f"planned: {fault}" in what for what in told), fault
+    (lies,) = [row for row in found if "sign_flip" in row[4]]
+    assert lies[3] == str(RUN.liars[0])
+    assert "suspected at 0:00.4 (round 10)" in lies[5]
+    assert "100 % of its updates got no weight" in lies[7]
+    (killed,) = [row for row in found if crash in row[4]]
+    assert killed[1:4] == ("0:04.8", "120", "1")
+    assert killed[5:7] == ("skipped by all after 40 ms; dead for all after 1.0 s", "never")
+    (stopped,) = [row for row in found if hang in row[4]]
+    assert "woken after 3.0 s" in stopped[6]
+    (parted,) = [row for row in found if cut in row[4]]
+    assert parted[6].startswith("whole again after 4.0 s")
+    (back,) = [row for row in found if restart in row[4]]
+    assert "after its death" in back[6]
+
+
+def test_each_picture_over_time_has_the_marks_of_the_incidents(report: page.RunReport) -> None:
+    for name, chart in report.charts:
+        drawn = svg.draw(chart)
+        assert [badge.text for badge in drawn.badges] == ["1", "2", "3", "4", "5"], name
+        by_number = {badge.text: badge.at for badge in drawn.badges}
+        assert by_number["2"] == pytest.approx(100 * 4.8 / chart.x_max, abs=0.01)
+
+
+def test_what_is_asked_for_is_on_the_page(report: page.RunReport) -> None:
+    names = {name for name, _ in report.charts}
+    assert names >= {"loss", "speed", "computing", "lanes", "served", "trust", "rounds"}
+    assert names >= {"participation", "sent", "processors", "memory"}
+    (part,) = report.parts
+    sections = [each.name for each in part.sections]
+    assert sections[0] == "incidents"
+    assert {"samples", "checkpoints", "configuration", "events"} <= set(sections)
+
+
+def test_a_peer_that_was_killed_is_gone_in_its_lane_and_one_that_hung_was_stopped(
+    report: page.RunReport,
+) -> None:
+    (lanes,) = [chart for _, chart in report.charts if isinstance(chart, LaneChart)]
+    spans = {name: {span.state: span for span in each} for name, each in lanes.lanes}
+    assert spans["peer 1"]["gone"].start == pytest.approx(4.8)
+    assert spans["peer 2"]["stopped"].stop - spans["peer 2"]["stopped"].start == pytest.approx(3.0)
+    assert "quarantined" in spans[f"peer {RUN.liars[0]} (lies)"]
+
+
+def test_a_note_stands_in_the_time_line(folder: Path) -> None:
+    try:
+        notes.write(folder, "the room was warm")
+        made = page.make([folder])
+    finally:
+        (folder / notes.FILE).unlink()
+    assert "the room was warm" in " ".join(cell for row in rows(made, "events") for cell in row)
+
+
+# --- for everybody --------------------------------------------------------------------------------
+
+
+def test_the_page_needs_nothing_but_itself(text: str, parsed: Parsed) -> None:
+    assert re.findall(r"(?:https?:)?//[\w.]", text) == []
+    for attributes in parsed.of("a", "link", "img", "script", "iframe", "use"):
+        target = attributes.get("href") or attributes.get("src") or ""
+        assert target.startswith(("#", "data:")), attributes
+    assert not parsed.of("script")
+    assert "@import" not in text
+    assert "url(" not in text
+    (policy,) = [each for each in parsed.of("meta") if "http-equiv" in each]
+    assert policy["content"].startswith("default-src 'none'")
+
+
+def test_every_picture_has_words_in_its_place(parsed: Parsed, report: page.RunReport) -> None:
+    pictures = parsed.of("svg")
+    assert len(pictures) == len(report.charts)
+    for picture in pictures:
+        assert picture["role"] == "img"
+        assert len(picture["aria-label"]) > 40
+    (loss,) = [each["aria-label"] for each in pictures if each["aria-label"].startswith("Loss.")]
+    assert re.search(r"peer 0: from [\d.]+ to [\d.]+, lowest [\d.]+, highest [\d.]+", loss)
+
+
+def test_tables_are_tables_with_captions_and_heads(parsed: Parsed) -> None:
+    tags = Counter(tag for tag, _ in parsed.elements)
+    assert tags["table"] == tags["caption"] == tags["thead"] > 5
+    assert all(each.get("scope") in ("col", "row") for each in parsed.of("th"))
+    for region in parsed.of("div"):
+        if region.get("class") == "scroll":
+            assert region["tabindex"] == "0"
+            assert region["aria-label"]
+
+
+def test_headings_go_down_one_level_at_a_time_and_anchors_are_there(parsed: Parsed) -> None:
+    levels = [int(tag[1]) for tag, _ in parsed.elements if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    ids = [each["id"] for _, each in parsed.elements if "id" in each]
+    assert len(ids) == len(set(ids))
+    for link in parsed.of("a"):
+        assert link["href"].removeprefix("#") in ids
+
+
+def test_the_first_link_leads_past_the_others(parsed: Parsed) -> None:
+    assert parsed.of("a")[0] == {"class": "skip", "href": "#content"}
+
+
+def test_dark_screens_and_narrow_ones_have_rules_of_their_own(text: str) -> None:
+    assert "prefers-color-scheme: dark" in text
+    assert "max-width: 640px" in text
+
+
+def test_colours_of_lines_and_text_stand_out_from_what_is_behind_them(text: str) -> None:
+    """Contrast as WCAG 2 has it: 4.5 for text, 3 for lines."""
+    light, dark = text.split("@media (prefers-color-scheme: dark)", 1)
+    for part in (light, dark.split("* {", 1)[0]):
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part))
+        for back in ("back", "panel"):
+            for name in ("ink", "soft", "link"):
+                assert contrast(colours[name], colours[back]) >= 4.5, (name, back)
+            for at in range(8):
+                assert contrast(colours[f"c{at}"], colours[back]) >= 3, (at, back)
+        assert contrast(colours["mark"], colours["mark-back"]) >= 4.5
+
+
+def contrast(one: str, other: str) -> float:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+        ]
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_what_somebody_has_written_into_a_run_is_text_on_the_page(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write(MadeUp(rounds=40, peers=3, pace=10.0), folder)
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=y>"
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "name": evil}))
+    with (folder / "events.jsonl").open("a") as file:
+        row = {"t": 1002.0, "wall": 1_760_000_002.0, "peer": 0, "event": "error", "message": evil}
+        file.write(json.dumps(row) + "\n")
+    metrics = folder / "peer-0" / "metrics.jsonl"
+    with metrics.open("a") as file:
+        row = {"t": 1.0, "wall": 1_760_000_002.0, "peer": 0, "round": 1, evil: 1.0}
+        file.write(json.dumps(row) + "\n")
+    notes.write(folder, evil)
+
+    text = page.render(page.make([folder]))
+
+    tags = Counter(tag for tag, _ in Parsed(text).elements)
+    assert tags["script"] == tags["img"] == 0
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+
+
+# --- sizes ----------------------------------------------------------------------------------------
+
+
+def test_a_page_of_four_hundred_peers_is_no_larger_than_one_of_twelve(tmp_path: Path) -> None:
+    sizes, kinds = {}, {}
+    for peers in (12, 400):
+        folder = tmp_path / f"of-{peers}"
+        write(MadeUp(rounds=20, peers=peers, pace=10.0), folder)
+        made = page.make([folder])
+        sizes[peers] = len(page.render(made))
+        for _, chart in made.charts:
+            match chart:
+                case LineChart():
+                    assert len(chart.lines) <= curves.EACH_MAX
+                case LaneChart():
+                    assert len(chart.lanes) <= curves.EACH_MAX
+                case HeatMap():
+                    assert len(chart.rows) <= curves.GROUPS
+        kinds[peers] = rows(made, "incidents")
+    assert sizes[400] < 1.3 * sizes[12]
+    assert len(kinds[400]) <= len(kinds[12])
+
+
+def test_five_times_as_many_rounds_make_no_larger_page(text: str, tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    write(MadeUp(rounds=3000, peers=8, pace=25.0), folder)
+    assert len(page.render(page.make([folder]))) < 2 * len(text)
+
+
+# --- several runs ---------------------------------------------------------------------------------
+
+
+def test_several_runs_stand_side_by_side_with_what_differs(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    write(MadeUp(rounds=300, peers=8, pace=25.0, seed=5), other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "aggregator": "mean"}))
+    made = page.make([folder, other])
+    assert made.comparison is not None
+    tables = [each for each in made.comparison.parts if isinstance(each, TextTable)]
+    assert tables[0].head == ("Figure", "made-up", "other")
+    assert ("Steps", "599", "299") in tables[0].rows
+    differing = {row[0]: row[1:] for row in tables[1].rows}
+    assert differing["aggregator"] == ('"suspicion"', '"mean"')
+    assert "quorum" not in differing
+    parsed = Parsed(page.render(made))
+    ids = [each["id"] for _, each in parsed.elements if "id" in each]
+    assert len(ids) == len(set(ids))
+
+
+# --- PNGs -----------------------------------------------------------------------------------------
+
+
+def test_each_picture_becomes_a_png(report: page.RunReport, tmp_path: Path) -> None:
+    chosen = {type(chart): (name, chart) for name, chart in report.charts}
+    written = png.write(list(chosen.values()), tmp_path / "pictures")
+    assert len(written) == 3
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_without_jinja2_and_matplotlib_it_says_what_to_install(
+    report: page.RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match="jinja2") as missing:
+        page.render(report)
+    assert missing.value.hint == "pip install 'gossip-train[report]'"
+    with pytest.raises(ConfigError, match="matplotlib"):
+        png.write(report.charts, tmp_path)
