@@ -236,10 +236,15 @@ def test_shards_cover_the_vector_and_stay_within_their_bounds():
         assert min(sizes) > 0
         assert len(sizes) <= peers
         assert all(size % 16 == 0 for size in sizes[:-1])
-        assert max(sizes) - 16 <= max(2**20, -(-elements // peers))
-        assert len(sizes) == 1 or 4 * elements > 2**22
+        assert max(sizes) - 16 <= max(2**18, -(-elements // peers))
+        assert len(sizes) == 1 or 4 * elements > 2**20
         assert shard_sizes(elements, peers, True) == (elements,)
-    assert shard_sizes(2**20, 8, False) == (2**20,)
+        together = shard_sizes(elements, peers, True, cross_shard=True)
+        assert sum(together) == elements
+        assert together[0] == (16 if len(together) > 1 else elements)
+        assert len(together) == 1 or 4 * elements > 2**22
+    assert shard_sizes(2**18, 8, False) == (2**18,)
+    assert shard_sizes(1_000_000, 2, False) == (500_000,) * 2
     assert shard_sizes(25_000_000, 8, False) == (3_125_008,) * 7 + (3_124_944,)
 
 
