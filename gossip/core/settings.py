@@ -58,7 +58,7 @@ class RoundSettings:
     # counted from the loss
     linger_s: float = 30.0
     commit_log: int = 64  # commits kept for those who are behind
-    commit_log_bytes: int = 256 * 2**20
+    commit_log_bytes: int = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,10 @@ class FaultyTransport:
         if not self._faults:  # it would go to everybody
             self._inner.ahead(data)
 
-    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
-        self._inner.share(fd, memory, room)
+    def share(
+        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+    ) -> None:
+        self._inner.share(fd, memory, room, updates_stay=updates_stay)
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0

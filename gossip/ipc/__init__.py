@@ -5,6 +5,7 @@ from . import messages as messages
 from .arena import Arena as Arena
 from .arena import Vector as Vector
 from .arena import allocate as allocate
+from .arena import landing_slots as landing_slots
 from .arena import map_bytes as map_bytes
 from .arena import map_rows as map_rows
 from .channel import METRICS_MAX as METRICS_MAX

@@ -13,6 +13,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,11 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 
 HEADER_BYTES = 4096
 ALIGNMENT = 64
+LENT_ELEMENTS = 2**18
+"""Of a result, from which on it is lent to the script and not copied: to copy a shorter one takes
+less time than to point at its pieces."""
+POPULATED_BYTES = 2**20
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it
 _MAGIC = 0x676F737369700001  # "gossip", version 1
 _WORD_MAGIC, _WORD_ELEMENTS, _WORD_STEP, _WORD_TIME_NS, _WORD_COMPILES, _WORD_COMPILED = range(6)
 
@@ -93,7 +99,8 @@ class Arena:
         self.fd = fd
         self.elements = elements
         stride = _aligned(4 * elements)
-        memory = map_memory(fd, _size(elements, encoded_bytes))
+        self._memory: mmap.mmap | None
+        self._memory = memory = map_memory(fd, _size(elements, encoded_bytes))
         self.memory: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
         self._words = np.frombuffer(memory, np.int64, HEADER_BYTES // 8)
         if new:
@@ -119,6 +126,7 @@ class Arena:
             np.frombuffer(memory, np.uint8, encoded_bytes, end + slot * _aligned(encoded_bytes))
             for slot in range(UPDATE_SLOTS)
         )
+        self._private: mmap.mmap | None = None
 
     @classmethod
     def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
@@ -135,6 +143,44 @@ class Arena:
         Raises: LocalError: It is not an arena of that many elements.
         """
         return cls(fd, elements, encoded_bytes, new=False)
+
+    @property
+    def lends_results(self) -> bool:
+        """Whether the trainer leaves a result in its slot until it applies the next one."""
+        return self.elements >= LENT_ELEMENTS
+
+    def lent_result(self, slot: int) -> Vector:
+        """What lies in ``results[slot]``, for somebody who may write to it: what is written changes
+        nothing but these views, until the next one of this slot. It costs nothing before it is
+        looked at."""
+        if self._private is None:
+            # a page that is written becomes this mapping's own
+            self._private = mmap.mmap(self.fd, _size(self.elements), flags=mmap.MAP_PRIVATE)
+        # the pages that were written since the last time are given up
+        first, end = self._pages_of(slot)
+        self._private.madvise(mmap.MADV_DONTNEED, first, end - first)
+        return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
+
+    def _pages_of(self, slot: int) -> tuple[int, int]:
+        """Where the first page of ``results[slot]`` begins in the memory, and where that ends."""
+        at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _aligned(4 * self.elements)
+        return at // mmap.PAGESIZE * mmap.PAGESIZE, at + 4 * self.elements
+
+    def populate(self, slots: Iterable[int]) -> None:
+        """Has memory put behind these ``results``: to write to it for the first time takes several
+        times as long. A kernel that cannot (before Linux 5.14) leaves them as they are.
+
+        In parts, since no other thread of the interpreter runs meanwhile.
+        """
+        if (memory := self._memory) is None:
+            return
+        for slot in slots:
+            first, end = self._pages_of(slot)
+            for part in range(first, end, POPULATED_BYTES):
+                try:
+                    memory.madvise(_POPULATE_WRITE, part, min(POPULATED_BYTES, end - part))
+                except OSError:
+                    return
 
     def note_progress(self, step: int) -> None:
         """The trainer has applied ``step`` rounds, just now."""
@@ -172,7 +218,7 @@ class Arena:
             self.fd = -1
         self.memory, self._words = np.empty(0, np.uint8), np.zeros(HEADER_BYTES // 8, np.int64)
         self.updates = self.parameters = self.results = self.mixes = ()
-        self.encoded = ()
+        self.encoded, self._memory, self._private = (), None, None
 
 
 def _aligned(nbytes: int) -> int:

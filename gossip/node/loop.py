@@ -212,7 +212,9 @@ class Node:
             prepared=self._prepare,
             judged=lambda said: self._judge.judged(said),
             in_flight=self.transport.in_flight,
-            share=self.transport.share,
+            share=functools.partial(
+                self.transport.share, updates_stay=topology.rolling and self._reducer.only_adds_up
+            ),
             wire_of=wire_of(config),
             mixes=not topology.rolling,
             sketch_seed=settings.seed,

@@ -9,7 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gossip.aggregators import BoundRule, ShardedRule, Updates, kernels
 from gossip.aggregators.kernels import tensor_of
-from gossip.core import Aggregate, Aggregated, Payload
+from gossip.core import Aggregate, Aggregated, Payload, Row, events
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.transport import ResultRoom
@@ -215,6 +215,12 @@ class Reducer:
         self._sharded = ShardedRule(rule) if rule.cross_shard else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
+    @property
+    def only_adds_up(self) -> bool:
+        """Whether updates may lie in memory of others, who may change it: what is not finite any
+        more is noticed in the result, and no other update is harmed by what anybody sends."""
+        return self._from_rows is not None
+
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
         """Loads what the rule will need for n rows of d numbers, in the worker, so that no round
         waits for a compiler.
@@ -277,10 +283,9 @@ class Reducer:
         if work.step != "whole":
             return self._take_step(work, maker, gradient)
         if self._from_rows is not None and not work.mix:
-            quick = maker.from_rows(self._from_rows, [row.payload.data for row in work.rows])
-            if quick is not None:
-                n, ones = len(work.rows), (1.0,) * len(work.outside)
-                return Aggregated(work.ticket, quick, (1.0 / n,) * n, (1.0,) * n, outside=ones)
+            added_up = self._add_up(self._from_rows, work, rows, maker)
+            if added_up is not None:
+                return added_up
         own = work.rows[work.own].payload.data if work.own is not None else None
         options = self._options(work, own)
         given: Updates
@@ -326,6 +331,51 @@ class Reducer:
             return ()
         vectors = [row.payload.data for row in (*work.rows, *work.outside)]
         return self._rule.measure(vectors, len(work.rows), **options)
+
+    def _add_up(
+        self, rule: RowRule, work: Aggregate, rows: _Rows, maker: ResultMaker
+    ) -> Aggregated | None:
+        """The answer of a rule that treats each coordinate alone. None when that gives up."""
+        quick = maker.from_rows(rule, [row.payload.data for row in work.rows])
+        if quick is not None:
+            n, ones = len(work.rows), (1.0,) * len(work.outside)
+            return Aggregated(work.ticket, quick, (1.0 / n,) * n, (1.0,) * n, outside=ones)
+        if any(lies_elsewhere(row) for row in (*work.rows, *work.outside)):
+            return self._run_on_copies(work, rows, maker)
+        return None
+
+    def _run_on_copies(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
+        """The same of copies, without what is not finite any more: that was changed since it came,
+        and counts for nothing."""
+        copies = [own_copy(row) for row in work.rows]
+        counted = [copy is not None for copy in copies]
+        if not any(counted):
+            return Aggregated(work.ticket, None, reason=events.NO_ROWS)
+        own = None if work.own is None else sum(counted[: work.own])
+        left = tuple([copy for copy in copies if copy is not None])
+        answer = self._run(replace(work, rows=left, own=own, outside=()), rows, maker)
+        if answer.payload is None:
+            return answer
+        weights, outlyingness = iter(answer.weights), iter(answer.outlyingness)
+        return replace(
+            answer,
+            weights=tuple([next(weights) if counts else 0.0 for counts in counted]),
+            outlyingness=tuple([next(outlyingness) if counts else 1.0 for counts in counted]),
+            outside=(1.0,) * len(work.outside),
+        )
+
+
+def lies_elsewhere(row: Row) -> bool:
+    """Whether an update is in memory of another peer, which is mapped read-only."""
+    return not row.payload.data.flags.writeable
+
+
+def own_copy(row: Row) -> Row | None:
+    """An update that nobody else can change; None when it is not finite any more."""
+    if not lies_elsewhere(row):
+        return row
+    data = row.payload.data.copy()
+    return replace(row, payload=replace(row.payload, data=data)) if is_finite(data) else None
 
 
 def _is_small(work: Aggregate) -> bool:

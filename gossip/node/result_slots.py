@@ -30,13 +30,18 @@ class ResultSlots:
     results land in.
 
     One of these is free when the trainer has read it and nobody refers to what is in it. A result
-    is referred to for as long as others may ask for it, so they are used in turn.
+    is referred to for as long as others may ask for it, so they are used in turn; one that never
+    was used only when no other is free, since it takes no memory before.
+
+    A result that is ``lent`` stays in the trainer's gradients when it was applied, so its slot is
+    free once another is.
 
     Args:
         results: The slots, ``(elements,)`` each.
         copied: How many of them are for what has to be copied.
         bounds: Start and stop of each shard.
         in_flight: Whether the transport still reads an array.
+        lent: Whether results are (``Arena.lends_results``).
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class ResultSlots:
         copied: int,
         bounds: Sequence[tuple[int, int]],
         in_flight: Callable[[object], bool],
+        *,
+        lent: bool,
     ) -> None:
         self._copied = copied
         self._free = list(range(min(copied, len(results))))
-        self._landings = deque(
+        self._unused = deque(
             _Landing(
                 at,
                 whole,
@@ -57,6 +64,8 @@ class ResultSlots:
             for at, whole in enumerate(results)
             if at >= copied
         )
+        self._landings: deque[_Landing] = deque()
+        self._lent, self._in_gradients = lent, -1  # whether any is; and which one
         self._of_round: dict[int, _Landing] = {}
         self._told: dict[int, _Landing] = {}
         self._in_flight = in_flight
@@ -73,10 +82,14 @@ class ResultSlots:
         return buffer.lend(nbytes)
 
     def _next(self, round_id: int) -> _Landing | None:
-        """The slot whose last turn is longest ago, if it is free."""
-        if not self._landings or self._is_used(landing := self._landings[0]):
+        """The slot whose last turn is longest ago, if it is free, or one that had none."""
+        if self._landings and not self._is_used(self._landings[0]):
+            landing = self._landings.popleft()
+        elif self._unused:
+            landing = self._unused.popleft()
+        else:
             return None
-        self._landings.rotate(-1)
+        self._landings.append(landing)
         self._of_round.pop(landing.round_id, None)
         landing.round_id = round_id
         self._of_round[round_id] = landing
@@ -101,8 +114,10 @@ class ResultSlots:
         return (self._free.pop(), False) if self._free else None
 
     def applied(self, slot: int) -> None:
-        """The trainer has read it."""
-        if slot < self._copied:
+        """The trainer has read it, and has no other in its gradients any more."""
+        if self._lent:
+            slot, self._in_gradients = self._in_gradients, slot
+        if 0 <= slot < self._copied:
             self._free.append(slot)
         elif (landing := self._told.pop(slot, None)) is not None:
             landing.told = False

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import assert_never
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from gossip.core import Event, Payload, events
 from gossip.errors import LocalError
-from gossip.ipc import Arena, Channel, allocate, map_bytes
+from gossip.ipc import Arena, Channel, allocate, landing_slots, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
 from gossip.transport import ResultRoom
@@ -97,7 +98,7 @@ class TrainerLink:
         self._outbox: deque[_Outgoing] = deque()
         self._backlog_rounds = self._backlog_bytes = 0
         self._unanswered = 0
-        self._results = ResultSlots((), 0, (), in_flight)
+        self._results = ResultSlots((), 0, (), in_flight, lent=False)
         self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
         self._given: dict[int, int] = {}  # update slot -> round it was given for
         self._copying: set[int] = set()  # update slots that the worker reads
@@ -362,7 +363,14 @@ class TrainerLink:
             control.RESULT_SLOTS,
             self._bounds,
             lambda data: self._in_flight(data),
+            lent=self._arena.lends_results,
         )
+        if wire.is_plain and not self._mixes:
+            # those that are in use at the same time when nobody is behind
+            first, count = control.RESULT_SLOTS, landing_slots(said.elements) - 2
+            self._worker.submit(
+                partial(self._arena.populate, range(first, first + count)), lambda _: None
+            )
         self._share(self._arena.fd, self._arena.memory, self._results.room)
         self._update_order = list(range(control.UPDATE_SLOTS))
         self._given.clear()

@@ -74,10 +74,17 @@ class Worker:
         os.close(self.fd)
 
     def _run(self) -> None:
-        while (work := self._jobs.get()) is not None:
-            job, then = work
-            try:
-                self._done.put((then, job(), None))
-            except BaseException as error:  # noqa: BLE001 - it is raised again in the loop's thread
-                self._done.put((then, None, error))
+        while self._run_next():
             self.wake()
+
+    def _run_next(self) -> bool:
+        """Whether there was one more. In a function of its own, so that nothing refers to a job and
+        its memory while the thread waits for the next."""
+        if (work := self._jobs.get()) is None:
+            return False
+        job, then = work
+        try:
+            self._done.put((then, job(), None))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the loop's thread
+            self._done.put((then, None, error))
+        return True

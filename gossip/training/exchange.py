@@ -34,6 +34,7 @@ from .feedback import UpdateEncoder
 from .judging import JudgeService
 from .last_state import LastState
 from .layout import Layout
+from .optimizer import only_reads_gradients
 from .outbox import PacketQueue
 from .rates import learning_rate_of, rates_of, stepping_with
 from .spawn import NodeHandle, PeerPlace, StartNode, connect
@@ -124,6 +125,7 @@ class Exchange:
         self._brief, self._left_at = False, 0.0
         self._prepared = False
         self._filled: int | None = None  # the update slot that was offered last
+        self._finite = False  # whether all numbers of that update are
         self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
         self._ledger: control.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
@@ -283,7 +285,7 @@ class Exchange:
         self._in_step = samples > 0
         try:
             if samples:
-                self._trained.layout.flatten_gradients(self._updates[go.slot])
+                self._finite = self._trained.layout.flatten_gradients(self._updates[go.slot])
                 if self._sender:
                     self._transform(
                         self._sender, self._updates[go.slot][: self._trained.layout.trained]
@@ -292,6 +294,8 @@ class Exchange:
                     slot = go.slot
                     update, encoded = self._arena.updates[slot], self._arena.encoded[slot]
                     self.encoder.encode(update, encoded, go.round_id)
+                if self._sender or self.encoder is not None:
+                    self._finite = is_finite(self._arena.updates[go.slot])
             if before_send is not None:
                 before_send()
             self._offer(go, go.slot, samples, loss)
@@ -335,7 +339,7 @@ class Exchange:
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
         rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
-        finite = samples > 0 and is_finite(self._arena.updates[go.slot])
+        finite = samples > 0 and self._finite
         self._say(
             control.Contribute(
                 go.round_id,
@@ -516,9 +520,7 @@ class Exchange:
             if message.mix_scale:
                 self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
             with self._trained.layout.gradients_put_by(not self._in_step):
-                self._trained.layout.scatter_gradients(self._results[message.slot])
-                with stepping_with(self._trained.optimizer.param_groups, message.rates):
-                    self._trained.inner_step()
+                self._step_with(message.slot, message.rates)
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
             if not message.is_step:  # else it was up to f peers, which may lie
@@ -528,6 +530,30 @@ class Exchange:
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
+
+    def _step_with(self, slot: int, rates: tuple[float, ...]) -> None:
+        """The optimizer's step with a result as gradient, which stays in ``.grad``.
+
+        A long one is read where it lies. Others may have yet to read it there, so what is left in
+        ``.grad`` for the script is memory of its own from the first write on.
+        """
+        trained, result = self._trained, self._results[slot]
+        in_place = (
+            self._arena.lends_results
+            and trained.layout.has_views
+            and only_reads_gradients(trained.optimizer)
+        )
+        if in_place:
+            trained.layout.point_gradients(result)
+        else:
+            trained.layout.scatter_gradients(result)
+        try:
+            with stepping_with(trained.optimizer.param_groups, rates):
+                trained.inner_step()
+        finally:
+            if in_place:
+                left = torch.from_numpy(self._arena.lent_result(slot))
+                trained.layout.point_gradients(left)
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round

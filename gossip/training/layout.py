@@ -12,18 +12,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
-from gossip.vectors import PayloadDigest
+from gossip.vectors import PayloadDigest, is_finite
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+BLOCK_NUMBERS = 2**17
+"""What is copied at once, and looked at while it is in the cache."""
 PRESENT = 2.0**-40
 """Says in an update that a parameter has a gradient. So small that no distance or norm of
 updates changes by it."""
+
+
+class _Group(NamedTuple):
+    """Parameters ``first`` to ``last``, and where their numbers begin and end."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
 
 
 class Layout:
@@ -37,6 +49,7 @@ class Layout:
         parameters: In the order of ``model.named_parameters()``.
         trained: Elements of all parameters together: with them the flat vector begins.
         elements: Length of the flat vector.
+        has_views: A part of a flat vector can be a parameter's gradient as it lies there.
         digest: 16 bytes over names, shapes and dtypes;
             peers whose digests differ cannot train together.
     """
@@ -88,6 +101,10 @@ class Layout:
         text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named)
         self.digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
         self._direct = self.device.type == "cpu"
+        self.has_views = self._direct and all(
+            p.dtype == torch.float32 and p.is_contiguous() for p in self.parameters
+        )
+        self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
 
     # --- gradients --------------------------------------------------------------------------------
@@ -121,16 +138,18 @@ class Layout:
             found.append(gradient.detach() if gradient.requires_grad else gradient)
         return found
 
-    def flatten_gradients(self, out: Tensor) -> None:
+    def flatten_gradients(self, out: Tensor) -> bool:
         """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones
-        become zeros, and are marked."""
-        gradients = self.gradients()
-        self._gather(gradients, out)
+        become zeros, and are marked. Returns: whether all numbers are finite."""
+        finite = True
+        for part in self._gather(self.gradients(), out):
+            finite = finite and is_finite(part.numpy())
         marks = out[self.trained :]
         marks.fill_(PRESENT)
         for at, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 marks[at] = 0.0
+        return finite
 
     @contextmanager
     def gradients_put_by(self, wanted: bool) -> Iterator[None]:
@@ -169,6 +188,17 @@ class Layout:
         if into:
             _copy_all(into, values)
 
+    def point_gradients(self, flat: Tensor) -> None:
+        """Makes ``flat``, ``(elements,)`` float32, the parameters' ``.grad``, where it lies
+        (``has_views``).
+
+        What is marked as missing becomes None.
+        """
+        parts = torch.split(flat[: self.trained], self._sizes)
+        present = (flat[self.trained :] != 0).tolist()
+        for parameter, part, here in zip(self.parameters, parts, present, strict=True):
+            parameter.grad = part.view(parameter.shape) if here else None
+
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is
         missing) a parameter."""
@@ -187,7 +217,8 @@ class Layout:
     def flatten_parameters(self, out: Tensor) -> None:
         """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
         with torch.no_grad():
-            self._gather(self.parameters, out)
+            for _ in self._gather(self.parameters, out):
+                continue
         out[self.trained :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
@@ -219,15 +250,28 @@ class Layout:
 
     # --- ways -------------------------------------------------------------------------------------
 
-    def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> None:
+    def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> Iterator[Tensor]:
+        """Copies all into ``out``, and tells each part of it once that is filled: it is in the
+        cache then."""
         assert out.shape == (self.elements,)
-        if self._direct:
-            _copy_all(self._pieces(out), tensors)
-        else:
+        if not self._direct:
             # One transfer instead of one a parameter.
             out[: self.trained].copy_(
                 torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
             )
+            yield out[: self.trained]
+            return
+        pieces = self._pieces(out)
+        for group in self._groups:
+            whole, first = out[group.start : group.stop], tensors[group.first]
+            if len(whole) <= BLOCK_NUMBERS or not first.is_contiguous():
+                _copy_all(pieces[group.first : group.last], tensors[group.first : group.last])
+                yield whole
+                continue
+            parts = torch.split(first.view(-1), BLOCK_NUMBERS)
+            for into, part in zip(torch.split(whole, BLOCK_NUMBERS), parts, strict=True):
+                into.copy_(part)
+                yield into
 
     def _arrive(self, flat: Tensor) -> Tensor:
         assert flat.shape == (self.elements,)
@@ -250,6 +294,17 @@ class Layout:
     def forget_slots(self) -> None:
         """Drops the views of vectors that were given to us, so that their memory can go."""
         self._cut.clear()
+
+
+def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
+    """As many parameters as fit a block, or a longer one by itself."""
+    first = start = stop = 0
+    for at, size in enumerate(sizes):
+        if stop + size - start > BLOCK_NUMBERS and at > first:
+            yield _Group(first, at, start, stop)
+            first, start = at, stop
+        stop += size
+    yield _Group(first, len(sizes), start, stop)
 
 
 def _copy_all(

@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gossip.errors import ConfigError, UnsupportedModel
+
+_READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool], None]
 """Called in place of a step: with the loss if it is known, and whether the gradients are to be left
@@ -40,6 +43,22 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise ConfigError("prepare was given the same optimizer twice")
     return optimizers
+
+
+def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step leaves the gradients as they are. Others may not: what steps all tensors at
+    once adds to them in place, and a hook can do anything."""
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    return (
+        type(optimizer) in _READERS
+        and not any(hooks)
+        and not any(group["foreach"] or group["differentiable"] for group in optimizer.param_groups)
+    )
 
 
 class StepCoordinator:

@@ -3,8 +3,10 @@ that we size ourselves."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from gossip.core import (
     PeerId,
     Received,
     StateOffer,
+    Update,
 )
 from gossip.errors import Malformed
 from gossip.vectors import PartsDigest, are_finite, digests_of, from_bytes, payload_digest
@@ -36,7 +39,7 @@ from .chunks import (
     view_of,
 )
 from .codec import HEADER_BYTES_MAX, decode
-from .lending import BufferPool, MappedMemory
+from .lending import BufferPool, MappedMemory, watched_view
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
 ANYBODY: PeerId = -1
@@ -171,6 +174,14 @@ class IncomingPayload:
         assert not self.filled
         self._raw = memory
 
+    def stay_in(self, source: NDArray[np.uint8]) -> None:
+        """It is not copied: its facts are those that ``source``, ``(nbytes,)``, has when they are
+        worked out."""
+        self.receive_in(source)
+
+    def stays_in(self, source: NDArray[np.uint8]) -> bool:
+        return self._raw is source
+
     def room(self) -> memoryview:
         """Where the next chunk goes. It must fill it."""
         view = view_of(self._raw)
@@ -181,10 +192,12 @@ class IncomingPayload:
         )
 
     def copy_from(self, source: NDArray[np.uint8]) -> bool:
-        """Copies the next chunk of a payload that lies in ``source``, and works out its facts from
-        the copy: the source may change at any time. Returns whether it was the last."""
-        stop = self.filled + self.chunk_bytes
-        np.copyto(self._raw[self.filled : stop], source[self.filled : stop])
+        """Copies the next chunk of a payload that lies in ``source``, unless it stays there, and
+        works out its facts from the copy: the source may change at any time. Returns whether it was
+        the last."""
+        if not self.stays_in(source):
+            stop = self.filled + self.chunk_bytes
+            np.copyto(self._raw[self.filled : stop], source[self.filled : stop])
         return self.grow()
 
     def grow(self) -> bool:
@@ -337,6 +350,9 @@ class Reception:
         self.summed = summed
         self.assembly = Assembly(gate.traffic)
         self.room: ResultRoom | None = None
+        self.updates_stay = False
+        # connection and transfer of what nobody refers to any more
+        self.let_go: deque[tuple[tuple[int, int], int]] = deque()
         self._pool = BufferPool()
         self._early: dict[Hashable, EarlyPayload] = {}
 
@@ -388,12 +404,17 @@ class Reception:
         incoming.receive_in(self._pool.take(nbytes) if room is None else room)
 
     def lent(
-        self, header: memoryview, mapped: tuple[int, MappedMemory] | None, now: float
+        self,
+        connection: tuple[int, int],
+        header: memoryview,
+        mapped: tuple[int, MappedMemory] | None,
+        now: float,
     ) -> tuple[int, Loan | None]:
         """What the sender calls a payload that lies in its memory, and how to get it.
         None, counted, where it is not let in, or does not lie there.
 
         Args:
+            connection: As it is called in ``let_go``.
             mapped: The memory that came on this connection last, and its number.
         """
         _, transfer, region, offset, nbytes = LENT.unpack_from(header)
@@ -407,7 +428,11 @@ class Reception:
             self.traffic.drop("malformed")
             return transfer, None
         incoming = IncomingPayload(envelope, nbytes, None, now, BLOCK_BYTES)
-        self._place(incoming)
+        if self.updates_stay and isinstance(envelope.message, Update):
+            source = watched_view(source, partial(self.let_go.append, (connection, transfer)))
+            incoming.stay_in(source)
+        else:
+            self._place(incoming)
         return transfer, Loan(transfer, incoming, source)
 
     def ahead(self, connection: Hashable, header: bytes | memoryview) -> memoryview | None:

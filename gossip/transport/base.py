@@ -133,10 +133,16 @@ class Transport(Protocol):
         """
         ...
 
-    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+    def share(
+        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+    ) -> None:
         """Payloads that lie in ``memory`` may stay there: peers of this host may map it, by ``fd``,
         which must stay open. Results that come may be received in ``room``. A hint, which may be
         ignored; another call replaces it.
+
+        ``updates_stay``: updates that come may be handed in as they lie in their owner's memory,
+        read-only. It may change them at any time, so whoever reads them makes sure of what it has
+        read; and it has them in use for as long as any array over them lives.
 
         Nobody can map it writable afterwards who has not done so before.
         """

@@ -50,7 +50,9 @@ class EncodedTransport:
     def ahead(self, data: NDArray[Any]) -> None:
         self._inner.ahead(data)
 
-    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+    def share(
+        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+    ) -> None:
         """Nothing is shared: below here payloads are bytes, and who would read the vectors beside
         them in ``memory`` would read what no digest is of."""
 

@@ -4,7 +4,9 @@ receiver copies what it needs from there.
 The owner seals its memory: it keeps its size for good, so a reader never meets its end (SIGBUS),
 and nobody maps it writable any more but who has done so before. A reader takes nothing but such
 memory of Linux (memfd), maps it read-only, and copies each block before it looks at it: what the
-owner changes meanwhile changes what arrives of its own payload, and nothing else.
+owner changes meanwhile changes what arrives of its own payload, and nothing else. An update whose
+reader only adds it up stays where it is until then: a finite sum has finite numbers only, whatever
+they were when they were looked at first.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import fcntl
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +111,14 @@ class Buffer:
         lent = np.frombuffer(view_of(self.memory)[:nbytes], np.uint8)
         self._user = weakref.ref(lent)
         return lent
+
+
+def watched_view(memory: NDArray[np.uint8], let_go: Callable[[], None]) -> NDArray[np.uint8]:
+    """The same memory, in an array that all arrays made of it keep alive. ``let_go`` is called with
+    the last of them, in whatever thread that is."""
+    view = np.frombuffer(view_of(memory), np.uint8)
+    weakref.finalize(view, let_go).atexit = False
+    return view
 
 
 def start_of(memory: NDArray[np.uint8]) -> int:

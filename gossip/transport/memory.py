@@ -215,7 +215,9 @@ class MemoryTransport:
             if arrivals or self.woken or time.monotonic() >= deadline:
                 return arrivals
 
-    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
+    def share(
+        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+    ) -> None:
         return  # payloads are copied when they are sent
 
     def ahead(self, data: NDArray[np.float32]) -> None:

@@ -423,7 +423,8 @@ class UnixInbox:
             self._throw_away(connection)
             return
         fd = connection.fileno()
-        transfer, loan = self.reception.lent(header, self._mapped.get(fd), now)
+        serial = self._connections[fd][0]
+        transfer, loan = self.reception.lent((fd, serial), header, self._mapped.get(fd), now)
         got = connection.recv_into(self._beyond, end + 1)
         self._traffic.received_bytes += got - _LENGTH.size
         if got != end:
@@ -444,12 +445,22 @@ class UnixInbox:
             self._traffic.received_bytes += incoming.filled - before
             if done:
                 del self._loans[fd]
-                _return(self._connections[fd][1], loan.transfer, COPIED)
+                if not incoming.stays_in(loan.source):
+                    _return(self._connections[fd][1], loan.transfer, COPIED)
                 received = incoming.finish()
                 assert received is not None, "it has no checksum that could be wrong"
                 arrivals.append(received)
                 return
         arrivals += incoming.news(now)
+
+    def give_back(self) -> None:
+        """Returns what nobody here refers to any more. Its connection may have ended since."""
+        let_go = self._reception.let_go
+        while let_go:
+            (fd, serial), transfer = let_go.popleft()
+            known = self._connections.get(fd)
+            if known is not None and known[0] == serial:
+                _return(known[1], transfer, COPIED)
 
     def _throw_away(self, connection: socket.socket) -> None:
         """The rest of a packet goes with its first byte."""

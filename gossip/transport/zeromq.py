@@ -396,8 +396,10 @@ class ZeroMQTransport:
             self._watch(link)
         return True
 
-    def share(self, fd: int, memory: NDArray[np.uint8], room: ResultRoom) -> None:
-        self._reception.room = room
+    def share(
+        self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
+    ) -> None:
+        self._reception.room, self._reception.updates_stay = room, updates_stay
         if not isinstance(self._bulk_in, UnixInbox):
             return  # peers are on several hosts, or want their payloads encrypted
         try:
@@ -479,6 +481,8 @@ class ZeroMQTransport:
         now = time.monotonic()
         deadline = now + timeout_s
         self._summed = self._said = None
+        if isinstance(self._bulk_in, UnixInbox):
+            self._bulk_in.give_back()
         wanted = frozenset(wake)
         if wanted != self._wake:
             self._set_wake(wanted)

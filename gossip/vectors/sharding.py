@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from .encoding import bytes_for
 
-SHARD_BYTES = 4 * 2**20
+SHARD_BYTES = 2**20
+"""From here on a vector has several servers, which work at the same time. A shard costs a server
+and its clients a message each way; a megabyte of four updates takes as long to average."""
 
+CROSS_SHARD_BYTES = 4 * 2**20
+"""The same where shards decide together, which takes another message each way."""
 
 SHARD_ALIGNMENT = 16  # elements: 64 bytes
 
@@ -21,15 +25,22 @@ def shard_sizes(
         whole_vector: The rule needs the vector in one piece.
         cross_shard: Unless its shards decide together. Then a first one, which everybody waits
             for, is as short as can be.
-    Returns: lengths in elements, all but the last multiples of 16: one up to 4 MiB, then
-        as many as keep each at about 4 MiB, but at most ``peers``.
+    Returns: lengths in elements, all but the last multiples of 16: one up to 1 MiB, then
+        as many as keep each at about 1 MiB, but at most ``peers``. 4 MiB where they decide
+        together.
     """
     assert elements > 0
-    count = min(peers, -(-bytes_for(elements) // SHARD_BYTES))
-    if (whole_vector and not cross_shard) or count <= 1:
+    if not cross_shard:
+        return (elements,) if whole_vector else _even(elements, peers, SHARD_BYTES)
+    if bytes_for(elements) <= CROSS_SHARD_BYTES or peers == 1:
         return (elements,)
-    if cross_shard:
-        return (SHARD_ALIGNMENT, *shard_sizes(elements - SHARD_ALIGNMENT, peers, False))
+    rest = _even(elements - SHARD_ALIGNMENT, peers, CROSS_SHARD_BYTES)
+    return (SHARD_ALIGNMENT, *rest)
+
+
+def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
+    """Parts of about ``shard_bytes`` or more, at most ``peers`` of them."""
+    count = min(peers, -(-bytes_for(elements) // shard_bytes))
     size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ())

@@ -57,7 +57,7 @@ class Side:
         self.batches: list[Any] = []
         if task.model == VECTOR:
             self.model: Any = FlatVector(task.numbers)
-            self.model.numbers.grad = torch.full((task.numbers,), float(rank + 1))
+            self.gradient = torch.full((task.numbers,), float(rank + 1))
         else:
             work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
             self.model = work.model()
@@ -71,6 +71,8 @@ class Side:
             self.count += 1
             self.optimizer.zero_grad()
             self.loss(self.model(inputs), targets).backward()
+        else:
+            self.model.numbers.grad = self.gradient  # as each backward pass leaves another one
         self.exchange()
         self.optimizer.step()
 

@@ -168,6 +168,90 @@ def test_a_payload_is_read_to_its_end_though_its_owner_is_gone(owner, victim):
     assert victim._bulk_in._loans == {}
 
 
+# --- updates that stay where they are -------------------------------------------------------------
+
+
+@pytest.fixture
+def adder(owner: Owner) -> Iterator[ZeroMQTransport]:
+    """Has updates handed in where they lie."""
+    one = transport(limit=NBYTES, same_host=True)
+    fd = allocate(4096)
+    memory = np.frombuffer(mmap.mmap(fd, 4096), np.uint8)
+    one.share(fd, memory, no_room, updates_stay=True)
+    yield one
+    one.close()
+    os.close(fd)
+
+
+def test_an_update_stays_where_it_lies_for_as_long_as_somebody_refers_to_it(owner, adder):
+    with linked(owner, adder) as watched:
+        owner.transport.send(1, update(), owner.payload)
+        payload = arrived(watched, adder)
+        assert payload.finite
+        assert payload.data.tobytes() == owner.vector.tobytes()
+        owner.vector[3] = 12.0
+        assert payload.data[3] == 12.0, "it is the same memory"
+        with pytest.raises(ValueError, match="read-only"):
+            payload.data[3] = 1.0
+        part = payload.data[5:6]
+        watched.forget(adder)
+        del payload
+        for _ in range(5):
+            watched.turn()
+        assert owner.transport.in_flight(owner.vector), "a part of it is referred to"
+        del part
+        watched.until(lambda: not owner.transport.in_flight(owner.vector), "it to be given back")
+
+
+def test_an_update_that_stays_is_looked_at_when_it_comes(owner, adder):
+    owner.vector[-1] = np.inf
+    with linked(owner, adder) as watched:
+        owner.transport.send(1, update(), owner.payload)
+        assert not arrived(watched, adder).finite
+
+
+def test_a_result_is_copied_though_updates_stay(owner, adder):
+    with linked(owner, adder) as watched:
+        owner.transport.send(1, commit(), owner.payload)
+        payload = arrived(watched, adder)
+        assert payload.digest == payload_digest(owner.vector)
+        owner.vector[3] = 12.0
+        assert payload.data[3] == 3.0
+        watched.until(lambda: not owner.transport.in_flight(owner.vector), "it to be given back")
+
+
+def dial(victim: ZeroMQTransport) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+    one.connect("\0" + victim.bulk.rpartition("@")[2])
+    return one
+
+
+def test_an_update_can_be_read_when_its_connection_has_ended_and_is_returned_on_no_other(adder):
+    watched, fd = WatchedTransport(adder), memory(NBYTES, KEEPS_ITS_SIZE)
+    with dial(adder) as first:
+        show(first, fd)
+        lend(first, 0)
+        payload = arrived(watched, adder)
+        connections = list(adder._bulk_in._connections)
+    watched.forget(adder)
+    watched.until(lambda: not adder._bulk_in._connections, "the end")
+    assert not payload.data.any()
+    with dial(adder) as other:
+        show(other, fd)
+        lend(other, 0)
+        watched.until(lambda: bool(watched.received(adder)), "the other's")
+        assert list(adder._bulk_in._connections) == connections, "it has the same descriptor"
+        del payload  # whose transfer has the number of the other's
+        for _ in range(5):
+            watched.turn()
+        with pytest.raises(BlockingIOError):
+            other.recv(100)
+        watched.forget(adder)
+        watched.turn()
+        assert other.recv(100) == returned(77)
+    os.close(fd)
+
+
 def test_what_the_other_side_never_returns_is_free_when_the_link_ends(owner, stranger):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         name = "gossip-" + os.urandom(8).hex()

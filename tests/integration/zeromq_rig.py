@@ -116,8 +116,15 @@ class WatchedTransport:
             assert time.monotonic() < end, (
                 f"waited in vain for {what}: {[one.traffic for one in self.driven]}"
             )
-            for one in self.driven:
-                self.heard[one] += one.poll(0.005)
+            self.turn()
+
+    def turn(self) -> None:
+        for one in self.driven:
+            self.heard[one] += one.poll(0.005)
+
+    def forget(self, one: ZeroMQTransport) -> None:
+        """Refers to nothing any more that has come."""
+        self.heard[one].clear()
 
     def received(self, one: ZeroMQTransport) -> list[Received]:
         return [arrival for arrival in self.heard[one] if isinstance(arrival, Received)]

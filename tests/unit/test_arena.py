@@ -148,3 +148,30 @@ def test_descriptors_are_not_leaked():
         other.close()
         del arena, other
     assert count() <= before
+
+
+def test_a_result_that_is_lent_to_a_script_is_as_it_lies_until_it_is_written_to():
+    arena = Arena.create(5000)  # slots that share a page with their neighbours
+    for slot, result in enumerate(arena.results):
+        result[:] = slot
+    lent = arena.lent_result(1)
+    assert (lent == 1.0).all()
+    assert len(lent) == 5000
+    lent[[0, -1]] = 9.0
+    assert (arena.results[1] == 1.0).all()
+    arena.results[1][:] = 5.0
+    for slot, expected in ((0, 0.0), (1, 5.0), (2, 2.0)):
+        assert (arena.lent_result(slot) == expected).all(), "as it lies by now"
+    arena.close()
+
+
+def test_memory_that_is_put_behind_results_changes_nothing_in_them():
+    arena = Arena.create(2**19 + 7)
+    arena.results[4][:] = 3.0
+    before = os.fstat(arena.fd).st_blocks
+    arena.populate((4, 5))
+    assert os.fstat(arena.fd).st_blocks - before >= arena.results[5].nbytes // 512 - 8
+    assert (arena.results[4] == 3.0).all()
+    assert not arena.results[5].any()
+    arena.close()
+    arena.populate((4,))

@@ -236,10 +236,15 @@ def test_shards_cover_the_vector_and_stay_within_their_bounds():
         assert min(sizes) > 0
         assert len(sizes) <= peers
         assert all(size % 16 == 0 for size in sizes[:-1])
-        assert max(sizes) - 16 <= max(2**20, -(-elements // peers))
-        assert len(sizes) == 1 or 4 * elements > 2**22
+        assert max(sizes) - 16 <= max(2**18, -(-elements // peers))
+        assert len(sizes) == 1 or 4 * elements > 2**20
         assert shard_sizes(elements, peers, True) == (elements,)
-    assert shard_sizes(2**20, 8, False) == (2**20,)
+        together = shard_sizes(elements, peers, True, cross_shard=True)
+        assert sum(together) == elements
+        assert together[0] == (16 if len(together) > 1 else elements)
+        assert len(together) == 1 or 4 * elements > 2**22
+    assert shard_sizes(2**18, 8, False) == (2**18,)
+    assert shard_sizes(1_000_000, 2, False) == (500_000,) * 2
     assert shard_sizes(25_000_000, 8, False) == (3_125_008,) * 7 + (3_124_944,)
 
 
@@ -268,3 +273,37 @@ def test_a_sketch_in_pieces_is_the_sketch_of_the_whole(monkeypatch):
     whole = np.frombuffer(sketch(x, 5), np.float32)
     monkeypatch.setattr(module, "_SKETCH_CHUNK", 999)
     assert np.allclose(np.frombuffer(sketch(x, 5), np.float32), whole, atol=1e-4)
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(3,), (300, 500), (7, 2), (2**17,), (1,)],
+        [(2**17 + 1,), (5,)],
+        [(4, 2**16), (4, 2**15)],
+        [(5,), (6,)],
+    ],
+)
+def test_gradients_of_any_length_are_gathered_and_each_number_is_looked_at(shapes, contiguous):
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    layout = Layout(model, sgd(model))
+    draw = torch.Generator().manual_seed(1)
+    for parameter in model:
+        gradient = torch.randn(parameter.shape, generator=draw)
+        if not contiguous and gradient.dim() == 2:
+            gradient = gradient.t().contiguous().t()
+        parameter.grad = gradient
+    flat = torch.full((layout.elements,), 7.0)
+    assert layout.flatten_gradients(flat)
+    expected = torch.cat([p.grad.reshape(-1) for p in model])
+    assert torch.equal(flat[: layout.trained], expected)
+    for parameter in model:
+        for at in ((0,) * parameter.dim(), (-1,) * parameter.dim()):
+            kept = parameter.grad[at].item()
+            parameter.grad[at] = float("nan")
+            assert not layout.flatten_gradients(flat)
+            parameter.grad[at] = kept
+    model[0].grad = None
+    assert layout.flatten_gradients(flat), "what is missing is zero"
+    assert not flat[: model[0].numel()].any()

@@ -22,13 +22,19 @@ SIZES = (64, 32)
 class Slots:
     """Two slots for copies, and ``landings`` behind them."""
 
-    def __init__(self, landings: int = 2) -> None:
+    def __init__(self, landings: int = 2, *, lent: bool = True) -> None:
         self.vectors = [np.zeros(24, np.float32) for _ in range(2 + landings)]
         self.sent: list[Any] = []
-        self.slots = ResultSlots(self.vectors, 2, BOUNDS, self.in_flight)
+        self.slots = ResultSlots(self.vectors, 2, BOUNDS, self.in_flight, lent=lent)
 
     def in_flight(self, data: object) -> bool:
         return any(np.shares_memory(data, each) for each in self.sent)
+
+    def apply_another(self) -> None:
+        """What the trainer has applied last is not in its gradients any more."""
+        at, there = self.slots.place(Apply(99, (Payload(np.zeros(24, np.float32), 96),))) or (0, 1)
+        assert not there
+        self.slots.applied(at)
 
     def receive(self, round_id: int, value: float = 1.0) -> tuple[Payload, ...]:
         """A result that lands shard by shard, or wherever there is no room."""
@@ -58,6 +64,8 @@ def test_a_result_of_which_a_shard_lies_elsewhere_is_copied():
     assert rig.slots.place(Apply(6, (elsewhere, first))) == (0, False)
     assert rig.slots.place(Apply(7, (elsewhere,))) is None, "both are in use"
     rig.slots.applied(1)
+    assert rig.slots.place(Apply(7, (elsewhere,))) is None, "it is in the trainer's gradients"
+    rig.slots.applied(0)
     assert rig.slots.place(Apply(7, (elsewhere,))) == (1, False)
 
 
@@ -80,7 +88,7 @@ def test_another_result_of_the_same_shard_does_not_land_on_the_first():
     assert rig.slots.room(5, 0, 64) is None, "the trainer reads it"
 
 
-@pytest.mark.parametrize("user", ["the trainer", "the core", "a lane"])
+@pytest.mark.parametrize("user", ["the trainer", "its gradients", "the core", "a lane"])
 def test_a_slot_is_not_given_again_while_somebody_reads_it(user):
     rig = Slots(landings=1)
     payloads = rig.receive(5)
@@ -90,6 +98,8 @@ def test_a_slot_is_not_given_again_while_somebody_reads_it(user):
         rig.sent.append(rig.vectors[at][20:])
     if user != "the trainer":
         rig.slots.applied(at)
+    if user in ("the core", "a lane"):
+        rig.apply_another()
     payloads = payloads[1:] if user == "the core" else ()
     assert rig.slots.room(6, 0, 64) is None
     assert rig.vectors[at].all(), "nothing was written there"
@@ -97,6 +107,8 @@ def test_a_slot_is_not_given_again_while_somebody_reads_it(user):
     payloads = ()
     if user == "the trainer":
         rig.slots.applied(at)
+    if user in ("the trainer", "its gradients"):
+        rig.apply_another()
     assert rig.slots.room(6, 0, 64) is not None
 
 
@@ -104,18 +116,29 @@ def test_no_room_is_given_for_what_is_no_shard():
     rig = Slots()
     assert rig.slots.room(5, 0, 60) is None
     assert rig.slots.room(5, 2, 32) is None
-    assert ResultSlots((), 0, (), rig.in_flight).room(5, 0, 64) is None
+    assert ResultSlots((), 0, (), rig.in_flight, lent=True).room(5, 0, 64) is None
 
 
-def test_slots_are_used_in_turn_so_that_results_stay_for_who_asks_for_them():
-    rig = Slots(landings=3)
-    used = []
+def test_a_slot_whose_result_is_not_lent_is_free_once_it_is_read():
+    rig = Slots(landings=1, lent=False)
+    at, _ = rig.slots.place(Apply(5, rig.receive(5)))
+    assert rig.slots.room(6, 0, 64) is None
+    rig.slots.applied(at)
+    assert rig.slots.room(6, 0, 64) is not None
+
+
+@pytest.mark.parametrize(("kept", "turns"), [(1, [2, 3, 2, 3, 2, 3]), (3, [2, 3, 4, 2, 3, 4])])
+def test_slots_are_used_in_turn_and_no_more_of_them_than_results_are_kept(kept, turns):
+    rig = Slots(landings=5)
+    used, held = [], []
     for round_id in range(6):
-        at, there = rig.slots.place(Apply(round_id, rig.receive(round_id)))
+        held = [*held, rig.receive(round_id)][-kept:]
+        at, there = rig.slots.place(Apply(round_id, held[-1]))
         assert there
         used.append(at)
         rig.slots.applied(at)
-    assert used == [2, 3, 4, 2, 3, 4]
+        held = held[1:] if len(held) == kept > 1 else held
+    assert used == turns
 
 
 # --- memory that is used again --------------------------------------------------------------------
