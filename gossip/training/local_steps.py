@@ -75,7 +75,8 @@ class LocalSteps:
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
         if self._anchor:
-            torch._foreach_copy_(self._anchor, _values(self._layout))  # pyright: ignore[reportPrivateImportUsage]
+            now = _values(self._layout)
+            torch._foreach_copy_(self._anchor, now)  # pyright: ignore[reportPrivateImportUsage]
         else:
             self._anchor = self._layout.copy_parameters()
         self._kept = copy.deepcopy(extra())
