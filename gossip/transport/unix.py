@@ -455,7 +455,7 @@ class UnixInbox:
 
     def give_back(self) -> None:
         """Returns what nobody here refers to any more. Its connection may have ended since."""
-        let_go = self._reception.let_go
+        let_go = self.reception.let_go
         while let_go:
             (fd, serial), transfer = let_go.popleft()
             known = self._connections.get(fd)
