@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -112,13 +113,8 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
     A line that is not whole JSON was cut off by a crash: only the last line of a life can be,
     and it is left out.
     """
-    path = Path(path)
-    for each in (*segments(path), path):
-        try:
-            file = open_file(each)
-        except FileNotFoundError:
-            continue
-        with file, unpacked(file, each.name) as lines:
+    for name, file in _opened(Path(path)):
+        with file, unpacked(file, name) as lines:
             while line := lines.readline(LINE_BYTES_MAX):
                 try:
                     row = parse_json(line.decode("utf-8", "replace"))
@@ -126,6 +122,27 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
                     continue
                 if isinstance(row, dict) and "schema" not in row:
                     yield row
+
+
+def _opened(path: Path) -> Iterator[tuple[str, BinaryIO]]:
+    """A file after its segments, each once, also while somebody cuts it or compresses one. It is
+    opened first: what is cut from it from then on is in it."""
+    try:
+        last = open_file(path)
+    except FileNotFoundError:
+        last = None
+    whole = os.fstat(last.fileno()) if last is not None else None
+    for segment in segments(path):
+        for each in (segment, segment.with_name(f"{segment.name}.gz")):
+            with suppress(FileNotFoundError):  # it was compressed a moment ago
+                file = open_file(each)
+                if whole is None or not os.path.samestat(os.fstat(file.fileno()), whole):
+                    yield each.name, file
+                else:
+                    file.close()
+                break
+    if last is not None:
+        yield path.name, last
 
 
 def unpacked(file: BinaryIO, name: str) -> IO[bytes]:

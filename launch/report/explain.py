@@ -493,6 +493,7 @@ def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
     lines += [
         f"The update of peer {peer} was rejected: {reason.replace('_', ' ')}."
         for peer, reason in sorted(commit.rejected.items())
+        if reason != "quarantined"  # events tell of that
     ]
     there = {each.peer for each in commit.contributors}.union(commit.rejected)
     if before is not None and (missing := set(before.roster) - there):

@@ -12,8 +12,9 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from gossip.errors import ConfigError
 from gossip.run import open_in, parse_json, real, unpacked
@@ -55,8 +56,8 @@ class GrowingFile:
         if self.why_not or self.replaced or not self._changed():
             return
         try:
-            while (segment := self._next_segment()) is not None:
-                yield from self._read_segment(segment)
+            while (segment := self._open_segment()) is not None:
+                yield from self._read_segment(*segment)
                 self._segments, self._at, self._rest, self._inode = self._segments + 1, 0, b"", -1
             yield from self._read_rest()
         except FileNotFoundError:
@@ -75,6 +76,13 @@ class GrowingFile:
         # an empty one was rotated a moment ago; of a link or a pipe whoever opens it is told
         return seen != now
 
+    def _open_segment(self) -> tuple[str, BinaryIO] | None:
+        """The one that is read next."""
+        while (name := self._next_segment()) is not None:
+            with suppress(FileNotFoundError):  # it was compressed at this moment
+                return name, open_in(self._folder, name)
+        return None
+
     def _next_segment(self) -> str | None:
         folder, _, base = self._name.rpartition("/")
         for end in ("", ".gz"):
@@ -83,8 +91,8 @@ class GrowingFile:
                 return f"{folder}/{name}" if folder else name
         return None
 
-    def _read_segment(self, name: str) -> Iterator[Row]:
-        with open_in(self._folder, name) as file:
+    def _read_segment(self, name: str, file: BinaryIO) -> Iterator[Row]:
+        with file:
             whole = unpacked(file, name)
             whole.seek(self._at)
             while block := whole.read(BLOCK_BYTES):

@@ -31,6 +31,8 @@ known any more."""
 LATE_SHARE = 0.5
 """From here on a peer is in trouble: most rounds are closed without it."""
 EVENTS_LEAST, EVENTS_MOST = 4, 16
+REASON_BEGIN = 5
+REASON_LINES = 3
 EVENT_BEGIN = 13  # columns for the time and the count
 SERVED_ROUNDS = 100
 COLUMNS = (
@@ -102,7 +104,7 @@ def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list
         Text(_serving(record, width), style="dim"),
     ]
     room = max(size.height - len(head) - 3, live_frame.ROWS_MIN)
-    events = min(max(room - _height(lines), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
+    events = min(max(room - _height(lines, width), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
     table = _table(record.view, lines, now, width, room - events)
     last = _events(record, width, events)
     found = [*head, Text(), *table, *([Text(), *last] if last else [])]
@@ -222,8 +224,14 @@ def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> t
             return state, 0, ""
 
 
-def _height(lines: Sequence[PeerLine]) -> int:
-    return 1 + sum(1 + bool(line.why) for line in lines)
+def _height(lines: Sequence[PeerLine], width: int) -> int:
+    """Of the table, or a little more: a short reason has room beside its peer."""
+    return 1 + sum(1 + len(_reason(line, width)) for line in lines)
+
+
+def _reason(line: PeerLine, width: int) -> list[str]:
+    """Of its state, in lines."""
+    return textwrap.wrap(shown(line.why), max(width - REASON_BEGIN, 20))[:REASON_LINES]
 
 
 def _table(
@@ -231,7 +239,7 @@ def _table(
 ) -> list[Text]:
     """All peers by number, or those who fit: most trouble first, and the number of the others."""
     table = [Text(_cells([name for name, _ in COLUMNS], width), style="dim")]
-    if _height(lines) > room:
+    if _height(lines, width) > room:
         lines = sorted(lines, key=lambda line: (-line.trouble, line.row.peer))
     for drawn, line in enumerate(lines):
         texts = _row(line, view, now, width)
@@ -244,7 +252,7 @@ def _table(
 
 
 def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
-    """A peer's line, and a second one for a reason that has no room in it."""
+    """A peer's line, and others for a reason that has no room in it."""
     row, known = line.row, line.known
     trains = row.state == "training" and line.state not in ("lost", "silent")
     # of one that trains no more, as it was when it did
@@ -270,12 +278,12 @@ def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
     text.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(line.state, "yellow" if line.trouble else "")
     text.stylize(style, begin + 1, begin + 1 + COLUMNS[1][1])
-    why = Text(shown(line.why), "magenta" if row.suspected else "dim")
+    why, colour = shown(line.why), "magenta" if row.suspected else "dim"
     if not why:
         return [text]
-    if text.cell_len + 2 + why.cell_len <= width:
-        return [text.append("  ").append_text(why)]
-    return [text, Text(" " * (begin + 1)).append_text(why)]
+    if text.cell_len + 2 + cell_len(why) <= width:
+        return [text.append(f"  {why}", colour)]
+    return [text, *(Text(" " * REASON_BEGIN + each, colour) for each in _reason(line, width))]
 
 
 def _others(lines: Sequence[PeerLine]) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gossip.launch.report import growing as growing_files
 from gossip.launch.report.growing import GrowingFile
-from gossip.run import records, rotation
+from gossip.run import records, rotation, telemetry
 from gossip.run.records import Appender, WriteFailures
 from gossip.run.telemetry import JsonLines, read_lines
 
@@ -146,3 +147,49 @@ def test_metrics_have_nothing_but_rows(tmp_path: Path) -> None:
     file.write({"loss": 1.0})
     file.close()
     assert path.read_text() == '{"loss":1.0}\n'
+
+
+@pytest.mark.parametrize("reader", ["all at once", "on and on"])
+def test_a_segment_that_is_compressed_while_somebody_reads_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    path = tmp_path / "commits.jsonl"
+    file = appender(path)
+    for number in range(8):
+        file.append(line(number))
+    file.close()
+    module = telemetry if reader == "all at once" else growing_files
+    name = "open_file" if reader == "all at once" else "open_in"
+    opens = getattr(module, name)
+
+    def compressed_before(*where: object) -> object:
+        """Whatever plain segment there is when somebody opens one is compressed first."""
+        for segment in rotation.segments(path):
+            if segment.suffix != ".gz":
+                rotation._compress(segment)
+        return opens(*where)
+
+    for segment in rotation.segments(path):
+        if segment.suffix == ".gz":  # by a thread that was quick
+            segment.with_suffix("").write_bytes(gzip.decompress(segment.read_bytes()))
+            segment.unlink()
+    monkeypatch.setattr(module, name, compressed_before)
+    monkeypatch.setattr(rotation.os, "setpriority", lambda *_: None)
+    if reader == "all at once":
+        assert numbers(path) == list(range(8))
+    else:
+        assert [row["n"] for row in GrowingFile(tmp_path, path.name).rows()] == list(range(8))
+
+
+def test_a_file_that_is_cut_while_somebody_reads_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "commits.jsonl"
+    file = appender(path)
+    for number in range(3):
+        file.append(line(number))
+    rows = read_lines(path)
+    assert next(rows)["n"] == 0  # everything is opened from here on
+    for number in range(3, 6):
+        file.append(line(number))
+    rest = [row["n"] for row in rows]
+    assert len(rest) >= 2
+    assert rest == list(range(1, 1 + len(rest)))
