@@ -602,11 +602,12 @@ def test_reports_reach_the_launcher_and_the_files(tmp_path: Any) -> None:
         assert stage.join() == 0
     status.close()
     lines = [json.loads(line) for line in launcher.makefile()]
-    assert [line["event"] for line in lines] == ["started", "skip", "halted"]
+    assert [line["event"] for line in lines] == ["started", "skip", "usage", "halted"]
     assert lines[1]["subject"] == 3
     assert lines[1]["peer"] == 0
     assert {"t", "wall"} <= lines[1].keys()
-    assert lines[2]["traffic"]["sent_bytes"] == 0
+    assert lines[2]["memory"] > 0
+    assert lines[3]["traffic"]["sent_bytes"] == lines[2]["sent_bytes"] == 0
     in_file = [
         json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
     ]
@@ -671,7 +672,7 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
         json.loads(line)
         for line in (tmp_path / "peer-0" / "metrics.jsonl").read_text().splitlines()
     ]
-    assert lines[1]["accuracy"] == 0.5
+    assert [line["accuracy"] for line in lines] == [0.5]
     told = [
         json.loads(line) for line in (tmp_path / "peer-0" / "events.jsonl").read_text().splitlines()
     ]
@@ -680,6 +681,7 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
         "metrics",
         "error",
         "plan",
+        "usage",
         "halted",
     ]
     assert [told[4][name] for name in ("steps", "folder", "every")] == [400, "/ckpt", 50]
