@@ -17,14 +17,23 @@ import os
 import shlex
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from whole_runs import GOSSIP, HERE, TRAIN, Failed, ask_to_end, environment, last_words, run_all
+from whole_runs import (
+    GOSSIP,
+    HERE,
+    TRAIN,
+    Failed,
+    ask_to_end,
+    environment,
+    last_words,
+    output_of,
+    run_all,
+)
 
 sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests
 
@@ -63,17 +72,10 @@ def payloads(repetitions: int, on: Hosts | None) -> dict[str, list[dict[str, flo
         words += ["--host", on.addresses[0], "--other-host", on.addresses[1]]
         words += ["--via", shlex.join(on.inside(1))]
     words += ["--encoding", "float32", "--no-gloo", "--repetitions", str(repetitions), "--json"]
-    done = subprocess.run(
-        [*inside, *GOSSIP, "bench", "links", *words],
-        env=environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path])),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise Failed(f"gossip bench links ended with exit code {done.returncode}")
     found = {}
-    for table in json.loads(done.stdout)["tables"]:
+    env = environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    told = output_of([*inside, *GOSSIP, "bench", "links", *words], env)
+    for table in json.loads(told)["tables"]:
         size = f"{4 * table['numbers'] // 2**20} MiB"
         turns = {row["way"]: row["turns"] for row in table["rows"]}
         spent = {row["way"]: row["cpu_ms_per_mib"] for row in table["rows"]}

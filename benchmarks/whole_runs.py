@@ -76,6 +76,23 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
             end_all(running)
 
 
+def output_of(command: list[str], env: dict[str, str]) -> str:
+    """What the command prints; what it tells on the way is shown. Raises ``Failed``."""
+    with tempfile.TemporaryFile("w+") as out:
+        running = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out)
+        try:
+            while running.poll() is None and not _asked_to_end:
+                time.sleep(0.02)
+            if _asked_to_end:
+                sys.exit(128 + _asked_to_end[0])
+        finally:
+            end_all([running])
+        if running.returncode:
+            raise Failed(f"{' '.join(command[2:5])} ended with exit code {running.returncode}")
+        out.seek(0)
+        return out.read()
+
+
 def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
     """Asks first: a `gossip run` ends its peers."""
     for process in running:

@@ -298,7 +298,7 @@ def answered(f: int, callers: int) -> ShardRound:
         shard.answers[peer] = call, None
     update = Update(b"l", 0, 0, 0, b"", 8, None)
     shard.answers[7] = update, Payload(None, 4)
-    shard.close((), f)
+    shard.close((), (), f)
     return shard
 
 
@@ -323,7 +323,7 @@ def test_what_does_not_fit_a_commit_is_left_out() -> None:
     for peer, size in enumerate((10_000, 20_000, 10_000)):
         call = Update(b"l", 0, 0, 0, b"", 0, None, collective=b"x" * size)
         shard.answers[peer] = call, None
-    shard.close((), 0)
+    shard.close((), (), 0)
     assert [each.peer for each in shard.collected] == [0, 2]
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
             "--jobs",
             "1",
         ],
-        ["benchmarks/keys.py", "--peers", "2", "--steps", "1000000"],
+        ["benchmarks/keys.py", "--peers", "2", "--steps", "1000000", "--turns", "0"],
     ],
     ids=["mutants", "keys"],
 )

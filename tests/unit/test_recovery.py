@@ -21,6 +21,7 @@ from gossip.core.events import (
     SnapshotTaken,
     TakeSnapshot,
 )
+from gossip.core.ledger import pack_json, squeeze
 from gossip.core.messages import Message, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
@@ -42,7 +43,7 @@ from gossip.vectors import digests_of
 LINEAGE = b"lineage!"
 CHAIN = b"chain of commits"
 ROSTER = ((0, 1, 2, 3, 4, 5), (), ())
-CORE = b"[[0, 1, 2, 3, 4, 5], [], []]"
+CORE = pack_json([[0, 1, 2, 3, 4, 5], [], []])
 
 
 def state(
@@ -722,7 +723,14 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
         bench.wait(bench.settings.membership.probe_interval_s)
 
 
-@pytest.mark.parametrize("core", [b"", b"{}", b'"x"', b"\xff", b"[" * 100_000, b"[]"])
+@pytest.mark.parametrize(
+    "core",
+    [
+        b"",
+        b"[[0], [], []]",
+        *map(squeeze, [b"{}", b'"x"', b"\xff", b"[" * 100_000, b"[]"]),
+    ],
+)
 def test_a_state_whose_snapshot_is_none_is_not_loaded(core: bytes) -> None:
     """The own one would be lost."""
     bench = RecoveryBench(n=3, f=0)
