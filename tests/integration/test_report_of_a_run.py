@@ -74,7 +74,7 @@ def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(
     (killed,) = [row for row in cells if "to be started again" in row[4]]
     assert killed[2:4] == ["40", "1"]
     assert "skipped by all after" in killed[5]
-    assert re.match(r"in round \d+, [\d.]+ s after its death", killed[6])
+    assert re.match(r"in round \d+, [\d.]+ m?s after its death", killed[6])
     assert "a first try" in text
     assert "Checkpoints on disk" in text
     assert (folder / "pictures" / "loss.png").read_bytes().startswith(b"\x89PNG")
