@@ -51,7 +51,7 @@ class OuterStep(NamedTuple):
     @property
     def spec(self) -> str:
         """What ``load`` reads back."""
-        options = "" if self.name == MEAN else f":lr={self.lr:g},momentum={self.momentum:g}"
+        options = "" if self.name == MEAN else f":lr={self.lr!r},momentum={self.momentum!r}"
         return self.name + options
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:

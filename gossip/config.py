@@ -354,7 +354,7 @@ class RunConfig(BaseModel):
     @property
     def outer_step(self) -> str:
         """The spec of what follows a round of local steps."""
-        return self.outer or outer.NESTEROV
+        return outer.load(self.outer or outer.NESTEROV).spec
 
     @property
     def needed_to_start(self) -> int:

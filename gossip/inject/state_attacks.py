@@ -14,13 +14,14 @@ from gossip.core import (
     attested_digest,
     outline_of,
     parts_of,
+    squeeze,
 )
 from gossip.vectors import described
 
 from .byzantine import ByzantinePeer, OutMessage, lie, say
 
 FAR_ROUNDS = 1_000_000
-HOLLOW = b"[]"
+HOLLOW = squeeze(b"[]")
 
 
 def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:

@@ -53,6 +53,7 @@ class LocalSteps:
         self._anchor: list[Tensor] = []
         self._kept: dict[str, Any] = {}
         self._moved = False  # whether a step was not skipped
+        self._at_anchor = False  # steps were taken, and the parameters are the shared ones
 
     @property
     def is_last(self) -> bool:
@@ -68,10 +69,10 @@ class LocalSteps:
         """
         if self.taken == 0:
             self._begin(extra)
+        self.taken += 1  # before the step, which may be interrupted: it is undone, then
         if not skipped:
             self._inner_step()
             self._moved = True
-        self.taken += 1
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
         if self._anchor:
@@ -88,7 +89,7 @@ class LocalSteps:
         """
         for parameter, value, anchor in self._triples():
             gradient = parameter.grad
-            if gradient is not None and not gradient.requires_grad:
+            if gradient is not None and not (gradient.requires_grad or gradient.is_sparse):
                 torch.sub(anchor, value, out=gradient)
             elif not torch.equal(anchor, value):
                 parameter.grad = anchor - value
@@ -97,9 +98,9 @@ class LocalSteps:
 
     def rewind(self) -> int:
         """Goes back to the anchor. Returns how many steps that undoes."""
-        undone, self.taken = self.taken, 0
-        if undone:
+        if self.taken and not self._at_anchor:
             self._layout.set_parameters(self._anchor)
+        undone, self.taken = self.taken, 0
         return undone
 
     @contextmanager
@@ -111,10 +112,13 @@ class LocalSteps:
             return
         own = self._layout.copy_parameters()
         self._layout.set_parameters(self._anchor)
+        self._at_anchor = True
         try:
             yield
         finally:
-            self._put_back(own)
+            self._at_anchor = False
+            if self.taken:  # else they were undone meanwhile
+                self._put_back(own)
 
     def _put_back(self, own: list[Tensor]) -> None:
         with torch.no_grad():
@@ -134,9 +138,9 @@ class LocalSteps:
         ``now`` where none has begun."""
         return self._kept if self.taken or self._kept else now()
 
-    def replaced(self) -> None:
+    def replaced(self, states: dict[str, Any]) -> None:
         """A state of others was taken over, with what belongs to it."""
-        self._kept = {}
+        self._kept = copy.deepcopy(states) if self.taken else {}
 
     def boundary_is_over(self) -> None:
         """What the script does behind a round has been done: what is kept belongs to the parameters

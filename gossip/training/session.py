@@ -22,6 +22,7 @@ from torch.utils.data import IterableDataset
 
 from gossip import topologies
 from gossip.aggregators import outer, senders
+from gossip.config import RunConfig
 from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
@@ -658,6 +659,8 @@ class Session:
         hurry = lambda: self._termination.since is not None  # noqa: E731
         if self._loader is not None:
             self._loader.close()
+        if self._local is not None and not self._in_round:
+            self._local.boundary_is_over()
         self._undo_local_steps()
         try:
             if reason == "finished":
@@ -711,13 +714,14 @@ class Session:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
+        at = self.step
         if self._local is not None:
             if not self._local.is_last:
                 self._step_within_round(self._local, overflow)
                 return
             self._local.step(self._state_now, overflow)
             overflow = not self._local.put_difference()
-        at, samples = self.step, self._samples_taken()
+        samples = self._samples_taken()
         samples = 0 if overflow else samples
         if loss is None:
             loss = self._loss
@@ -1046,6 +1050,7 @@ class Session:
             return
         files = {name: found.read(name) for name in (MODEL_FILE, TRAINING_FILE)}
         trained = self._trained
+        _check_rounds(found, self._config)
         try:
             extra = load_checkpoint(files, trained.model, trained.optimizer)
         except StateMismatch as error:
@@ -1073,6 +1078,8 @@ class Session:
         of_peer = self._optimizer if self._local is not None else None
         into = Loaded(trained.model, trained.optimizer, of_peer)
         own = load_own(folder, self.id, found.step, into)
+        if self._local is not None:  # rates are those of the step, whatever was taken behind it
+            self._apply_settings()
         self._exchange.sender_memory = own.memory
         if encoder is not None:
             encoder.load(own.residual)
@@ -1122,6 +1129,7 @@ class Session:
             "peers": config.peers,
             "aggregator": config.aggregator,
             "local_steps": config.local_steps,
+            "outer": config.outer_step if config.has_local_steps else "",
             "torch": torch.__version__,
         }
 
@@ -1187,9 +1195,11 @@ class Session:
 
     def _extra_state(self) -> dict[str, Any]:
         """What goes with the parameters that all peers share."""
-        return (
-            self._state_now() if self._local is None else self._local.extra_state(self._state_now)
-        )
+        if self._local is None:
+            return self._state_now()
+        answers = self._collectives.answers.state()
+        state = self._local.extra_state(self._state_now)
+        return {**state, ANSWERS: answers} if answers else state
 
     def _state_now(self) -> dict[str, Any]:
         answers = self._collectives.answers.state()
@@ -1219,7 +1229,7 @@ class Session:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
         self._group_settings = settings
         if self._local is not None:
-            self._local.replaced()
+            self._local.replaced(states)
             self._apply_settings()
         if not self._in_round:
             self._load_states_due()
@@ -1314,18 +1324,31 @@ class Session:
             self._exchange.drop_after_fork()
 
 
+def _check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
+    """Raises ConfigError: Its rounds were on other steps than those of this run, or were followed
+    by another one."""
+    after = config.outer_step if config.has_local_steps else ""
+    for name, default, own in (
+        ("local_steps", 1, config.local_steps),
+        ("outer", "", after),
+    ):
+        saved = checkpoint.manifest.get(name, default)
+        if saved != own:
+            raise ConfigError(
+                f"{checkpoint.path} was saved with {name} = {saved or 'none'}, and this run has "
+                f"{own or 'none'}",
+                f"resume with --{name.replace('_', '-')} {saved}"
+                if saved
+                else f"resume without --{name}",
+            )
+
+
 def _plan_of(
     ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
 ) -> tuple[int, int | None]:
     """The round that comes after a checkpoint, and how many peers epochs are planned for, if they
-    are. Raises ConfigError: That is not in there, or its rounds were not on ``of_round`` steps."""
+    are. Raises ConfigError: That is not in there."""
     found = json.loads(ledger)
-    saved = checkpoint.manifest.get("local_steps", 1)
-    if saved != of_round:
-        raise ConfigError(
-            f"{checkpoint.path} was saved with local_steps = {saved}, and this run has {of_round}",
-            f"resume with --local-steps {saved}",
-        )
     round_id = found.get("round") if isinstance(found, dict) else None
     try:
         if type(round_id) is int and round_id * of_round >= checkpoint.step:

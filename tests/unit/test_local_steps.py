@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from gossip.run.checkpoints import Checkpoint
 from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
 from gossip.training.saving import CheckpointSaver, SavePlan
-from gossip.training.session import _plan_of
+from gossip.training.session import _check_rounds
 from gossip.training.state import StateMismatch, pack_state, unpack_state
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
@@ -303,11 +303,72 @@ def test_a_checkpoint_is_due_behind_the_first_round_that_has_come_so_far(tmp_pat
     assert [step for step in range(5, 50, 5) if saver.is_due(step)] == [10, 15, 25, 30, 35, 45]
 
 
-@pytest.mark.parametrize(("saved", "of_round"), [({}, 5), ({"local_steps": 10}, 5)])
+@pytest.mark.parametrize(
+    ("saved", "said", "hint"),
+    [
+        ({}, "local_steps = 1, and this run has 5", "resume with --local-steps 1"),
+        ({"local_steps": 10}, "local_steps = 10", "resume with --local-steps 10"),
+        (
+            {"local_steps": 5},
+            f"outer = none, and this run has {NESTEROV}",
+            "resume without --outer",
+        ),
+        ({"local_steps": 5, "outer": "mean"}, "outer = mean", "resume with --outer mean"),
+    ],
+)
 def test_a_checkpoint_of_other_rounds_is_not_resumed_from(
-    tmp_path: Path, saved: dict[str, int], of_round: int
+    tmp_path: Path, saved: dict[str, Any], said: str, hint: str
 ) -> None:
-    ledger = json.dumps({"round": 10}).encode()
-    with pytest.raises(ConfigError, match=r"saved with local_steps = .*this run has 5") as raised:
-        _plan_of(ledger, Checkpoint(50, tmp_path, saved), of_round)
-    assert raised.value.hint == f"resume with --local-steps {saved.get('local_steps', 1)}"
+    with pytest.raises(ConfigError, match=said) as raised:
+        _check_rounds(Checkpoint(50, tmp_path, saved), RunConfig(local_steps=5))
+    assert raised.value.hint == hint
+    _check_rounds(
+        Checkpoint(50, tmp_path, {"local_steps": 5, "outer": NESTEROV}), RunConfig(local_steps=5)
+    )
+
+
+# --- what comes between ---------------------------------------------------------------------------
+
+
+def test_a_step_that_is_interrupted_is_undone() -> None:
+    model, steps = local(3)
+    before = parameters_of(model)
+
+    def interrupted() -> None:
+        with torch.no_grad():
+            next(model.parameters()).add_(1.0)
+        raise KeyboardInterrupt
+
+    steps._inner_step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        steps.step(dict)
+    assert steps.rewind() == 1
+    assert torch.equal(parameters_of(model), before)
+
+
+def test_steps_that_are_undone_while_the_shared_parameters_are_there_stay_undone() -> None:
+    """As at Ctrl-C in a collective operation, in which a round was applied."""
+    model, steps = local(3)
+    backward(model, 0)
+    before = parameters_of(model)
+    steps.step(dict)
+    with steps.at_anchor():
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+        assert steps.rewind() == 1
+    assert torch.equal(parameters_of(model), before + 1.0)
+
+
+def test_every_local_step_is_a_place_of_its_own_for_collective_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        places: list[int] = []
+        answers = swarm.session._collectives.answers
+        monkeypatch.setattr(answers, "reached", places.append)
+        for seed in range(6):
+            step(model, optimizer, seed)
+        assert places == [1, 3, 5, 7, 9, 11]

@@ -13,7 +13,7 @@ UNPACKED_BYTES_MAX = 4 * 2**20
 
 
 def pack_json(document: Any) -> bytes:
-    """Equal documents give equal bytes: they are digested."""
+    """Equal documents give equal text, which is digested."""
     return squeeze(json.dumps(document, separators=(",", ":")).encode())
 
 

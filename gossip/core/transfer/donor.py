@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from gossip.core.events import Effect, Payload, Report, Send, SnapshotTaken, TakeSnapshot
 from gossip.core.frozen import record
-from gossip.core.ledger import pack_json, unpack_json
+from gossip.core.ledger import pack_json, stretch, unpack_json
 from gossip.core.messages import (
     CORE_BYTES_MAX,
     DIGEST_BYTES,
@@ -84,12 +84,13 @@ def attested_digest(
 
     Args:
         chain: H of the round before.
-        core: Roster, trust and data cursor, packed.
+        core: Roster, trust and data cursor, packed. What is digested is their text: another
+            implementation of the compression gives other bytes.
         state: Digest of the first part of the packed state, or its outline: parameters, and the
             optimizer's memory.
     """
     found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
-    for part in (lineage, round_id.to_bytes(8, "big"), chain, core, state):
+    for part in (lineage, round_id.to_bytes(8, "big"), chain, stretch(core), state):
         found.update(len(part).to_bytes(4, "big") + part)
     return found.digest()
 
