@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gossip.config import RunConfig
+from gossip.core import squeeze
 from gossip.core.events import Payload, SnapshotTaken
 from gossip.core.messages import (
     Commit,
@@ -36,6 +37,7 @@ from gossip.vectors import digests_of, payload_digest
 ATTACKER, OTHER = 1, 2
 TOLD = (0, 2, 3)
 LINEAGE = b"lineage!"
+CORE = squeeze(b"[[0, 1], [], []]")
 RESULT = np.linspace(-1.0, 2.0, 1 << 20, dtype=np.float32)  # 4 MiB
 TRUTH = Payload(RESULT, RESULT.nbytes, True, payload_digest(RESULT.data))
 PARTS = (40, 16, 8)
@@ -215,7 +217,7 @@ def test_a_lie_is_told_of_once_and_counted(tmp_path: Path) -> None:
 
 def offer() -> tuple[StateOffer, Payload]:
     digest, parts = digests_of(STATE, PARTS)
-    return StateOffer(LINEAGE, 5, 9, b"chain", digest, 64, b"core", "", PARTS), Payload(
+    return StateOffer(LINEAGE, 5, 9, b"chain", digest, 64, CORE, "", PARTS), Payload(
         STATE, 64, True, digest, parts
     )
 
@@ -227,7 +229,7 @@ def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_
     assert content is not None
     assert (content.data != STATE).nonzero()[0].tolist() == [PARTS[0] // 2]
     assert said.digest == content.digest == digests_of(content.data, PARTS)[0] != message.digest
-    copy = SimpleNamespace(taken=SnapshotTaken(9, payload, PARTS), chain=b"chain", core=b"core")
+    copy = SimpleNamespace(taken=SnapshotTaken(9, payload, PARTS), chain=b"chain", core=CORE)
     core = SimpleNamespace(recovery=SimpleNamespace(giving=SimpleNamespace(copies={9: copy})))
     sent = Sent()
     outbox_of("wrong_states:1", sent, core=core).send(
@@ -235,7 +237,7 @@ def test_a_forged_state_is_another_in_what_all_hold_alike_and_vouched_for_where_
     )
     vouched = sent.outbox[0][1]
     assert isinstance(vouched, StateAttestation)
-    assert vouched.digest == attested_digest(LINEAGE, 9, b"chain", b"core", content.parts[0])
+    assert vouched.digest == attested_digest(LINEAGE, 9, b"chain", CORE, content.parts[0])
 
 
 def test_a_state_is_broken_swapped_hollow_kept_or_of_a_round_that_nobody_has_come_to() -> None:
@@ -249,7 +251,7 @@ def test_a_state_is_broken_swapped_hollow_kept_or_of_a_round_that_nobody_has_com
     assert said.digest == content.digest != message.digest
     said, content = told("hollow_states:1", message, payload)[OTHER]
     assert isinstance(said, StateOffer)
-    assert (said.core, said.digest == message.digest, content) == (b"[]", True, payload)
+    assert (said.core, said.digest == message.digest, content) == (squeeze(b"[]"), True, payload)
     assert told("kept_states:1", message, payload) == {}
     said, content = told("far_states:1", message, payload)[OTHER]
     assert isinstance(said, StateOffer)
