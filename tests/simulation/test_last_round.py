@@ -3,7 +3,6 @@ server has lied in it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from gossip.core.events import (
     ResultSimilarity,
     StateConfirmed,
 )
+from gossip.core.ledger import pack_json
 from gossip.core.messages import (
     Commit,
     Contribution,
@@ -146,7 +146,7 @@ class AttackOnBranch:
             bytes(4),
             bytes(4),
         ]
-        state, core = packed_of(made, toy(self.swarm, to).piece_bytes), json.dumps(kept[1]).encode()
+        state, core = packed_of(made, toy(self.swarm, to).piece_bytes), pack_json(kept[1])
         first, settings = parts_of(state)
         if ask.what == "attestation":
             digest = attested_digest(b"lineage!", ROUNDS, kept[0], core, first)
