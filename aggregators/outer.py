@@ -21,10 +21,12 @@ Knowing the names costs no torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from gossip.errors import ConfigError, UnknownName
+from gossip.errors import UnknownName
+
+from .numbers import Range, read_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 NESTEROV, HEAVY_BALL, MEAN = "nesterov", "heavy_ball", "mean"
 NAMES = (HEAVY_BALL, MEAN, NESTEROV)
 LR, MOMENTUM = 0.7, 0.9  # of DiLoCo
-_ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+_ALLOWED: Mapping[str, Range] = {
     "lr": ("above 0 and finite", lambda value: 0 < value < math.inf),
     "momentum": ("at least 0 and below 1", lambda value: 0 <= value < 1),
 }
@@ -89,16 +91,5 @@ def load(spec: str) -> OuterStep:
         key, _, value = (part.strip() for part in item.partition("="))
         if key not in options:
             raise UnknownName(f"option of {name}", key, options)
-        options[key] = _number(name, key, value)
+        options[key] = read_number(f"outer step {name}", key, value, _ALLOWED[key])
     return OuterStep(name, options.get("lr", 1.0), options.get("momentum", 0.0))
-
-
-def _number(name: str, key: str, text: str) -> float:
-    words, fine = _ALLOWED[key]
-    try:
-        value = float(text)
-    except ValueError:
-        raise ConfigError(f"outer step {name}: {key}={text!r} is not a number") from None
-    if not fine(value):
-        raise ConfigError(f"outer step {name}: {key}={text} must be {words}")
-    return value

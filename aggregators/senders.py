@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gossip.errors import ConfigError, UnknownName
 
+from .numbers import Range, read_number
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -102,7 +104,7 @@ def _resized(update: Tensor, length: float, size: float) -> Tensor:
 
 _ORDINARY = 1e30  # neither this nor its inverse comes near the end of float32
 _ALIASES = {"normalize": "normalise"}
-_ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+_ALLOWED: Mapping[str, Range] = {
     "beta": ("at least 0 and below 1", lambda value: 0 <= value < 1),
     "radius": ("above 0 and finite", lambda value: 0 < value < math.inf),
     "length": ("above 0 and finite", lambda value: 0 < value < math.inf),
@@ -222,11 +224,4 @@ def _value(name: str, key: str, text: str) -> Any:
         if text not in forms:
             raise UnknownName(f"{key} of {name}", text, forms)
         return text
-    words, fine = _ALLOWED[key]
-    try:
-        value = float(text)
-    except ValueError:
-        raise ConfigError(f"sender {name}: {key}={text!r} is not a number") from None
-    if not fine(value):
-        raise ConfigError(f"sender {name}: {key}={text} must be {words}")
-    return value
+    return read_number(f"sender {name}", key, text, _ALLOWED[key])

@@ -82,6 +82,19 @@ def test_the_outer_step_is_that_of_diloco() -> None:
         assert torch.allclose(theta, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("spec", ["mean", NESTEROV, "heavy_ball:lr=0.5,momentum=0.8"])
+def test_a_move_is_a_step_of_the_optimizer(spec: str) -> None:
+    """For whoever has parameters in one vector."""
+    step, theta = outer.load(spec), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer, moved, memory = step.optimizer([theta]), torch.ones(3, dtype=torch.float64), None
+    for at in range(4):
+        theta.grad = torch.arange(3, dtype=torch.float64) - at
+        optimizer.step()
+        move, memory = step.move(theta.grad.clone(), memory)
+        moved -= move
+        assert torch.allclose(theta, moved, rtol=1e-12)
+
+
 # --- between two rounds ---------------------------------------------------------------------------
 
 
@@ -372,3 +385,10 @@ def test_every_local_step_is_a_place_of_its_own_for_collective_operations(
         for seed in range(6):
             step(model, optimizer, seed)
         assert places == [1, 3, 5, 7, 9, 11]
+
+
+def test_a_state_that_comes_between_local_steps_is_the_one_that_is_handed_on() -> None:
+    _, steps = local(3)
+    steps.step(lambda: {"from": "here"}, skipped=True)
+    steps.replaced({"from": "others"})
+    assert steps.extra_state(dict) == {"from": "others"}

@@ -1,0 +1,26 @@
+"""Numbers in the text that names a sender or an outer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from gossip.errors import ConfigError
+
+Range: TypeAlias = "tuple[str, Callable[[float], bool]]"
+"""In words, and whether a number is in it."""
+
+
+def read_number(owner: str, key: str, text: str, allowed: Range) -> float:
+    """The value of an option. ``owner``: whose it is, for the message.
+
+    Raises: ConfigError: It cannot be read or is out of range.
+    """
+    words, fine = allowed
+    try:
+        value = float(text)
+    except ValueError:
+        raise ConfigError(f"{owner}: {key}={text!r} is not a number") from None
+    if not fine(value):
+        raise ConfigError(f"{owner}: {key}={text} must be {words}")
+    return value
