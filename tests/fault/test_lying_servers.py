@@ -26,6 +26,10 @@ goes up and down by 0.02 without any fault."""
 LOST_MAX = {"two_results": 10}
 """A swarm that is split evenly again and again gives up a round now and then."""
 
+TOOK_THE_LIE = "another result of the last round", f"on another branch at round {ROUNDS}"
+"""What the victim of a lie in the last round finds: as it asks the others for theirs, or before, as
+they tell where they are."""
+
 
 def run(folder: Path, *options: str) -> dict[str, Any]:
     return demo(
@@ -118,7 +122,8 @@ def mended(folder: Path) -> bool:
         "what scripts have saved"
     )
     return any(
-        "another result of the last round" in row["reason"]
+        reason in row["reason"]
         for row in events
         if row.get("event") == "recovering"
+        for reason in TOOK_THE_LIE
     )
