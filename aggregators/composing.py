@@ -36,8 +36,8 @@ from .base import (
     within_reach,
 )
 from .columns import Columns
-from .gram import FloatArray, Gram, in_typical
-from .gram_rules import GIVEN, GramRule, statistics, typical, with_points
+from .gram import Decision, FloatArray, Gram, in_typical
+from .gram_rules import GIVEN, GramRule, combined, statistics, typical, with_points
 from .kernels import Rows, middle
 
 
@@ -271,12 +271,21 @@ class ComposedRule(Rule):
         if any(value is not None for value in fixed):
             self.scale, self.robust = False, self.robust and "bounded"
         # The points of all stages, in one Gram matrix.
-        gatherer = GramRule(self._call, self.name, plain_bound, True, parameters=parameters)
+        gatherer = GramRule(self._decision, self.name, plain_bound, True, parameters=parameters)
         gatherer.points, gatherer.optional = (
             tuple(point for point in points if point != "median"),
             frozenset(optional),
         )
         self._gatherer = gatherer
+
+    @property
+    def by_sums(self) -> GramRule | None:
+        """Its stages on one Gram matrix, when the last is a rule that decides by sums. Not on a
+        median: that of what the stages before made is known only after they were."""
+        final = self.final.by_sums
+        if final is None or "median" in final.points:
+            return None
+        return self._gatherer.by_sums
 
     def least(
         self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
@@ -321,12 +330,9 @@ class ComposedRule(Rule):
             given["gradient"] = given["gradient"]()
         # which finds updates that are not finite, too
         gram = self._gatherer.statistics(rows, None, None, **given)
-        matrix = np.eye(gram.n, len(gram.products))
-        seen = gram.with_equal_twins()
-        for part, stage in self.pre:
-            made = part.matrix(seen, **stage.chosen(options))
-            matrix = _product(made, matrix, seen.n)
-            seen = seen.mixed(made)
+        if self.by_sums is not None:
+            return self._by_sums(rows, gram, {**options, **given})
+        matrix = self._mixing(gram, options)
         if isinstance(self.final, GramRule):
             return self._by_weights(rows, gram, matrix, {**options, **given})
         if isinstance(self.final, CoordinateRule):
@@ -354,12 +360,11 @@ class ComposedRule(Rule):
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]
             gram = self._gatherer.finite(statistics(rows, points), rows)
             matrix = np.concatenate([matrix, np.zeros((n, 1))], axis=1)
-        chosen = {
-            key: value
-            for key, value in self.last.chosen(options).items()
-            if key not in GIVEN or key not in self.final.points
-        }
-        decision = self.final.decide(gram.mixed(matrix), **chosen)
+        decision = self._final_decision(gram, matrix, options)
+        if self.final.last_step is None:
+            own = self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
+            return _verdict_of(combined(rows, points, own.weights), own)
+        chosen = self.last.chosen(options)
         kept = self.final.finish(rows, points, decision.weights, matrix, chosen, survivors=True)
         shares = np.asarray(decision.shares)
         if kept.survived is not None:
@@ -367,16 +372,51 @@ class ComposedRule(Rule):
             shares[np.flatnonzero(decision.weights[: len(matrix)])] = (
                 kept.survived / kept.survived.sum()
             )
-        if self.final.last_step is not None:
-            return self._verdict(rows, kept.aggregate, matrix, shares, decision.state)
-        beside = decision.weights[len(matrix) :]
-        weights = decision.weights[: len(matrix)] @ matrix
-        weights[rows.n :] += beside
+        return self._verdict(rows, kept.aggregate, matrix, shares, decision.state)
+
+    def _by_sums(self, rows: Rows, gram: Gram, options: Mapping[str, Any]) -> Verdict:
+        """As where the updates are cut in shards: from one Gram matrix and a weighted sum."""
+        decision = self._decision(gram, **options)
+        weights = decision.weights
+        return _verdict_of(combined(rows, self._vectors(rows, options), weights), decision)
+
+    def _decision(self, gram: Gram, **options: Any) -> Decision:
+        """What all stages make of the updates behind a Gram matrix, told of these updates."""
+        matrix = self._mixing(gram, options)
+        decision = self._final_decision(gram, matrix, options)
+        return self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
+
+    def _mixing(self, gram: Gram, options: Mapping[str, Any]) -> FloatArray:
+        """``(k, n + points)``: what the rows that the last stage works on are made of."""
+        matrix = np.eye(gram.n, len(gram.products))
+        seen = gram.with_equal_twins()
+        for part, stage in self.pre:
+            made = part.matrix(seen, **stage.chosen(options))
+            matrix = _product(made, matrix, seen.n)
+            seen = seen.mixed(made)
+        return matrix
+
+    def _final_decision(
+        self, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]
+    ) -> Decision:
+        """That of the last stage, on the rows that ``matrix`` makes."""
+        assert isinstance(self.final, GramRule)
+        chosen = {
+            key: value
+            for key, value in self.last.chosen(options).items()
+            if key not in GIVEN or key not in self.final.points
+        }
+        return self.final.decide(gram.mixed(matrix), **chosen)
+
+    def _of_updates(self, gram: Gram, matrix: FloatArray, decision: Decision, f: int) -> Decision:
+        """A decision on the rows that ``matrix`` makes, as one on the updates they are made of."""
+        k = len(matrix)
+        weights = decision.weights[:k] @ matrix
+        weights[gram.n :] += decision.weights[k:]
         distances = gram.distances_to(weights)
-        told = in_typical(distances, gram.resolution, typical(distances, int(options.get("f", 0))))
-        return Verdict(
-            kept.aggregate, _shared(shares, matrix, rows.n), torch.from_numpy(told), decision.state
-        )
+        told = in_typical(distances, gram.resolution, typical(distances, f))
+        shares = _shared(np.asarray(decision.shares), matrix, gram.n).numpy()
+        return Decision(weights, told, shares, decision.state)
 
     def _by_columns(
         self,
@@ -402,6 +442,11 @@ class ComposedRule(Rule):
         ones = torch.ones(rows.n, dtype=torch.float64)
         told = standing_out(rows, aggregate) if self.discerning else ones
         return Verdict(aggregate, _shared(shares, matrix, rows.n), told, state)
+
+
+def _verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
+    shares, told = np.asarray(decision.shares), np.asarray(decision.outlyingness)
+    return Verdict(aggregate, torch.from_numpy(shares), torch.from_numpy(told), decision.state)
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:

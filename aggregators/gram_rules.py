@@ -66,16 +66,17 @@ class GramRule(Rule):
     ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
 
     @property
-    def adds_up(self) -> bool:
-        """Whether what the servers of shards have measured, added up, is all that it takes
+    def by_sums(self) -> GramRule | None:
+        """Itself, when what the servers of shards have measured, added up, is all that it takes
         (``ShardedRule``): it needs nothing of the trainer but the judge's gradient, of which each
         server takes its own columns, and makes nothing but a weighted sum of the columns."""
         beside = set(self.points) - self.optional
-        return (
+        adds_up = (
             self.last_step is None
             and beside <= {"origin", "previous", "median", "gradient"}
             and not self.needs & {"evaluate", "learning_rate"}
         )
+        return self if adds_up else None
 
     def statistics(
         self,
@@ -247,11 +248,15 @@ class GramRule(Rule):
         return rows, self.vectors_of(rows, given), named
 
     def vectors_of(
-        self, rows: Rows, given: Mapping[str, Any], matrix: FloatArray | None = None
+        self,
+        rows: Rows,
+        given: Mapping[str, Any],
+        matrix: FloatArray | None = None,
+        wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """The points of this rule by name, in its order."""
+        """The points of this rule by name, in its order. ``wanted``: no others; None: all."""
         vectors: dict[str, Tensor] = {}
-        for point in self.points:
+        for point in self.points if wanted is None else filter(wanted.__contains__, self.points):
             value = given.get(point)
             if callable(value):
                 value = value()

@@ -102,7 +102,7 @@ class BoundRule:
     @property
     def cross_shard(self) -> bool:
         """Whether it may be cut in shards if those decide together."""
-        return self.rule.adds_up
+        return self.rule.by_sums is not None
 
     @property
     def discerning(self) -> bool:

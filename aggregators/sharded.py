@@ -18,7 +18,7 @@ from gossip.errors import AggregationError, TooFewUpdates
 
 from .base import Updates, within_reach
 from .gram import Decision, FloatArray, Gram
-from .gram_rules import GramRule, precision_of
+from .gram_rules import precision_of
 from .kernels import Rows
 from .registry import BoundRule
 
@@ -29,7 +29,7 @@ Part = tuple[Sequence[int], FloatArray]
 
 
 class ShardedRule:
-    """The three steps of a rule that ``adds_up``.
+    """The three steps of a rule that decides ``by_sums``.
 
     The judge's gradient is put together of the servers' own: each measures its shard by what its
     trainer has found.
@@ -39,9 +39,9 @@ class ShardedRule:
     """
 
     def __init__(self, bound: BoundRule) -> None:
-        assert isinstance(bound.rule, GramRule)
-        assert bound.cross_shard, f"{bound.name} does not add up over shards"
-        self.bound, self.rule = bound, bound.rule
+        rule = bound.rule.by_sums
+        assert rule is not None, f"{bound.name} does not add up over shards"
+        self.bound, self.rule = bound, rule
         beside = [
             point for point in self.rule.points if point not in ("origin", "previous", "center")
         ]
@@ -99,7 +99,7 @@ class ShardedRule:
             options = self.bound.chosen({"f": f, "round_id": round_id, "gradient": whole})
             options.pop("gradient", None)
             tolerated = int(options.get("f", f))
-            need = self.rule.least(tolerated, options=options)
+            need = self.bound.rule.least(tolerated, options=options)
             if whole.n < need:
                 raise TooFewUpdates(self.rule.name, tolerated, need, whole.n)
             try:
@@ -129,34 +129,54 @@ class ShardedRule:
         Raises: AggregationError: They are not such weights.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
-        vectors = self._vectors(_chosen(rows, inside), previous, gradient)
         given = np.asarray(weights, dtype=np.float64)
         if given.shape != (rows.n + len(self.points),):
             raise AggregationError(
                 f"{self.rule.name}: {len(given)} weights for {rows.n} updates and {self.points}"
             )
         self._check(given, rows.n)
-        if len(vectors) < len(self.points):
-            if given[-1]:
-                raise AggregationError(
-                    f"{self.rule.name}: the last aggregate has a weight, and there is none here"
-                )
-            given = given[:-1]
-        return self.rule.finish(rows, vectors, given, None, {}).aggregate
+        beside = {
+            point: weight
+            for point, weight in zip(self.points, given[rows.n :], strict=True)
+            if weight
+        }
+        if "previous" in beside and previous is None:
+            raise AggregationError(
+                f"{self.rule.name}: the last aggregate has a weight, and there is none here"
+            )
+        # A point without a weight, as the median mostly is, would be made for nothing.
+        vectors = (
+            self._vectors(_chosen(rows, inside), previous, gradient, frozenset(beside))
+            if beside
+            else {}
+        )
+        used = np.concatenate([given[: rows.n], [beside[point] for point in vectors]])
+        return self.rule.finish(rows, vectors, used, None, {}).aggregate
 
     def _vectors(
-        self, rows: Rows, previous: Tensor | None, gradient: Tensor | None
+        self,
+        rows: Rows,
+        previous: Tensor | None,
+        gradient: Tensor | None,
+        wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
+        """``wanted``: no others; None: all that are there."""
         given = {"previous": previous, "gradient": gradient}
         found = self.rule.vectors_of(
-            rows, {point: vector for point, vector in given.items() if vector is not None}
+            rows,
+            {point: vector for point, vector in given.items() if vector is not None},
+            wanted=wanted,
         )
         if "origin" in self.points:
             found = {
                 "origin": torch.zeros(1, dtype=rows.dtype, device=rows.device).expand(rows.d),
                 **found,
             }
-        return {point: found[point] for point in self.points if point in found}
+        return {
+            point: found[point]
+            for point in self.points
+            if point in found and (wanted is None or point in wanted)
+        }
 
     def _unpacked(self, measured: FloatArray) -> tuple[Gram, bool]:
         """The Gram matrix, and whether it has the last aggregate. Raises AggregationError."""

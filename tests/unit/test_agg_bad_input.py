@@ -277,7 +277,9 @@ def test_shards_of_updates_that_are_so_large_decide_as_the_whole() -> None:
     assert weights[:2].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("spec", [name for name in names() if load(name).cross_shard])
+@pytest.mark.parametrize(
+    "spec", [name for name in (*names(), "nnm+krum") if load(name).cross_shard]
+)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e200, -1e200, 1e308])
 def test_what_a_lying_server_has_measured_ends_in_a_decision_or_in_an_error_of_ours(
     spec: str, value: float
