@@ -119,7 +119,7 @@ Encoding = Annotated[
     str | None,
     typer.Option(
         help="How updates travel: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
-        "randomk:0.1.",
+        "randomk:0.1, powersgd:4.",
         show_default=False,
     ),
 ]

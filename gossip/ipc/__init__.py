@@ -10,6 +10,7 @@ from .arena import map_bytes as map_bytes
 from .arena import map_rows as map_rows
 from .channel import METRICS_MAX as METRICS_MAX
 from .channel import PATH_MAX as PATH_MAX
+from .channel import SHAPES_BYTES_MAX as SHAPES_BYTES_MAX
 from .channel import Channel as Channel
 from .channel import ChannelClosed as ChannelClosed
 from .channel import clip as clip

@@ -23,6 +23,8 @@ TEXT_MAX = 256
 METRICS_MAX = 16 * 1024
 PATH_MAX = 4096
 REASON_MAX = 2048
+SHAPES_BYTES_MAX = 24 * 1024
+"""8 bytes a tensor: of 3,072."""
 DESCRIPTORS_MAX = 8
 SEND_PATIENCE_S = 5.0
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
@@ -44,6 +46,7 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
             (control.Contribute, "collective"): COLLECTED_BYTES_MAX,
             (control.LedgerReply, "ledger"): CORE_BYTES_MAX,
             (control.Prepare, "ledger"): CORE_BYTES_MAX,
+            (control.Prepare, "shapes"): SHAPES_BYTES_MAX,
         },
     ),
     trusting=True,

@@ -61,6 +61,7 @@ class Prepare:
     ledger: bytes = b""  # of the checkpoint
     collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
     marks: int = 0  # of the elements, those behind the parameters' numbers
+    shapes: bytes = b""  # ``pack_shapes`` of the parameters', where the encoding writes tensors
 
 
 @record

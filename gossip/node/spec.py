@@ -31,7 +31,7 @@ from gossip.transport import (
     PayloadLimit,
     Transport,
 )
-from gossip.vectors import Float32, WireFormat, load_encoding, shard_sizes
+from gossip.vectors import Float32, Shape, WireFormat, load_encoding, shard_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,18 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
     )
 
 
-def wire_of(config: RunConfig) -> Callable[[int, int], WireFormat]:
-    """How the run's updates are cut and written: ``(elements, marks) -> format``. The same in a
-    trainer and in every node."""
+def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
+    """How the run's updates are cut and written: ``(elements, marks, shapes) -> format``. The same
+    in a trainer and in every node, where the shapes matter."""
     rule = aggregators.load(config.aggregator)
     rolling = topologies.load(config.weighted_topology).rolling
     encoding = load_encoding(config.encoding)
     whole = rule.whole_vector or not rolling
     together = shards_decide_together(config, rule, rolling=rolling)
 
-    def found(elements: int, marks: int) -> WireFormat:
+    def found(elements: int, marks: int, shapes: tuple[Shape, ...]) -> WireFormat:
         sizes = shard_sizes(elements, config.peers, whole, cross_shard=together)
-        return WireFormat(encoding, config.seed, sizes, elements - marks, config.peers_max)
+        return WireFormat(encoding, config.seed, sizes, elements - marks, config.peers_max, shapes)
 
     return found
 

@@ -24,7 +24,15 @@ from gossip.ipc import Arena, Channel, allocate, landing_slots, map_bytes
 from gossip.ipc import messages as control
 from gossip.run import Journal
 from gossip.transport import ResultRoom
-from gossip.vectors import WireFormat, bytes_for, described, is_finite, sketch
+from gossip.vectors import (
+    Shape,
+    WireFormat,
+    bytes_for,
+    described,
+    is_finite,
+    sketch,
+    unpack_shapes,
+)
 
 from .result_slots import ResultSlots
 from .worker import Worker
@@ -62,7 +70,8 @@ class TrainerLink:
         judged: Takes the answers to ``Judge``.
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
         share: Lets peers of this host read the arena (``Transport.share``).
-        wire_of: Elements of the flat vector, and how many of them are marks -> its shards.
+        wire_of: Elements of the flat vector, how many of them are marks, and the shapes of its
+            tensors -> its shards.
         mixes: Parameters are exchanged, and not results.
         sketch_seed: The same on all peers.
     """
@@ -79,7 +88,7 @@ class TrainerLink:
         judged: Callable[[control.JudgeReply], None],
         in_flight: Callable[[object], bool],
         share: Callable[[int, NDArray[np.uint8], ResultRoom], None],
-        wire_of: Callable[[int, int], WireFormat],
+        wire_of: Callable[[int, int, tuple[Shape, ...]], WireFormat],
         mixes: bool,
         sketch_seed: int,
     ) -> None:
@@ -354,7 +363,7 @@ class TrainerLink:
     def _prepare(self, said: control.Prepare, fd: int) -> None:
         if self._arena is not None:
             self._arena.close()
-        self.wire = wire = self._wire_of(said.elements, said.marks)
+        self.wire = wire = self._wire_of(said.elements, said.marks, unpack_shapes(said.shapes))
         sizes = wire.sizes
         self._arena = Arena.attach(fd, said.elements, wire.arena_bytes)
         self._bounds = list(pairwise(accumulate(sizes, initial=0)))

@@ -23,8 +23,9 @@ from gossip.vectors import load_encoding
 from . import tolerance
 
 PLAIN = "float32"
-NOT_SPARSE = {
-    "bulyan": "ends with each coordinate alone, where nearly all updates are zero",
+OTHER_PARTS = "where each peer sends another part of its own"
+NOT_PARTS = {
+    "bulyan": f"ends with each coordinate alone, {OTHER_PARTS}",
     "krum": "passes on that of one peer, so that what the others hold back never comes",
 }
 """Rules of inner products that are refused all the same."""
@@ -130,13 +131,13 @@ def check_encoding(encoding: str, rule: registry.BoundRule, *, rolling: bool) ->
     """Raises: ConfigError: Behind this encoding the rule would not do what it is for. What is
     refused follows from what the rule looks at, and was measured (docs/encodings.md)."""
     written = load_encoding(encoding)
-    if not written.sparse:
+    if not (written.sparse or written.low_rank):
         return
     alike = written.same_places and rolling  # in gossip rounds, updates of several rounds meet
-    why = _not_alike(rule) if alike else _not_sparse(rule)
+    why = _not_alike(rule) if alike else _not_parts(rule)
     if why:
         raise ConfigError(
-            f"encoding {encoding}: it sends few numbers of an update, and {rule.name} {why}",
+            f"encoding {encoding}: it sends a small part of an update, and {rule.name} {why}",
             "take int8 or int4, or a rule such as geometric_median"
             + ("" if written.same_places or not rolling else ", or randomk"),
         )
@@ -147,12 +148,12 @@ def _not_alike(rule: registry.BoundRule) -> str:
     return "starts from the last result, which has other places" if "previous" in rule.needs else ""
 
 
-def _not_sparse(rule: registry.BoundRule) -> str:
-    """Why it cannot work on updates that are zero in most places, each in others; "": it can."""
+def _not_parts(rule: registry.BoundRule) -> str:
+    """Why it cannot work on parts of updates, of each peer another; "": it can."""
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
     if not last.whole_vector and last.discerning:
-        return "looks at each coordinate alone, where nearly all updates are zero"
-    return NOT_SPARSE.get(last.name, "")
+        return f"looks at each coordinate alone, {OTHER_PARTS}"
+    return NOT_PARTS.get(last.name, "")
 
 
 def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from gossip.errors import ConfigError, UnsupportedModel
+from gossip.ipc import SHAPES_BYTES_MAX
+from gossip.vectors import WireFormat
 
 _WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 _SPARSE = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -64,3 +66,13 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
                 "exchanged",
                 "make the embedding with sparse=False",
             )
+
+
+def check_shapes(wire: WireFormat) -> None:
+    """Raises UnsupportedModel: Its encoding writes tensors, of more than a node is told of."""
+    if len(wire.packed_shapes) > SHAPES_BYTES_MAX:
+        raise UnsupportedModel(
+            f"{len(wire.shapes)} parameters: this encoding takes models of at most "
+            f"{SHAPES_BYTES_MAX * len(wire.shapes) // len(wire.packed_shapes)}",
+            "take --encoding int4, which knows of no shapes",
+        )

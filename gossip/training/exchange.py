@@ -192,7 +192,8 @@ class Exchange:
             self.round_id,
             b"" if self._loaded is None else self._loaded[1],
             self.collectives,
-            self._trained.layout.elements - self._trained.layout.trained,
+            self._trained.layout.marks,
+            self._trained.wire.packed_shapes,
         )
         self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:

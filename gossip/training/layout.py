@@ -49,6 +49,8 @@ class Layout:
         parameters: In the order of ``model.named_parameters()``.
         trained: Elements of all parameters together: with them the flat vector begins.
         elements: Length of the flat vector.
+        marks: Of those, the ones behind the parameters' numbers.
+        shapes: Of the parameters.
         has_views: A part of a flat vector can be a parameter's gradient as it lies there.
         digest: 16 bytes over names, shapes and dtypes;
             peers whose digests differ cannot train together.
@@ -94,7 +96,9 @@ class Layout:
         self.parameters = tuple(parameter for _, parameter in named)
         self._sizes = [parameter.numel() for parameter in self.parameters]
         self.trained = sum(self._sizes)
-        self.elements = self.trained + len(named)
+        self.marks = len(named)
+        self.elements = self.trained + self.marks
+        self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
         self.device = self.parameters[0].device
         if self.trained == 0:
             raise UnsupportedModel("all trainable parameters are empty")

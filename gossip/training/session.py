@@ -32,7 +32,7 @@ from gossip.topologies import draw
 from gossip.vectors import WireFormat
 
 from .batches import BatchTracker, check_accumulate
-from .checks import check_model, plain_model
+from .checks import check_model, check_shapes, plain_model
 from .collectives import (
     Collectives,
     Means,
@@ -229,7 +229,8 @@ class Session:
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
-            wire = wire_of(self._config)(layout.elements, layout.elements - layout.trained)
+            wire = wire_of(self._config)(layout.elements, layout.marks, layout.shapes)
+            check_shapes(wire)
             self._trained = trained = self._trained_by(plain, together, inner_step, layout, wire)
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire)
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)

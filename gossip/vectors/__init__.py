@@ -9,6 +9,7 @@ from .digest import digests_of as digests_of
 from .digest import payload_digest as payload_digest
 from .encoding import Encoding as Encoding
 from .encoding import Float32 as Float32
+from .encoding import Shape as Shape
 from .encoding import are_finite as are_finite
 from .encoding import bytes_for as bytes_for
 from .encoding import encoding_names as encoding_names
@@ -20,5 +21,6 @@ from .likeness import Admit as Admit
 from .likeness import compared as compared
 from .likeness import similarity_of as similarity_of
 from .sharding import shard_sizes as shard_sizes
+from .sharding import unpack_shapes as unpack_shapes
 from .wire import PayloadKind as PayloadKind
 from .wire import WireFormat as WireFormat

@@ -5,8 +5,9 @@
     vector = encoding.decode(raw, len(vector), place)
 
 An encoding is a frozen dataclass: its fields are its options. Nobody but this package knows what
-its bytes mean. How many there are follows from the number of numbers alone, so a receiver takes
-its sizes from the layout that it knows, and never from a message. To know the names costs no torch.
+its bytes mean. How many there are follows from the number of numbers, or from the shapes of their
+tensors, so a receiver takes its sizes from the layout that it knows, and never from a message. To
+know the names costs no torch.
 
 A packed state is bytes already. It and the parameters of gossip rounds travel as they lie in
 memory (``to_bytes``).
@@ -18,7 +19,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,13 @@ BUILT_IN = {
     "int4": "blocks:Int4",
     "topk": "sparse:TopK",
     "randomk": "sparse:RandomK",
+    "powersgd": "low_rank:PowerSGD",
 }
 """Name -> module of this package, and the class in it."""
+
+
+Shape: TypeAlias = tuple[int, ...]
+"""The lengths of a tensor, at least one."""
 
 
 def bytes_for(elements: int) -> int:
@@ -78,11 +84,15 @@ class Encoding(ABC):
     Attributes:
         sparse: Only some numbers are sent; the others are decoded as zeros.
         same_places: Of a sparse one: those of the same places from every peer.
+        low_rank: Of each matrix a part is sent, another by each peer.
+        shaped: It writes tensors: ``for_shapes`` makes another encoding of it.
         feedback: What an update loses is added to the peer's next one.
     """
 
     sparse: ClassVar[bool] = False
     same_places: ClassVar[bool] = False
+    low_rank: ClassVar[bool] = False
+    shaped: ClassVar[bool] = False
     feedback: bool = False
 
     @abstractmethod
@@ -102,6 +112,10 @@ class Encoding(ABC):
             raw: Of ``nbytes(elements)`` bytes, which anybody may have sent.
         Raises: Malformed: There is a number that is not finite, or what no encoder writes.
         """
+
+    def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
+        """How the numbers of tensors of these shapes are written, one tensor behind the other."""
+        return self
 
     def for_results(self, peers: int) -> Encoding:
         """How the result of at most so many such updates is written."""

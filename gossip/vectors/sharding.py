@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from .encoding import bytes_for
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from math import prod
+
+import numpy as np
+
+from .encoding import Shape, bytes_for
 
 SHARD_BYTES = 2**20
 """From here on a vector has several servers, which work at the same time. A shard costs a server
@@ -44,3 +50,47 @@ def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
     size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ())
+
+
+def matrix_of(shape: Shape) -> tuple[int, int]:
+    """Rows and columns. What has one dimension is one row; of more than two, the first one has the
+    rows, as a kernel of a convolution has one for each channel that it makes."""
+    return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
+
+
+def pack_shapes(shapes: tuple[Shape, ...]) -> bytes:
+    """The shapes as matrices, for ``unpack_shapes``: 8 bytes a tensor."""
+    return np.array([matrix_of(shape) for shape in shapes], np.uint32).tobytes()
+
+
+def unpack_shapes(packed: bytes) -> tuple[Shape, ...]:
+    """What ``pack_shapes`` was given, each tensor as a matrix."""
+    numbers = np.frombuffer(packed, np.uint32).tolist()
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Shape, ...]:
+    """What the numbers from ``start`` to ``stop`` of the flat vector have of tensors of these
+    shapes. A tensor that is cut leaves its whole rows, which are a tensor of fewer rows, and what
+    is left of a row before and behind them."""
+    bounds = pairwise(accumulate(map(prod, shapes), initial=0))
+    found = []
+    for shape, (first, last) in zip(shapes, bounds, strict=True):
+        begin, end = max(start, first) - first, min(stop, last) - first
+        if begin < end:
+            found += list(_cut(shape, begin, end))
+    return tuple(found)
+
+
+def _cut(shape: Shape, start: int, stop: int) -> Iterator[Shape]:
+    """The parts of a tensor between these two numbers of it."""
+    row = prod(shape[1:])
+    whole_from, whole_to = -(-start // row), stop // row
+    if whole_from >= whole_to or len(shape) == 1:
+        yield (stop - start,)
+        return
+    if whole_from * row > start:
+        yield (whole_from * row - start,)
+    yield (whole_to - whole_from, *shape[1:])
+    if whole_to * row < stop:
+        yield (stop - whole_to * row,)

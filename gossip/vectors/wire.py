@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from gossip.errors import Malformed
 
-from .encoding import Encoding, Float32, Place, bytes_for, finite, from_bytes, to_bytes
+from .encoding import Encoding, Float32, Place, Shape, bytes_for, finite, from_bytes, to_bytes
+from .sharding import pack_shapes, shapes_within
 
 PayloadKind: TypeAlias = Literal["update", "result"]
 
@@ -32,6 +33,7 @@ class WireFormat:
         sizes: Elements of each shard, with marks.
         trained: Elements of the flat vector before the first mark.
         peers: Most updates in a result.
+        shapes: Of the tensors in those elements, in order; (): of one dimension.
     """
 
     encoding: Encoding
@@ -39,11 +41,17 @@ class WireFormat:
     sizes: tuple[int, ...]
     trained: int
     peers: int
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether payloads are vectors as they lie in memory."""
         return isinstance(self.encoding, Float32)
+
+    @property
+    def packed_shapes(self) -> bytes:
+        """What a node has to know of the shapes (``pack_shapes``); b"": nothing."""
+        return pack_shapes(self.shapes) if self.encoding.shaped else b""
 
     @property
     def arena_bytes(self) -> int:
@@ -53,12 +61,12 @@ class WireFormat:
     @cached_property
     def update_bytes(self) -> tuple[int, ...]:
         """Of each shard of an update."""
-        return tuple([self._nbytes(self.encoding, shard) for shard in range(len(self.sizes))])
+        return tuple([self._nbytes("update", shard) for shard in range(len(self.sizes))])
 
     @cached_property
     def result_bytes(self) -> tuple[int, ...]:
         """Of each shard of a result."""
-        return tuple([self._nbytes(self._of_results, shard) for shard in range(len(self.sizes))])
+        return tuple([self._nbytes("result", shard) for shard in range(len(self.sizes))])
 
     def encode(
         self, vector: NDArray[np.float32], kind: PayloadKind, round_id: int, shard: int
@@ -66,7 +74,7 @@ class WireFormat:
         """A shard to its bytes, which may be its memory."""
         if self.is_plain:
             return to_bytes(vector)
-        numbers, encoding = self._numbers[shard], self._encoding_of(kind)
+        numbers, encoding = self._numbers[shard], self._encodings[kind][shard]
         parts = [to_bytes(vector[numbers:])]
         if numbers:
             place = Place(self.seed, round_id, shard)
@@ -82,8 +90,8 @@ class WireFormat:
         """
         if not 0 <= shard < len(self.sizes):
             raise Malformed(f"there is no shard {shard}")
-        numbers, encoding = self._numbers[shard], self._encoding_of(kind)
-        if len(raw) != self._nbytes(encoding, shard):
+        numbers, encoding = self._numbers[shard], self._encodings[kind][shard]
+        if len(raw) != self._nbytes(kind, shard):
             raise Malformed(f"{len(raw)} bytes for {self.sizes[shard]} numbers")
         if numbers == self.sizes[shard]:
             return encoding.decode(raw, numbers, Place(self.seed, round_id, shard))
@@ -96,11 +104,20 @@ class WireFormat:
         return vector
 
     @cached_property
-    def _of_results(self) -> Encoding:
-        return self.encoding.for_results(self.peers)
-
-    def _encoding_of(self, kind: PayloadKind) -> Encoding:
-        return self.encoding if kind == "update" else self._of_results
+    def _encodings(self) -> dict[PayloadKind, tuple[Encoding, ...]]:
+        """Of each shard. What writes tensors is told of those that the shard has parts of."""
+        updates: tuple[Encoding, ...] = (self.encoding,) * len(self.sizes)
+        if self.encoding.shaped:
+            starts = accumulate(self.sizes, initial=0)
+            shapes = self.shapes or ((self.trained,),)
+            updates = tuple(
+                [
+                    self.encoding.for_shapes(shapes_within(shapes, start, start + numbers))
+                    for start, numbers in zip(starts, self._numbers, strict=False)
+                ]
+            )
+        results = (self.encoding.for_results(self.peers),) * len(self.sizes)
+        return {"update": updates, "result": results}
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
@@ -113,7 +130,7 @@ class WireFormat:
             ]
         )
 
-    def _nbytes(self, encoding: Encoding, shard: int) -> int:
+    def _nbytes(self, kind: PayloadKind, shard: int) -> int:
         numbers = self._numbers[shard]
         marks = bytes_for(self.sizes[shard] - numbers)
-        return (encoding.nbytes(numbers) if numbers else 0) + marks
+        return (self._encodings[kind][shard].nbytes(numbers) if numbers else 0) + marks

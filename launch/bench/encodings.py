@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from math import prod
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
     from .data_sets import TrainingData
 
 ENCODINGS = ["float32", "bf16", "fp16", "int8", "int4", "topk:0.1", "topk", "randomk"]
-LARGE = 10**6
-"""Numbers of an update that is timed."""
+ENCODINGS += ["powersgd", "powersgd:1"]
+LARGE = (1000, 1000)
+"""The matrix that is timed."""
 REPETITIONS = 15
 BEGIN, END = "<!-- measured by gossip bench encodings -->", "<!-- end of what was measured -->"
 CLEAN, ATTACKS = "none", ["sign_flip", "sign_flip*10"]
@@ -140,15 +142,17 @@ def encodings(
 
 
 def cost_of(encoding: str, peers: int) -> dict[str, Any]:
-    """Of an update of a million numbers: bytes a number, and milliseconds on one thread."""
+    """Of an update of a million numbers, which are one matrix: bytes a number, and milliseconds on
+    one thread."""
     import numpy as np
     import torch
 
     from gossip.vectors import WireFormat, load_encoding
 
     torch.set_num_threads(1)
-    wire = WireFormat(load_encoding(encoding), 0, (LARGE,), LARGE, peers)
-    vector = np.random.default_rng(0).standard_normal(LARGE).astype(np.float32)
+    numbers = prod(LARGE)
+    wire = WireFormat(load_encoding(encoding), 0, (numbers,), numbers, peers, (LARGE,))
+    vector = np.random.default_rng(0).standard_normal(numbers).astype(np.float32)
     encode_s, decode_s = [], []
     for turn in range(REPETITIONS + 1):
         began = time.perf_counter()
@@ -160,8 +164,8 @@ def cost_of(encoding: str, peers: int) -> dict[str, Any]:
             decode_s.append(time.perf_counter() - between)
     return {
         "encoding": encoding,
-        "update_bytes": wire.update_bytes[0] / LARGE,
-        "result_bytes": wire.result_bytes[0] / LARGE,
+        "update_bytes": wire.update_bytes[0] / numbers,
+        "result_bytes": wire.result_bytes[0] / numbers,
         "encode_ms": 1e3 * statistics.median(encode_s),
         "decode_ms": 1e3 * statistics.median(decode_s),
         "feedback": wire.encoding.feedback,
@@ -281,7 +285,8 @@ def encoded_run(encoding: str) -> Any:
         def __init__(self, trial: Trial, rule: BoundRule, data: TrainingData) -> None:
             super().__init__(trial, rule, data)
             d = len(self.model.parameters)
-            self.wire = WireFormat(load_encoding(encoding), trial.seed, (d,), d, trial.n)
+            how = load_encoding(encoding)
+            self.wire = WireFormat(how, trial.seed, (d,), d, trial.n, self.model.shapes)
             self.encoders = [UpdateEncoder(self.wire) for _ in range(trial.n)]
             self.memory = np.empty(self.wire.update_bytes[0], np.uint8)
 

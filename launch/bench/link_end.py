@@ -8,6 +8,7 @@ and the two talk about the turns in lines of JSON over its standard input and ou
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
@@ -114,7 +115,11 @@ class Ways:
 
 
 def wire_of(encoding: str, numbers: int) -> WireFormat:
-    return WireFormat(load_encoding(encoding), 0, (numbers,), numbers, 2)
+    """As one matrix with about as many rows as columns, and what is left."""
+    columns = math.isqrt(numbers)
+    rows, rest = divmod(numbers, columns)
+    shapes = ((rows, columns), *([(rest,)] if rest else []))
+    return WireFormat(load_encoding(encoding), 0, (numbers,), numbers, 2, shapes)
 
 
 def join_gloo(address: str, rank: int) -> None:

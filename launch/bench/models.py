@@ -34,9 +34,11 @@ class Model(Protocol):
 
     Attributes:
         parameters: The flat ``(d,)`` vector.
+        shapes: Of the tensors that it is made of, in order.
     """
 
     parameters: Tensor
+    shapes: tuple[tuple[int, ...], ...]
 
     def logits(self, images: Tensor) -> Tensor:
         """``(samples, classes)`` for images ``(samples, features)``."""
@@ -83,7 +85,12 @@ class TwoLayerNetwork:
     times as fast as one after the other by autograd."""
 
     def __init__(self, features: int, hidden: int, classes: int, seed: int) -> None:
-        self.shapes = ((hidden, features), (hidden,), (classes, hidden), (classes,))
+        self.shapes: tuple[tuple[int, ...], ...] = (
+            (hidden, features),
+            (hidden,),
+            (classes, hidden),
+            (classes,),
+        )
         self.parameters = _drawn(self.shapes, seed)
 
     def logits(self, images: Tensor, parameters: Tensor | None = None) -> Tensor:

@@ -39,6 +39,7 @@ def swarm(tmp_path: Path) -> Iterator[Callable[..., ProcessSwarm]]:
     [
         ("int4", "trimmed_mean", WIDE),
         ("topk:0.1", "krum", TRAINER),
+        ("powersgd:1", "geometric_median", WIDE),
         *effort([], [("randomk:0.2", "mean", WIDE)]),
     ],
 )

@@ -32,7 +32,7 @@ def test_an_encoding_is_found_by_its_name_and_options() -> None:
     assert load_encoding(" int4:block=32,feedback=off ") == Int4(32, feedback=False)
     assert load_encoding("randomk") == RandomK(0.1)
     assert [load_encoding(name).feedback for name in encoding_names()] == [
-        name in ("int4", "randomk", "topk") for name in encoding_names()
+        name in ("int4", "powersgd", "randomk", "topk") for name in encoding_names()
     ]
 
 
@@ -44,6 +44,8 @@ def test_an_encoding_is_found_by_its_name_and_options() -> None:
         ("topk:0", "must be a number from 1e-06 to 0.5"),
         ("topk:0.6", "must be a number from 1e-06 to 0.5"),
         ("topk:nan", "must be a number"),
+        ("powersgd:0", "must be a whole number from 1 to 256"),
+        ("powersgd:steps=17", "must be a whole number from 1 to 16"),
         ("int8:many", "must be a whole number from 8 to 65536"),
         ("int8:12", "blocks of 12 numbers"),
         ("topk:0.1,ratio=0.2", "given twice"),
@@ -71,6 +73,7 @@ def test_a_wrong_encoding_is_refused_with_the_settings(spec: str, said: str) -> 
         ("topk", 80_000, 320_000),
         ("topk:0.2", 1_600_000, 4_000_000),
         ("randomk", 400_000, 400_000),
+        ("powersgd", 4_000_000, 1_000_192 + 7814),  # of no shapes
     ],
 )
 def test_sizes_follow_from_the_number_of_numbers(spec: str, update: int, result: int) -> None:
@@ -210,6 +213,10 @@ def test_places_that_do_not_ascend_or_lie_beyond_are_refused(where: tuple[int, .
         ("topk", "bulyan", True, "each coordinate alone"),
         ("topk", "krum", True, "that of one peer"),
         ("topk", "nnm+krum", True, "that of one peer"),
+        ("powersgd", "median", True, "each coordinate alone"),
+        ("powersgd", "nnm+trimmed_mean", False, "each coordinate alone"),
+        ("powersgd", "bulyan", True, "each coordinate alone"),
+        ("powersgd", "krum", True, "that of one peer"),
         ("randomk", "median", False, "each coordinate alone"),
         ("randomk", "centered_clipping", True, "the last result"),
         ("topk", "suspicion", True, ""),
@@ -220,9 +227,14 @@ def test_places_that_do_not_ascend_or_lie_beyond_are_refused(where: tuple[int, .
         ("randomk", "median", True, ""),
         ("randomk", "suspicion", True, ""),
         ("int4", "median", True, ""),
+        ("powersgd", "mean", True, ""),
+        ("powersgd", "geometric_median", True, ""),
+        ("powersgd", "multi_krum", True, ""),
+        ("powersgd", "centered_clipping", True, ""),
+        ("powersgd", "suspicion", False, ""),
     ],
 )
-def test_sparse_updates_are_refused_to_rules_that_look_at_what_would_be_zero(
+def test_parts_of_updates_are_refused_to_rules_that_look_at_what_others_lack(
     encoding: str, rule: str, rolling: bool, said: str
 ) -> None:
     topology = "rolling" if rolling else "random-k"

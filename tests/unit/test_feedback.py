@@ -23,7 +23,7 @@ class Peer:
     """A peer that offers updates of so many shards, and adds up what the others have of it."""
 
     def __init__(self, spec: str, shards: Sequence[int] = (D,)) -> None:
-        self.wire = WireFormat(load_encoding(spec), 1, tuple(shards), D, 4)
+        self.wire = WireFormat(load_encoding(spec), 1, tuple(shards), D, 4, ((8, 11), (8,)))
         self.encoder = UpdateEncoder(self.wire)
         self.memory = np.zeros(sum(self.wire.update_bytes), np.uint8)
         self.applied = np.zeros(D)
@@ -53,7 +53,14 @@ class Peer:
         return np.zeros(D) if residual is None else residual.astype(np.float64)
 
 
-SPECS = ("int4", "topk:0.05", "randomk:0.1", "int8:feedback=on", "bf16:feedback=on")
+SPECS = (
+    "int4",
+    "topk:0.05",
+    "randomk:0.1",
+    "int8:feedback=on",
+    "bf16:feedback=on",
+    "powersgd:1",
+)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -81,8 +88,9 @@ def test_of_an_update_that_was_not_taken_nothing_is_lost_and_nothing_counts_twic
     assert np.allclose(peer.applied + peer.owed, gradients, atol=1e-3)
 
 
-def test_each_shard_is_taken_or_not_by_itself() -> None:
-    peer, gradients = Peer("topk:0.05", (32, 48, 16)), np.zeros(D)
+@pytest.mark.parametrize("spec", ["topk:0.05", "powersgd:1"])
+def test_each_shard_is_taken_or_not_by_itself(spec: str) -> None:
+    peer, gradients = Peer(spec, (32, 48, 16)), np.zeros(D)
     starts = np.array([0, 32, 80, 96])
     for number in range(40):
         taken = [number % 2 == 0, number % 3 != 0, True]

@@ -1,0 +1,188 @@
+"""Matrices as the product of two thin ones, the rest of the numbers as they are.
+
+    for each tensor of the shard, in order:
+        P^T, (rank, rows), then Q, (rank, columns), where that is less than the matrix
+        else its numbers
+
+A gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
+arXiv:1905.13727) makes use of that with two all-reduces a round: of P, whose mean all peers make
+orthonormal, and then of Q. Then all peers have the same P, which is a mean that a single liar sets
+as it likes, and no rule has seen an update by then. So here each peer factors its own update, a
+decoder multiplies, and the rule sees whole updates. That takes one message, as other encodings do.
+
+Without messages in between an iteration costs only arithmetic. So a peer makes several, from a
+start drawn anew each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061), and keeps no factor of
+its last update to start from: the bytes follow from the update alone, also in a run that resumes.
+
+To decode is ``rank`` products and sums a number. Each is one operation of IEEE 754 by itself, in a
+fixed order, so it is the same on every machine. A matrix product of a library is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from math import prod
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import Malformed
+
+from .blocks import Int8
+from .encoding import Encoding, Place, Shape, bytes_for, finite, to_bytes, within
+from .finite import is_finite
+from .memory import tensor_of
+from .sharding import matrix_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Vector: TypeAlias = NDArray[np.float32]
+
+PIECE_NUMBERS = 2**14
+"""So many numbers of a matrix are worked on at a time: they stay in the cache."""
+LARGEST_NUMBER = 2.0**96
+"""What lies beyond becomes that. Then no factor and no sum of a decoder is infinite, in matrices of
+up to 2**40 numbers."""
+SMALLEST_FACTOR, LARGEST_FACTOR_P, LARGEST_FACTOR_Q = 2.0**-63, 2.0, 2.0**117
+"""Other factors are zero. So each product is zero or a normal number, which a processor multiplies
+at full speed, and the sum of the 256 of the highest rank is finite."""
+
+
+@dataclass(frozen=True)
+class PowerSGD(Encoding):
+    """Matrices as a product of ``rank`` columns and rows: ``4 * rank * (rows + columns)`` bytes.
+
+    A result of such updates is written as ``int8``: its rank is that of all of them together, and
+    its server keeps nothing for a next one, which another will serve.
+
+    Attributes:
+        steps: Times that the columns are multiplied with the matrix. More come closer to the best
+            of that rank.
+    """
+
+    low_rank: ClassVar[bool] = True
+    shaped: ClassVar[bool] = True
+    rank: int = within(4, 1, 256)
+    steps: int = within(2, 1, 16)
+    feedback: bool = True
+
+    def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
+        return Factored(self.rank, self.steps, shapes)
+
+    def for_results(self, peers: int) -> Encoding:
+        return Int8()
+
+    def nbytes(self, elements: int) -> int:
+        """Of a vector of which no shapes are known: it is sent as it is."""
+        return bytes_for(elements)
+
+    def encode(self, vector: Vector, place: Place) -> NDArray[np.uint8]:
+        return self.for_shapes(((len(vector),),)).encode(vector, place)
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> Vector:
+        return self.for_shapes(((elements,),)).decode(raw, elements, place)
+
+
+@dataclass(frozen=True)
+class Factored(Encoding):
+    """The numbers of tensors of these shapes, one behind the other, each as its ``matrix_of``. One
+    row is never worth factors."""
+
+    rank: int
+    steps: int
+    shapes: tuple[Shape, ...]
+
+    def nbytes(self, elements: int) -> int:
+        assert elements == sum(map(prod, self.shapes))
+        return bytes_for(sum(self._written(shape) for shape in self.shapes))
+
+    def encode(self, vector: Vector, place: Place) -> NDArray[np.uint8]:
+        numbers = np.empty(self.nbytes(len(vector)) // 4, np.float32)
+        if not is_finite(vector):
+            numbers[:] = np.nan
+            return to_bytes(numbers)
+        for index, (shape, part, written) in enumerate(self._parts(vector, numbers)):
+            if len(part) == len(written):
+                written[:] = part
+                continue
+            rows, columns = matrix_of(shape)
+            matrix = tensor_of(np.clip(part, -LARGEST_NUMBER, LARGEST_NUMBER)).view(rows, columns)
+            start = _drawn(place, index, self.rank, columns)
+            p, q = _factors(matrix, tensor_of(start), self.steps)
+            written[: self.rank * rows] = p.T.contiguous().view(-1).numpy()
+            written[self.rank * rows :] = q.view(-1).numpy()
+            written[np.abs(written) < SMALLEST_FACTOR] = 0.0
+        return to_bytes(numbers)
+
+    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> Vector:
+        numbers = finite(raw.view(np.float32))
+        vector = np.empty(elements, np.float32)
+        for shape, part, written in self._parts(vector, numbers):
+            if len(part) == len(written):
+                part[:] = written
+                continue
+            rows, columns = matrix_of(shape)
+            p = _checked(written[: self.rank * rows], LARGEST_FACTOR_P).reshape(self.rank, rows)
+            q = _checked(written[self.rank * rows :], LARGEST_FACTOR_Q).reshape(self.rank, columns)
+            _multiply(p, q, part.reshape(rows, columns))
+        return vector
+
+    def _written(self, shape: Shape) -> int:
+        """How many numbers are sent of such a tensor."""
+        rows, columns = matrix_of(shape)
+        return min(self.rank * (rows + columns), rows * columns)
+
+    def _parts(self, vector: Vector, numbers: Vector) -> Iterator[tuple[Shape, Vector, Vector]]:
+        """Of each tensor the shape, its numbers, and what is sent of them."""
+        taken = pairwise(accumulate(map(prod, self.shapes), initial=0))
+        sent = pairwise(accumulate(map(self._written, self.shapes), initial=0))
+        for shape, (start, stop), (first, last) in zip(self.shapes, taken, sent, strict=True):
+            yield shape, vector[start:stop], numbers[first:last]
+
+
+def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
+    """``(columns, rank)``, from -1 to 1. Philox's raw stream is the same in every version."""
+    name = f"powersgd/{place.seed}/{place.round_id}/{place.shard}/{tensor}"
+    key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
+    drawn = np.random.Philox(key=key).random_raw(columns * rank)
+    return (drawn.astype(np.float64) / 2**63 - 1).astype(np.float32).reshape(columns, rank)
+
+
+def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Orthonormal columns ``(rows, rank)``, and ``(rank, columns)`` such that their product is the
+    part of the matrix that lies in those columns' space: it is never longer than the matrix."""
+    import torch
+
+    scale = float(matrix.abs().amax()) or 1.0  # its square may be no number of this type
+    matrix, q = matrix / scale, start.T
+    for _ in range(steps):
+        p = torch.linalg.qr(matrix @ q.T).Q
+        q = p.T @ matrix
+    return p, q * scale
+
+
+def _checked(factors: Vector, largest: float) -> Vector:
+    """The same factors. Raises: Malformed: One is of a size that no encoder writes."""
+    sizes = np.abs(factors)
+    if not bool(((sizes == 0) | ((sizes >= SMALLEST_FACTOR) & (sizes <= largest))).all()):
+        raise Malformed("a factor is not one that an encoder writes")
+    return factors
+
+
+def _multiply(p: Vector, q: Vector, out: Vector) -> None:
+    """The sum over the rank of ``p[i, row] * q[i, column]``, in this order."""
+    rows, columns = out.shape
+    step = max(1, PIECE_NUMBERS // columns)
+    product = np.empty((min(step, rows), columns), np.float32)
+    for start in range(0, rows, step):
+        piece = out[start : start + step]
+        np.multiply(p[0, start : start + step, None], q[0], out=piece)
+        for factor in range(1, len(p)):
+            once = product[: len(piece)]
+            np.multiply(p[factor, start : start + step, None], q[factor], out=once)
+            piece += once
