@@ -43,7 +43,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate folders lint format types pyright membership screenshots bench robustness package clean mutants
+.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,10 +104,13 @@ test-adapters: $(INSTALLED)  ## tests of gossip.integrations with the real libra
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lightning,transformers,accelerate]'
 	$(BIN)/python -m pytest -q -m adapters $(PYTEST_ARGS) tests/fault
 
-campaign: lint types test-long simulate folders mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
+campaign: lint types test-long simulate frames folders mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)
 
 mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them, up to 2,000 schedules each (hours)
 	$(BIN)/python tests/mutants/hunt.py --jobs $(JOBS) $(ARGS)
+
+frames: $(INSTALLED)  ## 2,000,000 hostile frames for all that reads bytes of others (ten minutes); ARGS='--count 20000' for fewer
+	$(BIN)/python tests/frames/hostile.py $(ARGS)
 
 folders: $(INSTALLED)  ## 200,000 tampered run folders, read by ls, logs and stop (half an hour); ARGS='--count 3000' for fewer
 	$(BIN)/python tests/folders/mutate.py $(ARGS)

@@ -38,8 +38,10 @@ def test_a_document_comes_back() -> None:
         squeeze(b"[1, 2"),
         squeeze(b"[" * 100_000),
         zlib.compress(bytes(packing.UNPACKED_BYTES_MAX + 1)),
+        squeeze(b"[" + b"[]," * packing.LISTS_MAX + b"0]"),
+        squeeze(b"[" + b"0," * packing.VALUES_MAX + b"0,0]"),
     ],
-    ids=["nothing", "plain", "cut", "more", "not JSON", "nested", "too much"],
+    ids=["nothing", "plain", "cut", "more", "not JSON", "nested", "too much", "lists", "values"],
 )
 def test_whatever_else_a_peer_sends_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
@@ -64,6 +66,10 @@ def test_what_is_known_of_a_thousand_peers_fits_a_message() -> None:
     beside = [[peer, 32 * peer, 32 * peer + 32] for peer in range(n)]
     packed = pack_json([list(range(n)), table.pack(), beside])
     assert 40_000 < len(packed) <= CORE_BYTES_MAX
+    text = stretch(packed)
+    assert len(text) < packing.UNPACKED_BYTES_MAX // 1.9
+    assert text.count(b"[") < packing.LISTS_MAX // 3.9
+    assert text.count(b",") * CORE_BYTES_MAX / len(packed) < packing.VALUES_MAX, "all that fits"
     other = TrustTable(TrustSettings(), 0, [1])
     other.unpack(unpack_json(packed)[1])
     assert other.pack() == table.pack()
