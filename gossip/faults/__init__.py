@@ -57,9 +57,11 @@ from .world import Partition as Partition
 from .world import ProcessFault as ProcessFault
 from .world import Reorder as Reorder
 from .world import Reset as Reset
+from .world import Rewritten as Rewritten
 from .world import Ring as Ring
 from .world import ServerFault as ServerFault
 from .world import SlowNode as SlowNode
 from .world import Spike as Spike
 from .world import Trickle as Trickle
+from .world import Unreadable as Unreadable
 from .world import Weather as Weather

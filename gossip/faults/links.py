@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from .world import Break, Partition, Ring, Trickle, Weather
+from .world import Break, Partition, Ring, Trickle, Unreadable, Weather
 
 Link: TypeAlias = tuple[int, int]
 """From one peer to another: each direction is a link of its own."""
@@ -45,11 +45,11 @@ def _beyond(fault: Ring) -> Iterator[Link]:
 
 
 def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
-    """The links that a fault of the weather is about: those at one of its peers, or all; of a
-    trickle, those from one."""
+    """The links that a fault of the weather is about: those at one of its peers, or all; of what
+    befalls payloads that they send, those from one."""
     everybody = tuple(peers)
     links = [(a, b) for a in everybody for b in everybody if a != b]
-    if isinstance(fault, Trickle):
+    if isinstance(fault, Trickle | Unreadable):
         return [link for link in links if link[0] in fault.peers]
     return [
         link

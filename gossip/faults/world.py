@@ -187,6 +187,29 @@ class Trickle(Fault):
     for_s: float = of(Seconds())
 
 
+@declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
+@dataclass(frozen=True, slots=True)
+class Unreadable(Fault):
+    """What the peers lend of their memory is gone, or too short. So none of their payloads arrives;
+    all else that they say gets through."""
+
+    peers: tuple[int, ...] = of(Peers())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+
+
+@declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
+@dataclass(frozen=True, slots=True)
+class Rewritten(Fault):
+    """The peers write other numbers over their updates once these have been looked at. A server
+    whose rule only adds up reads them where they lie, so it adds up what is there by then; one that
+    is not finite any more counts for nothing."""
+
+    peers: tuple[int, ...] = of(Peers())
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+
+
 @declared("{peer}*{rate}@{at_s}+{for_s}", "5*0.95@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Drift(Fault):
@@ -369,7 +392,9 @@ for _lie in REAL_ATTACKS:
     add(Kind(_lie, NodeAttack, "{peers}", "5,6", True, {"lie": _lie}))
 
 Break: TypeAlias = Partition | Ring | Flap
-Weather: TypeAlias = Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
+Weather: TypeAlias = (
+    Loss | Duplicate | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle | Unreadable
+)
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
 """What the nodes of a real run carry out too: each drops, or holds up,
@@ -379,4 +404,6 @@ ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = (
     CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
 )
-WorldFault: TypeAlias = NetworkFault | ProcessFault | ServerFault | NodeAttack | StartFault
+WorldFault: TypeAlias = (
+    NetworkFault | ProcessFault | ServerFault | NodeAttack | StartFault | Rewritten
+)

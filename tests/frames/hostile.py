@@ -43,6 +43,7 @@ from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
     AHEAD_MARK,
     BEHIND_MARK,
+    CHUNK_BYTES,
     FIRST,
     FIRST_MARK,
     LENT,
@@ -377,7 +378,7 @@ def records(random: Random) -> Reading:
         rest, heard = memoryview(came), []
         while rest:
             room = stream.room()
-            assert 0 < len(room) <= 2**17
+            assert 0 < len(room) <= CHUNK_BYTES + OVERHEAD  # of a chunk that nobody wants
             part = rest[: len(room)]
             room[: len(part)] = part
             rest = rest[len(part) :]

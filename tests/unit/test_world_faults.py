@@ -113,6 +113,8 @@ EXAMPLES = tuple(
         "reset": "share = 0.1\nat_s = 1\nfor_s = 1",
         "reorder": "share = 0.1\nheld_s = 0.1\nat_s = 1\nfor_s = 1",
         "spike": "share = 0.1\nspike_s = 0.1\nat_s = 1\nfor_s = 1",
+        "unreadable": "peers = [0]\nat_s = 1\nfor_s = 1",
+        "rewritten": "peers = [0]\nat_s = 1\nfor_s = 1",
         "ring": "peers = [0, 1, 2, 3]\nat_s = 1\nfor_s = 1",
         "drift": "peer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1",
         "late_timers": "peer = 1\nlate_s = 0.1\nat_s = 1\nfor_s = 1",

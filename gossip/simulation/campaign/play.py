@@ -49,9 +49,11 @@ from gossip.faults import (
     Reorder,
     Reset,
     Restart,
+    Rewritten,
     Ring,
     Spike,
     Trickle,
+    Unreadable,
 )
 from gossip.inject import FAR_ROUNDS
 from gossip.simulation.checkers import (
@@ -102,7 +104,18 @@ AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
 """Checkers that hold through a lie in the last round, too."""
 
 FORKING = (
-    Partition | Flap | Ring | Loss | Corrupt | Reset | Reorder | Spike | Delay | Narrow | Trickle
+    Partition
+    | Flap
+    | Ring
+    | Loss
+    | Corrupt
+    | Reset
+    | Reorder
+    | Spike
+    | Delay
+    | Narrow
+    | Trickle
+    | Unreadable
 )
 """Faults by which a commit may reach some and not others."""
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
@@ -326,8 +339,9 @@ def _left(swarm: Swarm[Peer]) -> float:
 
 
 def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
-    """Whose payloads trickle, where nothing else is wrong, and most others' do not."""
-    trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle)]
+    """Whose payloads trickle, or do not come, where nothing else is wrong, and most others' do
+    not."""
+    trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle | Unreadable)]
     peers = {peer for fault in trickles for peer in fault.peers}
     alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
     return tuple(peers) if alone and 2 * len(peers) < schedule.peers else ()
@@ -351,8 +365,12 @@ def circumstances(schedule: Schedule) -> RunConditions:
         if isinstance(fault, ByzantineFault)
         for peer in fault.peers
     ]
+    rewriting = [
+        peer for fault in schedule.faults if isinstance(fault, Rewritten) for peer in fault.peers
+    ]
     return RunConditions.of(
-        (*attackers, *equivocating),
+        (*attackers, *equivocating, *rewriting),
+        rewriting=rewriting,
         forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in schedule.faults),
         equivocating=equivocating,
         lies=[fault.lie for fault in node_attacks],
@@ -402,6 +420,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         known = replace(settings, had_round=max([had_round(swarm) for swarm in made], default=0))
         return _SeedingPeer(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
 
+    rewrites = any(isinstance(fault, Rewritten) for fault in schedule.faults)
     late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
@@ -416,6 +435,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             lie=nemesis.lies.get(peer),
             reducer=reducer,
             step=step,
+            second_reading=nemesis.second_reading if rewrites else None,
             samples_total=SAMPLES,
             rates=RATES if topology.rolling else (),
             initial=peer + PEERS_MAX * incarnation if schedule.apart else None,

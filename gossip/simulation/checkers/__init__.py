@@ -57,6 +57,7 @@ from .safety import (
     ClosedIsSkipped,
     CommitsWhatTheRuleSaid,
     Conserved,
+    CountsRewrittenAlone,
     DecidesTogether,
     EndsAlike,
     FormerLivesAreNotAnswered,
@@ -216,6 +217,7 @@ def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObs
         StopEnds(disturbances, c),
         NothingGoesWrong(c),
         NobodyWaitsForATrickle(c),
+        CountsRewrittenAlone(c),
         CountsWhenItKeepsUp(c),
         WaitsForThoseWhoCome(c),
     ]

@@ -121,8 +121,9 @@ class RunConditions:
             their trainer hangs, so that they have no update of their own to compare a result with,
             and are passed over while they hold one.
         faultless: nothing at all is done to them.
-        trickling: nothing is done but that the payloads of these get through slowly; empty:
+        trickling: nothing is done but that the payloads of these get through slowly, or not; empty:
             something else is, too.
+        rewriting: these write over their updates once they have been looked at.
         unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest
             server has made.
     """
@@ -135,6 +136,7 @@ class RunConditions:
     untolerated: bool = False
     faultless: bool = False
     trickling: frozenset[PeerId] = frozenset()
+    rewriting: frozenset[PeerId] = frozenset()
 
     @staticmethod
     def of(
@@ -143,6 +145,7 @@ class RunConditions:
         equivocating: Collection[PeerId] = (),
         lies: Collection[str] = (),
         trickling: Collection[PeerId] = (),
+        rewriting: Collection[PeerId] = (),
         **conditions: bool,
     ) -> RunConditions:
         """Some lies fork the history like a network that loses commits. ``conditions``: the other
@@ -152,6 +155,7 @@ class RunConditions:
             equivocating=frozenset(equivocating),
             lies=frozenset(lies),
             trickling=frozenset(trickling),
+            rewriting=frozenset(rewriting),
             **conditions,
         )
         return replace(found, forks=found.forks or found.forking_lies)

@@ -159,6 +159,7 @@ def _loses(model: LinkModel) -> bool:
         or model.corrupt_payload
         or model.reset
         or model.bytes_per_s is not None
+        or model.unreadable
     ):
         return True
     late_s = (model.spike_s if model.spike else 0.0) + (model.reorder_s if model.reorder else 0.0)

@@ -56,7 +56,7 @@ from .lots import FaultSampler
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
 from .situations import situated, standing
 from .state_pieces import draw_attacker_of_pieces, draw_pieces
-from .strains import strained
+from .strains import lent, strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among
@@ -280,6 +280,7 @@ def _placed(drawn: Schedule) -> Schedule:
         standing,
         strained,
         lambda drawn: disturbed(drawn, need),
+        lent,
     ):
         if (other := make(drawn)) is not drawn:
             return other

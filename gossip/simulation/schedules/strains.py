@@ -13,13 +13,25 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from gossip.faults import Crash, Fault, Hang, HangTrainer, Narrow, SlowNode, Trickle
+from gossip.faults import (
+    Crash,
+    Fault,
+    Hang,
+    HangTrainer,
+    Narrow,
+    Restart,
+    Rewritten,
+    SlowNode,
+    Trickle,
+    Unreadable,
+)
 
 from .lots import FaultSampler
 from .schedule import Schedule
 
-SHARE = 0.3
-"""Of the random schedules that are of no situation, and begin with everybody."""
+SHARE, LENT_SHARE = 0.3, 0.08
+"""Of the random schedules that are of no situation, and begin with everybody; and of those that are
+left, how many are of memory that is lent."""
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
@@ -36,7 +48,17 @@ def strained(drawn: Schedule) -> Schedule:
     lot = Random(f"schedule/{drawn.seed}/strain")
     if lot.random() >= SHARE:
         return drawn
-    chosen = lot.choices(STRAINS, [strain.weight for strain in STRAINS])[0]
+    return _arranged(drawn, lot.choices(STRAINS, [strain.weight for strain in STRAINS])[0])
+
+
+def lent(drawn: Schedule) -> Schedule:
+    """One with memory that is lent in its place; or just that. To be asked last: it leaves the
+    other schedules as they are."""
+    chance = Random(f"schedule/{drawn.seed}/lent").random()
+    return _arranged(drawn, LENT_MEMORY) if chance < LENT_SHARE else drawn
+
+
+def _arranged(drawn: Schedule, chosen: StressScenario) -> Schedule:
     n = min(max(drawn.peers, chosen.least), chosen.most)
     plain = replace(
         drawn, peers=n, topology="rolling", aggregator="mean", batch_policy="fixed_local", faults=()
@@ -169,3 +191,21 @@ STRAINS: tuple[StressScenario, ...] = (
     StressScenario("trickle", 1.5, 3, 6, _trickle),
     StressScenario("last holder", 1.0, 3, 5, _last_holder),
 )
+
+
+def _lent(lots: FaultSampler, drawn: Schedule) -> Schedule:
+    """Memory that a peer lends to the others cannot be read, or others are written over their
+    updates, while one may crash and come back."""
+    first, second, *_ = lots.peers()
+    at_s, for_s = lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
+    back_s, rewrites, crashes = lots.long(0.5, 2.0), lots.random.random(), lots.random.random()
+    faults: tuple[Fault, ...] = (Unreadable((first,), at_s, for_s),)
+    if rewrites < 0.6:
+        writers = (first,) if rewrites < 0.4 or drawn.peers < 4 else (first, second)
+        faults = (Rewritten(writers, at_s, for_s),)
+        if crashes < 0.5:
+            faults += (Restart(second, None, back_s, round(at_s + 1.0, 3)),)
+    return replace(drawn, compute_s=COMPUTE_S, faults=faults)
+
+
+LENT_MEMORY = StressScenario("lent memory", 0.0, 3, 6, _lent)

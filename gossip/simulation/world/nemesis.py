@@ -11,9 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
-from gossip.core import Aggregate, Commit, Effect, PeerId, Send, StartRound
+import numpy as np
+
+from gossip.core import Aggregate, Commit, Effect, PeerId, Row, Send, StartRound
 from gossip.errors import BadFault
 from gossip.faults import (
     Blow,
@@ -45,6 +48,7 @@ from gossip.faults import (
     Reorder,
     Reset,
     Restart,
+    Rewritten,
     Ring,
     ServerFault,
     Slow,
@@ -52,6 +56,7 @@ from gossip.faults import (
     Spike,
     StartFault,
     Trickle,
+    Unreadable,
     Weather,
     near,
     severed,
@@ -64,7 +69,7 @@ from .network import Link, LinkModel
 from .observer import Observer
 from .proof import FaultEffects, drops
 from .toy_lies import PerReceiverAttack, ToyAttack
-from .toy_trainer import ToyTrainer
+from .toy_trainer import ToyTrainer, Vector
 
 if TYPE_CHECKING:
     from .driver import Swarm
@@ -80,6 +85,7 @@ CarriedOut: TypeAlias = (
     | ServerFault
     | StartFault
     | NodeAttack
+    | Rewritten
 )
 """What takes place in simulated swarms."""
 
@@ -139,6 +145,7 @@ class Nemesis(Observer):
         self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
         self._calm = False
+        self._rewritten: dict[Rewritten, bool] = {}  # those that were read
 
     def _tell(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
         for look in swarm.hooks.fault:
@@ -147,6 +154,18 @@ class Nemesis(Observer):
     def slowness(self, peer: PeerId) -> float:
         """Factor on the peer's compute time."""
         return self._slow[peer].factor if peer in self._slow and not self._calm else 1.0
+
+    def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
+        """The update of a row as it lies in its owner's memory when a server adds up."""
+        vector: Vector = row.payload.data
+        for fault in self.schedule.faults:
+            if isinstance(fault, Rewritten) and row.peer in fault.peers and not self._calm:
+                assert fault.at_s is not None
+                if fault.at_s <= now < fault.at_s + fault.for_s:
+                    self._rewritten[fault] = True
+                    # every third one is not finite any more
+                    return vector * np.float32(3.0 if (round_id + row.peer) % 3 else np.nan)
+        return vector
 
     def begin(self, swarm: Swarm[Any]) -> None:
         """Takes up its place beside a new swarm: everything that has a time is scheduled.
@@ -254,6 +273,7 @@ class Nemesis(Observer):
         """``struck``, with those who lied and those who were slow."""
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
+        found.update(map(name_of, self._rewritten))
         found["slow_node"] += sum(
             swarm.machines[peer].waited > before for peer, before in self._slow_nodes
         )
@@ -487,6 +507,12 @@ class Nemesis(Observer):
         swarm.at(t, lambda: act() if not self._calm else None)
 
 
+def _slower(model: LinkModel, fault: Narrow | Trickle) -> LinkModel:
+    slowest = min(fault.bytes_per_s, model.bytes_per_s or inf)
+    queue_bytes = fault.queue_bytes if isinstance(fault, Narrow) else model.queue_bytes
+    return replace(model, bytes_per_s=slowest, queue_bytes=queue_bytes, slowed=True)
+
+
 def _has_round(fault: Fault) -> bool:
     return getattr(fault, "round", None) is not None
 
@@ -517,19 +543,9 @@ def _worse(model: LinkModel, fault: Weather) -> LinkModel:
         case Delay():
             least, most = model.delay_s
             return replace(model, delay_s=(least, max(most, fault.delay_s)))
-        case Narrow():
-            slowest = (
-                fault.bytes_per_s
-                if model.bytes_per_s is None
-                else min(model.bytes_per_s, fault.bytes_per_s)
-            )
-            return replace(model, bytes_per_s=slowest, queue_bytes=fault.queue_bytes, slowed=True)
-        case Trickle():
-            slowest = (
-                fault.bytes_per_s
-                if model.bytes_per_s is None
-                else min(model.bytes_per_s, fault.bytes_per_s)
-            )
-            return replace(model, bytes_per_s=slowest, slowed=True)
+        case Narrow() | Trickle():
+            return _slower(model, fault)
+        case Unreadable():
+            return replace(model, unreadable=True)
         case _:
             assert_never(fault)

@@ -43,6 +43,7 @@ class LinkModel:
     queue_bytes: float | None = None
     # ``bytes_per_s`` is a fault: what is on its way when that ends gets through at once
     slowed: bool = False
+    unreadable: bool = False  # no payload arrives, and all else does
     disturbs: bool = field(init=False, repr=False, compare=False)
     """Whether anything but time and bandwidth befalls a message."""
 

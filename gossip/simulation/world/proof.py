@@ -21,6 +21,7 @@ from gossip.faults import (
     Ring,
     Spike,
     Trickle,
+    Unreadable,
 )
 
 from .network import Link
@@ -39,6 +40,7 @@ _PROOF: dict[type, str] = {
     Delay: "delayed",
     Narrow: "queued",
     Trickle: "slowed",
+    Unreadable: "unreadable",
     Partition: "cut",
     Ring: "cut",
     Flap: "cut",

@@ -9,7 +9,7 @@ import random
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from math import isfinite, sqrt
 from typing import Any, NamedTuple, Protocol, assert_never
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.aggregators import outer
-from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, events
+from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, Row, events
 from gossip.vectors import bytes_for, described, from_bytes, to_bytes
 
 Vector = NDArray[np.float32]
@@ -194,6 +194,8 @@ class ToyTrainer:
             and for a smaller one as much less.
         rates: what its script steps with, as a multiple of its own step size.
         rounds: that its script trains for; then it comes to its end.
+        second_reading: an update as it lies in its owner's memory when the rule reads it,
+            ``(row, round, now) -> update``.
         prepare_s: from its start until it has built its model.
         piece_bytes: of a piece of its state.
         local_steps: steps that make an update. With more than one ``OUTER`` applies the aggregate,
@@ -214,6 +216,7 @@ class ToyTrainer:
     lie: Callable[[Vector, int], Vector] | None = None
     reducer: Reducer = weighted_mean
     step: Step | None = None
+    second_reading: Callable[[Row, int, float], Vector] | None = None
     samples_total: int | None = None
     initial: int | None = None
     rates: tuple[float, ...] = ()
@@ -309,7 +312,7 @@ class ToyTrainer:
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
-            return [(self.rule_s, self._aggregate(effect))]
+            return [(self.rule_s, self._aggregate_in_place(effect, now))]
         if self.computing is not None and not isinstance(effect, events.StartRound):
             self._put_off.append(effect)
             return []
@@ -407,6 +410,32 @@ class ToyTrainer:
             return [vector]
         edges = itertools.accumulate(self.sizes, initial=0)
         return [vector[a:b] for a, b in itertools.pairwise(edges)]
+
+    def _aggregate_in_place(self, ask: events.Aggregate, now: float) -> events.Aggregated:
+        """Of updates as they are by now; as a node does it, without those that are not finite any
+        more, which have no weight."""
+        if self.second_reading is None or ask.step != "whole" or ask.mix:
+            return self._aggregate(ask)
+        rows = [
+            row
+            if row.peer == self.peer
+            else replace(row, payload=payload_of(self.second_reading(row, ask.round_id, now)))
+            for row in ask.rows
+        ]
+        counted = [row.payload.finite for row in rows]
+        if rows and not any(counted):
+            return events.Aggregated(ask.ticket, None, reason=events.NO_ROWS)
+        left = tuple([row for row in rows if row.payload.finite])
+        own = None if ask.own is None else sum(counted[: ask.own])
+        answer = self._aggregate(replace(ask, rows=left, own=own))
+        if answer.payload is None:
+            return answer
+        weights, far = iter(answer.weights), iter(answer.outlyingness)
+        return replace(
+            answer,
+            weights=tuple([next(weights) if counts else 0.0 for counts in counted]),
+            outlyingness=tuple([next(far) if counts else 1.0 for counts in counted]),
+        )
 
     def _aggregate(self, ask: events.Aggregate) -> events.Aggregated:
         self.served.append(ask.round_id)

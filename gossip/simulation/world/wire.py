@@ -117,6 +117,8 @@ class Wire:
         if fate.broken:
             self._note("reset", sender, to, said)
             self.links.reset(host, to, lane)
+        elif model.unreadable and payload is not None:
+            self._note("unreadable", sender, to, said)
         elif fate.lost or (sender, to) in swarm.network.cuts:
             self._note("lost" if fate.lost else "cut", sender, to, said)
         else:

@@ -60,8 +60,8 @@ class NothingGoesWrong(Checker):
 
 
 class NobodyWaitsForATrickle(Checker):
-    """L11: where nothing is wrong but that payloads of some trickle, rounds go on at all others:
-    each ends within three round timeouts, however slowly something moves."""
+    """L11: where nothing is wrong but that payloads of some trickle, or cannot be read, rounds go
+    on at all others: each ends within three round timeouts, however slowly something moves."""
 
     invariant = "L11"
     effects = (Apply,)

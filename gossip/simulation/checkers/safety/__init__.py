@@ -34,6 +34,7 @@ from .membership import StandingNeverFalls as StandingNeverFalls
 from .membership import memory_s as memory_s
 from .results import AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid
 from .results import CommitsWhatTheRuleSaid as CommitsWhatTheRuleSaid
+from .rewritten import CountsRewrittenAlone as CountsRewrittenAlone
 from .rounds import AppliedOnce as AppliedOnce
 from .rounds import IdenticalReplicas as IdenticalReplicas
 from .rounds import OneHistory as OneHistory
