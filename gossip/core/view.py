@@ -35,6 +35,10 @@ class View(Protocol):
         """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
         least."""
 
+    def note_state(self, peer: PeerId, until: float) -> None:
+        """A state, or the rounds since, are on their way to this peer, until then at the latest:
+        from us; to us where it is the local one."""
+
     def forget_load(self) -> None:
         """Payloads were expected to take time, and do not."""
 

@@ -556,9 +556,13 @@ def turns() -> list[Reader]:
 
 
 def campaign(
-    numbers: range, chosen: str = "", say: Callable[[str], None] = lambda line: None
+    numbers: range,
+    chosen: str = "",
+    say: Callable[[str], None] = lambda line: None,
+    most_s: float = FRAME_CPU_S,
 ) -> FrameReport:
-    """Reads the frames of these numbers. ``chosen``: of this reader only."""
+    """Reads the frames of these numbers. ``chosen``: of this reader only. ``most_s``: of processor
+    time for each."""
     order = [reader for reader in turns() if chosen in ("", reader.name)]
     report = FrameReport()
     for reader in {each.name: each for each in order}.values():  # what is made once is made by then
@@ -567,7 +571,7 @@ def campaign(
     gc.collect()
     before_mb, told = memory_mb(), time.monotonic()
     for number in numbers:
-        read_one(number, order[number % len(order)], report)
+        read_one(number, order[number % len(order)], report, most_s)
         if time.monotonic() - told > 10.0:
             told = time.monotonic()
             say(f"{report.frames} of {len(numbers)}, {len(report.findings)} findings")
@@ -576,21 +580,21 @@ def campaign(
     return report
 
 
-def read_one(number: int, reader: Reader, report: FrameReport) -> None:
+def read_one(number: int, reader: Reader, report: FrameReport, most_s: float) -> None:
     took_s = math.inf
     for _ in range(TRIES):
         reading = reader.frame(Random(f"{reader.name}/{number}"))
         began = time.thread_time()
         end = with_end(reader, reading)
         took_s = min(took_s, time.thread_time() - began)
-        if took_s < FRAME_CPU_S:
+        if took_s < most_s:
             break
     report.frames += 1
     report.ends[f"{reader.name}: {end}"] += 1
     report.slowest[reader.name] = max(report.slowest.get(reader.name, 0.0), took_s)
     if end.startswith("raised"):
         report.findings.append((number, reader.name, end))
-    if took_s >= FRAME_CPU_S:
+    if took_s >= most_s:
         report.findings.append((number, reader.name, f"took {1e3 * took_s:.1f} ms"))
 
 

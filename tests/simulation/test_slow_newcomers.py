@@ -6,12 +6,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from effort import effort
 
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Hang
 from gossip.faults.world import Loss, Narrow
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
+from gossip.simulation.world import nemesis, wire
 
 PAIR = Schedule(
     1,
@@ -38,6 +40,27 @@ def test_newcomers_that_cannot_keep_up_cost_the_others_nothing(bytes_per_s: floa
     assert outcome.reports["restored"] >= 2  # a transfer ends, however slow the link
     assert outcome.rounds > 0.9 * 74.0 / 0.37  # as if nobody had come
     assert "paused" not in outcome.reports
+
+
+@pytest.mark.parametrize("seed", effort((0, 1), tuple(range(8))))
+def test_nobody_is_suspected_while_a_state_and_what_came_since_pass_a_full_link(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers wait up to 0.6 s behind payloads there, and of a chunk that takes longer than a probe
+    nobody hears before it is there: the others were suspected at once, and one was taken for
+    dead."""
+    slower = nemesis._slower
+    monkeypatch.setattr(
+        nemesis, "_slower", lambda model, fault: replace(slower(model, fault), queue_s=0.6)
+    )
+    monkeypatch.setattr(wire, "TOLD_EVERY_NS", 60 * 10**9)
+    narrow = Narrow(40.0, 1e9, 1.0, 24.0, (2,))
+    outcome = run(
+        replace(PAIR, seed=seed, joins_s=(5.0,), active_s=24.0, duration_s=24.0, faults=(narrow,))
+    )
+    assert outcome.reports["restored"] >= 1
+    assert outcome.violation is None, outcome.violation
+    assert not {"suspect", "dead", "attempt"} & outcome.reports.keys()
 
 
 def test_newcomers_that_can_keep_up_come_in() -> None:

@@ -34,6 +34,9 @@ class FixedView:
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         return False
 
+    def note_state(self, peer: int, until: float) -> None:
+        pass
+
     def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 

@@ -843,10 +843,17 @@ def test_whose_payload_is_coming_is_not_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loaded", "least_s", "most_s"), [(False, 0.0, 1.0), (True, LOADED_VERDICT_S, 2.5)]
+    ("loaded", "taker", "least_s", "most_s"),
+    [
+        (False, None, 0.0, 1.0),
+        (True, None, LOADED_VERDICT_S, 2.5),
+        (False, 0, LOADED_VERDICT_S, 2.5),  # the local one
+        (False, 1, LOADED_VERDICT_S, 2.5),
+        (False, 2, 0.0, 1.0),  # another
+    ],
 )
 def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(
-    loaded: bool, least_s: float, most_s: float
+    loaded: bool, taker: int | None, least_s: float, most_s: float
 ) -> None:
     """TCP sends a lost ping again after 0.2 s; it may have been lost behind payloads of anybody."""
     bench = MemberBench(4)
@@ -857,6 +864,8 @@ def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(
         assert bench.now - began < most_s
         if loaded:
             bench.core.view.note_load(bench.now)
+        if taker is not None:
+            bench.core.view.note_state(taker, bench.now + 1.0)
         bench.advance(0.05)
     assert bench.now - began >= least_s
 

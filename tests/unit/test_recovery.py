@@ -81,6 +81,7 @@ class FakePeers:
         self.here = list(range(1, n))
         self.gone: set[int] = set()
         self.rounds: dict[int, int] = {}
+        self.behind_state: dict[int, float] = {}
 
     def donors(self) -> tuple[int, ...]:
         return tuple(peer for peer in self.here if peer not in self.gone)
@@ -90,6 +91,9 @@ class FakePeers:
 
     def heard_in(self, peer: int, round_id: int) -> None:
         self.rounds[peer] = max(round_id, self.round_of(peer))
+
+    def note_state(self, peer: int, until: float) -> None:
+        self.behind_state[peer] = until
 
     def is_gone(self, peer: int) -> bool:
         return peer in self.gone
@@ -187,6 +191,19 @@ LIE = state(b"PARAMETERS")
 
 
 # --- the taker ------------------------------------------------------------------------------------
+
+
+def test_answers_may_wait_behind_a_state_at_both_of_its_ends() -> None:
+    """Of its first chunk nobody hears before it is there."""
+    bench = RecoveryBench(f=0)
+    bench.begin()
+    assert bench.asked("state")
+    until = bench.now + bench.settings.rounds.round_timeout_s
+    assert bench.others.behind_state == {0: until}
+    bench.hear(3, StateRequest(LINEAGE, 9, 0, "attestation"))
+    assert 3 not in bench.others.behind_state, "which is small"
+    bench.hear(3, StateRequest(LINEAGE, 9, 0, "state"))
+    assert bench.others.behind_state[3] == until
 
 
 def test_what_f_plus_1_vouch_for_is_asked_for_compared_and_restored() -> None:

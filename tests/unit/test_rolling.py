@@ -68,6 +68,9 @@ class SkippedByHand:
     def speaks_on(self, peer: int, now: float) -> bool:
         return False
 
+    def note_state(self, peer: int, until: float) -> None:
+        pass
+
     def note_load(self, now: float, for_s: float = 0.0) -> None:
         pass
 

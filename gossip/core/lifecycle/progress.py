@@ -37,6 +37,10 @@ class PeerProgress:
             self._lives[peer] = incarnation
             self.bootstrap.begins_anew(peer)
             self.future_buffer.begins_anew(peer, incarnation)
+        if hello.round_id < self.local_progress.round_id and peer not in self.local_progress.roster:
+            # It will take over a state, of whomever.
+            patience_s = self.bootstrap.settings.rounds.round_timeout_s
+            self.note_state(peer, now + patience_s)
         return self.bootstrap.hear(peer, hello, now)
 
     def donors(self) -> tuple[PeerId, ...]:
@@ -48,6 +52,11 @@ class PeerProgress:
         return tuple(
             sorted(usable, key=lambda peer: (not self._wanted(peer), -self.round_of(peer), peer))
         )
+
+    def note_state(self, peer: PeerId, until: float) -> None:
+        """A state is on its way to this peer, until then at the latest: from us; to us where it is
+        the local one."""
+        self.members.note_state(peer, until)
 
     def next_donor(self) -> PeerId | None:
         """Another donor each time, so that none is asked for everything. None: there is none.

@@ -195,7 +195,8 @@ class Prober:
         return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
-        return probe.began + LOADED_VERDICT_S if self.is_loaded(now) else probe.ends
+        waits = self.is_loaded(now) or self.view.is_behind_state(probe.peer, now)
+        return probe.began + LOADED_VERDICT_S if waits else probe.ends
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
         """Whether the silence of a helper speaks against our own ears: not if others miss it too,

@@ -65,6 +65,8 @@ class Member:
     progress: Progress | None = None
     heard_at: float = float("-inf")  # last message of its own
     sending_at: float = float("-inf")  # when some of a large payload came last
+    # it takes a state until then, or may: from us, or the local peer from others
+    takes_state_until: float = float("-inf")
     known_since: float = float("-inf")  # when this life of it was learnt of
     lane: str = ""  # where the connection to it leads: maybe to the address of its former life
     lane_up: bool = False
@@ -256,6 +258,18 @@ class MemberTable:
         """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
         least."""
         self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
+
+    def note_state(self, peer: PeerId, until: float) -> None:
+        """A state, or a piece of one, is on its way to this peer, until then at the latest: from
+        us; to us where it is the local one."""
+        if (member := self.members.get(peer)) is not None:
+            member.takes_state_until = until
+
+    def is_behind_state(self, peer: PeerId, now: float) -> bool:
+        """Whether what is said between us and this peer may wait behind a state. Its first chunk
+        may take longer than a probe, and of that nobody hears before it is there."""
+        taking = self.members[self.local], self.members[peer]
+        return any(now <= member.takes_state_until for member in taking)
 
     def forget_load(self) -> None:
         """Payloads were expected to take time, and do not."""

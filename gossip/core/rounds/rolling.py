@@ -311,11 +311,17 @@ class RollingRounds:
         if message.lineage != self.settings.lineage:
             return []
         if isinstance(message, CommitRequest):
+            if sender not in self.roster:
+                self.view.note_state(sender, now + self.deadline.round_timeout_s())
             return self.log.catch_up(
                 sender, message, self.round_id, self.replicated.lineage.before(message.first)
             )
-        if event.payload is not None and self.server.transfer_tracker.came(event, now):
-            self.view.forget_load()
+        if event.payload is not None:
+            if self.server.transfer_tracker.came(event, now):
+                self.view.forget_load()
+            if self.local not in self.roster:
+                # Its link may carry less than the rounds, and then it is never empty.
+                self.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
             self.server.compile_tracker.told(sender, now)
             return []

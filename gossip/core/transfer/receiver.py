@@ -81,6 +81,10 @@ class StateSources(Protocol):
 
     def heard_in(self, peer: PeerId, round_id: int) -> None: ...
 
+    def note_state(self, peer: PeerId, until: float) -> None:
+        """A state is on its way to this peer, until then at the latest: from us; to us where it is
+        the local one."""
+
     def is_gone(self, peer: PeerId) -> bool: ...
 
     def met(self) -> Iterable[PeerId]:
@@ -157,6 +161,9 @@ class Recovery:
                 back = self.stage != "idle" and (
                     self._has_own or self.pieces is not None or self.stage == "restoring"
                 )
+                if request.what == "state":
+                    patience_s = self.settings.rounds.round_timeout_s
+                    self.swarm.note_state(event.sender, now + patience_s)
                 return self.giving.on_request(
                     event.sender, request, "" if able else TAKES_OVER if back else NO_STATE, now
                 )
@@ -239,7 +246,9 @@ class Recovery:
         return self._request_state(first, 0, now)
 
     def _request_state(self, donor: PeerId, round_id: int, now: float) -> list[Effect]:
-        effects = self._wait("asking", donor, self.settings.rounds.round_timeout_s, now)
+        patience_s = self.settings.rounds.round_timeout_s
+        effects = self._wait("asking", donor, patience_s, now)
+        self.swarm.note_state(self.local, now + patience_s)
         return [
             *effects,
             Send(donor, StateRequest(self.settings.lineage, self._nonce, round_id, "state")),
@@ -533,6 +542,7 @@ class Recovery:
         fresh = pieces.ask(rested, now + patience_s)
         if not pieces.asked:
             return self._another(now)
+        self.swarm.note_state(self.local, now + patience_s)
         lineage, cancelled = self.settings.lineage, self.timers.cancel(self._patience)
         timer = self.timers.set(min(pieces.asked.values()), DonorTimeout(self._nonce))
         self._patience = timer.token
