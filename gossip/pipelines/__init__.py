@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from .alternatives import DataParallel as DataParallel
+    from .alternatives import data_parallel as data_parallel
     from .breakdown import StagePart as StagePart
     from .breakdown import bottleneck as bottleneck
     from .breakdown import parts_of as parts_of
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from .costs import StageCosts as StageCosts
     from .costs import TrainingStep as TrainingStep
     from .costs import costs_of as costs_of
-    from .data_parallel import DataParallel as DataParallel
-    from .data_parallel import data_parallel as data_parallel
     from .exact import Cut as Cut
     from .exact import best_cut as best_cut
     from .exact import cut_at as cut_at
@@ -56,9 +56,9 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "alternatives": ("DataParallel", "data_parallel"),
             "breakdown": ("StagePart", "bottleneck", "parts_of"),
             "costs": ("Costs", "StageCosts", "TrainingStep", "costs_of"),
-            "data_parallel": ("DataParallel", "data_parallel"),
             "exact": ("Cut", "best_cut", "cut_at", "try_every_cut"),
             "fits": ("CostLine", "fit_line", "r_squared"),
             "measure": ("LayerTimes", "layers_of", "measure_layers"),

@@ -10,8 +10,8 @@ import numpy as np
 
 from gossip.errors import ConfigError
 
+from .alternatives import LOCAL_STEPS, DataParallel, data_parallel
 from .costs import Costs, StageCosts, TrainingStep
-from .data_parallel import LOCAL_STEPS, DataParallel, data_parallel
 from .placement import Groups, Placement, best_placement, every_assignment, improved
 from .timeline import play
 
