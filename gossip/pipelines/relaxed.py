@@ -33,9 +33,9 @@ class Annealing:
     """Random starts, which descend together; steps of Adam; how many rounded starts, the best
     ones, are improved by local moves."""
 
-    starts: int = 256
-    steps: int = 120
-    polished: int = 8
+    starts: int = 128
+    steps: int = 80
+    polished: int = 6
     rate: float = 0.15
 
 
