@@ -18,6 +18,8 @@ from gossip.pipelines import (
 from gossip.run import shown
 from gossip.transport import is_loopback
 
+from .profiling import LINKS_R2, doubt
+
 SIZES_KIB = (4, 64, 256, 1024, 2048, 4096)
 CHECKED_KIB = (512, 3072)
 """Sizes that only check the line."""
@@ -47,6 +49,7 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
     return (
         f"{shown(path)}: {profile.peer} to {to}: {1e3 * link.line.fixed_s:.3g} ms and "
         f"{8e-6 / max(link.line.each_s, 1e-15):,.0f} Mbit/s, R² {link.r2:.4f}"
+        f"{doubt(link.r2, LINKS_R2)}"
     )
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
+from gossip.launch.plan.profiling import doubt
 from gossip.pipelines import (
     CostLine,
     fit_line,
@@ -159,6 +160,11 @@ def test_a_profile_is_kept_and_reused(tmp_path: Path, monkeypatch: pytest.Monkey
     again = read_profile(tmp_path / "lab1.toml")
     assert again.layers == first.layers
     assert "2 timed now" in command("profile", *words, "--again")
+
+
+def test_a_line_that_predicts_badly_is_doubted() -> None:
+    assert doubt(0.96, 0.95) == ""
+    assert "below 0.95: is the machine busy?" in doubt(0.9, 0.95)
 
 
 @pytest.mark.parametrize(
