@@ -130,15 +130,19 @@ def test_the_search_places_peers_better_than_a_fixed_order() -> None:
         stage_costs = StageCosts(uneven(seed + 5000, 6 + seed % 7, stages), WORK)
         fixed = best_cut(stage_costs.tables([(peer,) for peer in range(stages)]))
         best = best_placement(stage_costs, every_assignment(stages, stages, 1))
-        searched = search_placement(stage_costs, stages, seed, annealing=QUICK).found
+        search = search_placement(stage_costs, stages, seed, annealing=QUICK)
+        starts = search_placement(stage_costs, stages, seed, annealing=replace(QUICK, steps=0))
+        searched = search.found
         assert fixed is not None
         assert best is not None
         assert searched.step_s >= best.step_s * (1 - 1e-12)
         outcomes["better"] += searched.step_s < 0.999 * fixed.step_s
         outcomes["near"] += searched.step_s <= 1.02 * best.step_s
+        outcomes["descended"] += search.rounded.step_s < 0.99 * starts.rounded.step_s
         outcomes["all"] += 1
     assert outcomes["better"] > outcomes["all"] / 2
     assert outcomes["near"] >= 0.8 * outcomes["all"]
+    assert outcomes["descended"] >= 0.6 * outcomes["all"]  # not only luck of the starts
 
 
 def test_every_assignment_is_tried_once() -> None:
