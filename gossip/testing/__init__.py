@@ -3,6 +3,8 @@ AssertionError says which not.
 
 from gossip.testing import check_aggregator
 check_aggregator(my_rule)
+
+``TimedLayer`` stands for a layer on a device of some speed.
 """
 
 from __future__ import annotations
@@ -12,21 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .aggregators import check_aggregator as check_aggregator
+    from .timed import TimedLayer as TimedLayer
     from .topologies import check_topology as check_topology
     from .transports import check_transport as check_transport
 
 _HOMES = {
+    "TimedLayer": "timed",
     "check_aggregator": "aggregators",
     "check_topology": "topologies",
     "check_transport": "transports",
 }
-__all__ = ["check_aggregator", "check_topology", "check_transport"]
+_CHECKS_BY_ASSERT = {"check_topology", "check_transport"}
+__all__ = ["TimedLayer", "check_aggregator", "check_topology", "check_transport"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not __debug__ and name != "check_aggregator":
+    if not __debug__ and name in _CHECKS_BY_ASSERT:
         raise RuntimeError(
             f"{name} checks by assert statements, which python -O leaves out: run it without -O"
         )

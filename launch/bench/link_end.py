@@ -21,12 +21,14 @@ from typing import IO, Any
 import numpy as np
 
 from gossip.core import LinkUp, Payload, Ping, Received, Update
+from gossip.errors import LocalError
 from gossip.transport import EncodedTransport, KeyPair, Keys, ZeroMQTransport, is_loopback
 from gossip.vectors import WireFormat, load_encoding
 
 UNIX, TCP, KEYED = "unix", "tcp", "keys"
 RAW, GLOO = "bare TCP", "gloo"
 RUN = b"linksrun"
+SILENCE_S = 30.0
 WINDOW = 4
 """Payloads under way at a time."""
 UPDATE = Update(b"lineage1", 0, 0, 0, b"d" * 16, 32, None)
@@ -212,9 +214,12 @@ def drain(connection: socket.socket, nbytes: int, count: int) -> None:
 
 
 def send_payloads(one: EncodedTransport, wire: WireFormat, vector: np.ndarray, count: int) -> float:
-    """Seconds until ``count`` payloads are answered. Each is encoded anew, as each update is."""
+    """Seconds until ``count`` payloads are answered. Each is encoded anew, as each update is.
+
+    Raises: LocalError: Nothing is answered for 30 s, as after a link that broke.
+    """
     sent = answered = 0
-    began = time.perf_counter()
+    began = heard = time.perf_counter()
     while answered < count:
         while sent < count and sent - answered < WINDOW:
             raw = wire.encode(vector, "update", 0, 0)
@@ -222,7 +227,12 @@ def send_payloads(one: EncodedTransport, wire: WireFormat, vector: np.ndarray, c
             if not one.send(1, UPDATE, payload):
                 break
             sent += 1
-        answered += sum(isinstance(arrival, Received) for arrival in one.poll(1.0))
+        arrived = sum(isinstance(arrival, Received) for arrival in one.poll(1.0))
+        answered, now = answered + arrived, time.perf_counter()
+        if arrived:
+            heard = now
+        elif now - heard > SILENCE_S:
+            raise LocalError(f"the other end has answered nothing for {SILENCE_S:.0f} s")
     return time.perf_counter() - began
 
 

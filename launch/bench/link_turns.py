@@ -112,6 +112,17 @@ class LinkTurns:
         heard: dict[str, Any] = json.loads(line)
         return heard
 
+    def one_by_one(self, numbers: int, count: int) -> list[float]:
+        """Seconds of each of ``count`` payloads of so many numbers, until it is answered: over unix
+        sockets on one host, over TCP with keys between two."""
+        way = UNIX if UNIX in self.ways.transports else KEYED
+        vector = np.zeros(numbers, np.float32)
+        self._order(way, PLAIN, numbers, count)
+        link, wire = self.ways.transports[way], wire_of(PLAIN, numbers)
+        taken = [send_payloads(link, wire, vector, 1) for _ in range(count)]
+        self._hear()
+        return taken
+
     # --- turns ------------------------------------------------------------------------------------
 
     def table(

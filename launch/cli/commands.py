@@ -40,6 +40,7 @@ from gossip.launch.options import (
     TaskOption,
     Track,
 )
+from gossip.launch.plan import command as plan
 from gossip.launch.report import command as tend
 from gossip.launch.report import counted, print_error
 from gossip.launch.report import html as pages
@@ -223,6 +224,7 @@ for command in (
 app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(drill.app, name="drill")
+app.add_typer(plan.app, name="plan")
 
 
 def main() -> None:

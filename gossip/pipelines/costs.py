@@ -1,0 +1,328 @@
+"""What a step of a pipeline takes, and what it needs of memory, by the profiles of its peers.
+
+A step sends B micro-batches through S stages. A stage is a run of layers on a group of peers; each
+micro-batch takes one member of each group. Then
+
+    T = sum_s fill_s + max_s hold_s + max_s exchange_s
+
+``fill_s`` is what one micro-batch takes in stage s and on its way to the next one, forward and
+backward. ``hold_s`` is what the others add where stage s, or the link behind it, is the slowest.
+``exchange_s`` is the round in which the members of a group agree on their update. With one member
+each, where nothing is exchanged, that is
+
+    T = sum_s (t_s + c_s) + (B - 1) * max_s max(t_s, c_s)
+
+the formula of a pipeline of Alpa (Zheng et al. 2022, "Alpa: Automating Inter- and Intra-Operator
+Parallelism", arXiv:2201.12023) and PipeDream, with links between the stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gossip.errors import ConfigError
+from gossip.vectors import shard_sizes
+
+from .fits import CostLine
+from .profile import PeerProfile
+
+Numbers = NDArray[np.float64]
+Group = tuple[int, ...]
+"""Positions of its peers among those of the costs, ascending."""
+STATE_COPIES = 4.0
+"""A weight, its gradient and two moments of Adam."""
+WIRE_BYTES = 4
+ON_LINKS = 2
+"""Micro-batches on links. Without them a stage waits for slow links: in 5 % of 67 instances a step
+took 1.2 times as long as the formula says and more; with them the most is 1.1 of 178."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """One step of the training.
+
+    Attributes:
+        micro_batches: B, into which its samples are divided.
+        samples: Of a micro-batch.
+        members_least: Peers that each group needs: f + 1 against crashes, 2f + 1 against liars.
+        spare: Members of each group, its fastest, that the time has to do without.
+        state_copies: Numbers that are kept for each parameter.
+    """
+
+    micro_batches: int
+    samples: int
+    members_least: int = 1
+    spare: int = 0
+    state_copies: float = STATE_COPIES
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step."""
+        return self.micro_batches * self.samples
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Of P peers and L layers. Times are in seconds, sizes in bytes.
+
+    Attributes:
+        peers: Their P names.
+        layers: Their L names.
+        model: As of ``PeerProfile``.
+        fixed_s: ``(2, P, L)``, forward and backward: for a batch of any size.
+        each_s: ``(2, P, L)``: for each sample.
+        parameter_bytes: ``(L,)``.
+        output_bytes: ``(L,)``, of a sample.
+        kept_bytes: ``(L,)``, of a sample.
+        memory_bytes: ``(P,)``, the limit of each peer.
+        link_fixed_s: ``(P, P)``, from a row's peer to a column's.
+        link_each_s: ``(P, P)``, for each byte.
+    """
+
+    peers: tuple[str, ...]
+    layers: tuple[str, ...]
+    model: str
+    fixed_s: Numbers
+    each_s: Numbers
+    parameter_bytes: Numbers
+    output_bytes: Numbers
+    kept_bytes: Numbers
+    memory_bytes: Numbers
+    link_fixed_s: Numbers
+    link_each_s: Numbers
+
+    def seconds(self, samples: float) -> Numbers:
+        """``(2, P, L)``: of each layer for so many samples, forward and backward."""
+        return self.fixed_s + self.each_s * samples
+
+
+def costs_of(profiles: Sequence[PeerProfile], assumed: CostLine | None = None) -> Costs:
+    """The costs of these peers.
+
+    Args:
+        profiles: One a peer, of the same layers.
+        assumed: For links that nobody has measured.
+    Raises: ConfigError: Two profiles are of one peer, of different models, or a link is missing.
+    """
+    first = profiles[0]
+    names = [profile.peer for profile in profiles]
+    for profile in profiles:
+        if names.count(profile.peer) > 1:
+            raise ConfigError(
+                f"two profiles are of the peer {profile.peer}", "give each peer another --name"
+            )
+        if profile.model != first.model:
+            raise ConfigError(
+                f"{profile.peer} has measured another model than {first.peer}: "
+                f"{_differs(first, profile)}",
+                "measure the same layers on all: gossip plan profile module:function",
+            )
+    fixed, each = _links(profiles, assumed)
+    lines = [
+        [[getattr(layer, way) for layer in profile.layers] for profile in profiles]
+        for way in ("forward", "backward")
+    ]
+    return Costs(
+        tuple(names),
+        tuple(layer.name for layer in first.layers),
+        first.model,
+        np.array([[[line.fixed_s for line in row] for row in way] for way in lines]),
+        np.array([[[line.each_s for line in row] for row in way] for way in lines]),
+        np.array([float(layer.parameter_bytes) for layer in first.layers]),
+        np.array([layer.output_bytes for layer in first.layers]),
+        np.array([layer.kept_bytes for layer in first.layers]),
+        np.array([float(profile.memory_bytes) for profile in profiles]),
+        fixed,
+        each,
+    )
+
+
+def _differs(one: PeerProfile, other: PeerProfile) -> str:
+    if len(one.layers) != len(other.layers):
+        return f"{len(other.layers)} layers in place of {len(one.layers)}"
+    at = next(
+        at
+        for at, (a, b) in enumerate(zip(one.layers, other.layers, strict=True))
+        if a.signature != b.signature
+    )
+    return f"layer {at} is {other.layers[at].name} there, {one.layers[at].name} here"
+
+
+def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[Numbers, Numbers]:
+    """``(P, P)`` each. What was measured from the other end stands for a link that was not."""
+    known: Mapping[tuple[str, str], CostLine] = {
+        (profile.peer, link.to): link.line for profile in profiles for link in profile.links
+    }
+    count = len(profiles)
+    fixed, each = np.zeros((count, count)), np.zeros((count, count))
+    for row, here in enumerate(profiles):
+        for column, there in enumerate(profiles):
+            if row == column:
+                continue
+            ends = (here.peer, there.peer)
+            line = known.get(ends) or known.get(ends[::-1]) or assumed
+            if line is None:
+                raise ConfigError(
+                    f"no link between {here.peer} and {there.peer} was measured",
+                    "gossip plan link measures one; --mbit and --delay-ms stand for those that "
+                    "were not measured",
+                )
+            fixed[row, column], each[row, column] = line.fixed_s, line.each_s
+    return fixed, each
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What each run of layers costs as each stage.
+
+    Attributes:
+        fill: ``(S, L + 1, L + 1)`` seconds, of stage s with the layers from ``start`` up to and
+            without ``end`` at ``[s, end, start]``; infinite where it does not fit.
+        hold: The same shape; so is ``exchange``.
+    """
+
+    fill: Numbers
+    hold: Numbers
+    exchange: Numbers
+
+
+class StageCosts:
+    """The tables of groups, each part of which is made once."""
+
+    def __init__(self, costs: Costs, work: TrainingStep) -> None:
+        self.costs, self.work = costs, work
+        self.seconds = costs.seconds(work.samples).sum(axis=0)  # (P, L)
+        self._speed = 1.0 / np.maximum(self.seconds.sum(axis=1), 1e-12)
+        self._known: dict[Group, GroupRuns] = {}
+        self._fits: dict[tuple[Group, int], NDArray[np.bool_]] = {}
+        self._ways: dict[tuple[Group, Group], tuple[Numbers, Numbers]] = {}
+        self._of_layers = _sums(self.seconds)  # (P, L + 1, L + 1)
+        self._parameters = _sums(costs.parameter_bytes)
+        self._kept = _sums(costs.kept_bytes * work.samples)
+
+    def working(self, group: Group) -> Group:
+        """Whom the time counts on: all but the ``spare`` fastest."""
+        by_speed = sorted(group, key=lambda peer: (-self._speed[peer], peer))
+        return tuple(sorted(by_speed[self.work.spare :]))
+
+    def shares(self, group: Group) -> Numbers:
+        """``(members,)``: the part of the micro-batches that each takes, by its speed."""
+        speed = self._speed[list(group)]
+        return np.asarray(speed / speed.sum())
+
+    def tables(self, groups: Sequence[Group]) -> Tables:
+        """Of stages with these groups, in this order."""
+        fill, hold, exchange = [], [], []
+        for stage, group in enumerate(groups):
+            runs = self.runs(group)
+            took, held = runs.fill, runs.hold
+            if stage + 1 < len(groups):
+                way, wait = self.way(group, groups[stage + 1])
+                took, held = took + way[:, None], np.maximum(held, wait[:, None])
+            fits = self.fits(group, self.in_flight(groups, stage))
+            fill.append(np.where(fits, took, math.inf))
+            hold.append(held)
+            exchange.append(runs.exchange)
+        return Tables(np.stack(fill), np.stack(hold), np.stack(exchange))
+
+    def runs(self, group: Group) -> GroupRuns:
+        """Of one group, without links and limits."""
+        if (runs := self._known.get(group)) is None:
+            members = self.working(group)
+            parts, times = self.shares(members), self._of_layers[list(members)]
+            waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
+            runs = self._known[group] = GroupRuns(
+                np.tensordot(parts, times, 1),
+                (waiting[:, None, None] * times).max(axis=0),
+                self._exchange(group),
+            )
+        return runs
+
+    def _exchange(self, group: Group) -> Numbers:
+        if len(group) == 1:
+            return np.zeros_like(self._parameters)
+        runs, places = np.unique(self._parameters, return_inverse=True)
+        seconds = [rolling_s(self.costs, group, nbytes) for nbytes in runs]
+        return np.array(seconds)[places].reshape(self._parameters.shape)
+
+    def in_flight(self, groups: Sequence[Group], stage: int) -> int:
+        """Micro-batches whose activations a member keeps at most: what fills this stage, those
+        behind it and the links between, when as many members are left as the group may come down
+        to."""
+        left = max(1, len(groups[stage]) - self.work.members_least + 1)
+        filling = math.ceil(sum(len(group) for group in groups[stage:]) / left)
+        on_links = ON_LINKS if stage + 1 < len(groups) else 0
+        return min(filling + on_links, self.work.micro_batches)
+
+    def memory_bytes(self, group: Group, in_flight: int) -> Numbers:
+        """``(L + 1, L + 1)``, ``[end, start]``: what each member of a group needs."""
+        updates = len(group) if len(group) > 1 else 0  # whoever serves a round holds all of them
+        copies = self.work.state_copies + updates
+        return np.asarray(copies * self._parameters + in_flight * self._kept)
+
+    def fits(self, group: Group, in_flight: int) -> NDArray[np.bool_]:
+        """Where a run of layers has a layer, and no member needs more memory than it has."""
+        key = (group, in_flight)
+        if (found := self._fits.get(key)) is None:
+            limit = self.costs.memory_bytes[list(group)].min()
+            places = np.tri(len(self._parameters), k=-1, dtype=bool)
+            found = places & (self.memory_bytes(group, in_flight) <= limit)
+            self._fits[key] = found
+        return found
+
+    def way(self, group: Group, following: Group) -> tuple[Numbers, Numbers]:
+        """``(L + 1,)`` each, by the end of the stage: what one micro-batch takes to the next stage
+        and back, and what the others add on the busiest of the links."""
+        if (found := self._ways.get((group, following))) is None:
+            here, there = self.working(group), self.working(following)
+            parts = np.outer(self.shares(here), self.shares(there))
+            sent = np.concatenate([[0.0], self.costs.output_bytes * self.work.samples])
+            pairs = np.ix_(here, there)
+            ways = [
+                (self.costs.link_fixed_s[pairs] + self.costs.link_each_s[pairs] * nbytes)
+                + (self.costs.link_fixed_s.T[pairs] + self.costs.link_each_s.T[pairs] * nbytes)
+                for nbytes in sent
+            ]
+            taken = np.stack(ways)  # (L + 1, members, members)
+            waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
+            found = (taken * parts).sum(axis=(1, 2)), (taken * waiting).max(axis=(1, 2))
+            self._ways[group, following] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRuns:
+    """``(L + 1, L + 1)`` seconds each, ``[end, start]``: as of ``Tables``, of one group alone."""
+
+    fill: Numbers
+    hold: Numbers
+    exchange: Numbers
+
+
+def _sums(of_layers: Numbers) -> Numbers:
+    """``(..., L + 1, L + 1)``: over the layers from ``start`` up to ``end`` at ``[end, start]``."""
+    ends = np.concatenate([np.zeros((*of_layers.shape[:-1], 1)), of_layers.cumsum(-1)], axis=-1)
+    return np.asarray(np.maximum(0.0, ends[..., :, None] - ends[..., None, :]))
+
+
+def rolling_s(costs: Costs, group: Sequence[int], nbytes: float) -> float:
+    """Seconds of a rolling round of ``nbytes`` of updates: each server takes the updates of its
+    shard one after the other and sends its result to all.
+
+    The average over who serves. Shards are those of ``gossip run`` for a rule that works on
+    columns; the servers of several shards work at the same time.
+    """
+    if len(group) == 1 or nbytes == 0:
+        return 0.0
+    largest = max(shard_sizes(max(1, math.ceil(nbytes / WIRE_BYTES)), len(group), False))
+    places = np.ix_(group, group)
+    away = 1.0 - np.eye(len(group))
+    one_way = (costs.link_fixed_s[places] + costs.link_each_s[places] * WIRE_BYTES * largest) * away
+    both = one_way.sum(axis=0) + one_way.sum(axis=1)
+    shards = math.ceil(nbytes / WIRE_BYTES / largest)
+    return float(both.mean() if shards == 1 else both.max())

@@ -1,0 +1,144 @@
+"""The best cuts of the layers for stages whose order is given: dynamic programming, and every cut
+for comparison.
+
+As in Alpa the total is a sum plus a maximum, so the sum is minimised under a limit of the maximum.
+Alpa tries every value that the maximum can have (arXiv:2201.12023, section 5.2). Here each solution
+gives the next limit, above which no better one can be, so a handful of passes is enough.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import numpy as np
+
+from .costs import Numbers, Tables
+
+AT_ONCE = 200_000
+"""Cuts that are tried in one array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the stages begin, and the step that follows.
+
+    Attributes:
+        bounds: S + 1 numbers: stage s has the layers from ``bounds[s]`` up to ``bounds[s + 1]``.
+        fill_s: Of one micro-batch through all stages.
+        hold_s: What the others add at the slowest stage or link.
+        exchange_s: Of the slowest group.
+    """
+
+    bounds: tuple[int, ...]
+    fill_s: float
+    hold_s: float
+    exchange_s: float
+
+    @property
+    def step_s(self) -> float:
+        return self.fill_s + self.hold_s + self.exchange_s
+
+
+def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
+    """What these cuts cost; infinite where a stage does not fit."""
+    stages = np.arange(len(bounds) - 1)
+    at = stages, np.array(bounds[1:]), np.array(bounds[:-1])
+    return Cut(
+        bounds,
+        float(tables.fill[at].sum()),
+        float(tables.hold[at].max()),
+        float(tables.exchange[at].max()),
+    )
+
+
+def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
+    """The cuts with the shortest step; None when there is none shorter than ``below`` seconds.
+
+    Exact. Memory limits are the infinite places of ``tables.fill``.
+    """
+    best: Cut | None = None
+    fill, limit = tables.fill, math.inf
+    while True:
+        if limit < math.inf:
+            fill = np.where(tables.exchange < limit, tables.fill, math.inf)
+        bounds = _best_without_exchange(fill, tables.hold, below)
+        if bounds is None:
+            return best
+        found = cut_at(tables, bounds)
+        if found.step_s < below:
+            best, below = found, found.step_s
+        if not 0.0 < found.exchange_s < limit:
+            return best
+        limit = found.exchange_s  # what exchanges more cannot be better now
+
+
+def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[int, ...] | None:
+    """The bounds with the least ``sum fill + max hold``, when that is below ``below``."""
+    held = np.where(fill < math.inf, hold, math.inf)
+    least_hold, least = _least_maximum(held), _least_sum(fill)
+    if least is None or least[0] + least_hold >= below:
+        return None
+    best, lowest = None, least[0]
+    # The flattest plan first: where the sums are alike it is the best, and ends the search.
+    flattest = _least_sum(np.where(held <= least_hold, fill, math.inf))
+    if flattest is not None and flattest[0] + least_hold < below:
+        best, below = flattest[1], flattest[0] + least_hold
+    limit = below - lowest
+    while lowest + least_hold < below:
+        found = _least_sum(np.where(held < limit, fill, math.inf))
+        if found is None:
+            break
+        lowest, bounds = found
+        longest = max(
+            float(held[stage, bounds[stage + 1], bounds[stage]]) for stage in range(len(fill))
+        )
+        if lowest + longest < below:
+            best, below = bounds, lowest + longest
+        # Of the plans that are left each fills at least as long, so a longer hold cannot win.
+        limit = min(longest, below - lowest)
+    return best
+
+
+def _least_sum(fill: Numbers) -> tuple[float, tuple[int, ...]] | None:
+    """The least sum over all stages, and its bounds; None where nothing fits."""
+    best, came = fill[0, :, 0], []
+    for of_stage in fill[1:]:
+        total = of_stage + best
+        at = total.argmin(axis=1)
+        came.append(at)
+        best = total[np.arange(len(at)), at]
+    end = len(best) - 1
+    if not best[end] < math.inf:
+        return None
+    bounds = [end]
+    for at in reversed(came):
+        bounds.append(int(at[bounds[-1]]))
+    return float(best[end]), (0, *reversed(bounds))
+
+
+def _least_maximum(hold: Numbers) -> float:
+    """The least that the slowest stage can hold; infinite where nothing fits."""
+    best = hold[0, :, 0]
+    for of_stage in hold[1:]:
+        best = np.maximum(of_stage, best).min(axis=1)
+    return float(best[-1])
+
+
+def try_every_cut(tables: Tables) -> Cut | None:
+    """The best of all cuts, each of which is tried: what ``best_cut`` is compared with. There are
+    ``(L - 1)! / (S - 1)! / (L - S)!`` of them."""
+    stages, ends, _ = tables.fill.shape
+    every = combinations(range(1, ends - 1), stages - 1)
+    best: Cut | None = None
+    while some := list(islice(every, AT_ONCE)):
+        inner = np.array(some, dtype=np.intp).reshape(len(some), stages - 1)
+        bounds = np.pad(inner, ((0, 0), (1, 1)))
+        bounds[:, -1] = ends - 1
+        at = np.arange(stages), bounds[:, 1:], bounds[:, :-1]
+        steps = tables.fill[at].sum(1) + tables.hold[at].max(1) + tables.exchange[at].max(1)
+        found = cut_at(tables, tuple(map(int, bounds[steps.argmin()])))
+        if found.step_s < (best.step_s if best else math.inf):
+            best = found
+    return best

@@ -1,0 +1,236 @@
+"""Times the layers of a model on this machine: forward, backward, and what they keep."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossip.errors import ConfigError
+
+from .fits import CostLine, fit_line, r_squared
+from .profile import LAYERS_MAX, LayerProfile
+
+WAYS = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTimes:
+    """What was measured of all layers.
+
+    Attributes:
+        r2: Of the times at two other numbers of samples, as the lines predict them; so is
+            ``relative_error``, the median of its size.
+        timed: How many layers were timed now; the others were known.
+    """
+
+    layers: tuple[LayerProfile, ...]
+    r2: float
+    relative_error: float
+    timed: int
+
+
+def layers_of(made: Any, where: str) -> tuple[list[nn.Module], Tensor]:
+    """What a user's function has returned: the layers in their order, and some samples.
+
+    Raises: ConfigError: It is not that, or two layers share a parameter.
+    """
+    if not isinstance(made, tuple) or len(made) != 2:
+        raise ConfigError(
+            f"{where} returned {type(made).__name__}, not layers and samples",
+            "it ends with: return layers, samples    # a list of modules, and a tensor",
+        )
+    layers, samples = made
+    if not isinstance(layers, nn.Sequential | list | tuple) or not all(
+        isinstance(layer, nn.Module) for layer in layers
+    ):
+        raise ConfigError(
+            f"{where}: the layers are {type(layers).__name__}, not nn.Sequential or a list of "
+            "modules"
+        )
+    if not isinstance(samples, Tensor) or samples.ndim == 0 or not len(samples):
+        raise ConfigError(f"{where}: the samples are no tensor with a sample or more in its rows")
+    if not 0 < len(layers) <= LAYERS_MAX:
+        raise ConfigError(f"{where}: {len(layers)} layers, where 1 to {LAYERS_MAX} can be")
+    owner: dict[int, int] = {}
+    for at, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            if (first := owner.setdefault(id(parameter), at)) != at:
+                raise ConfigError(
+                    f"{where}: layers {first} and {at} share the parameter {name}",
+                    "layers of a plan share nothing, since they may be on different peers: untie "
+                    "them, or make one layer of both",
+                )
+    return list(layers), samples
+
+
+def measure_layers(
+    layers: Sequence[nn.Module],
+    samples: Tensor,
+    batches: tuple[int, int],
+    repeats: int,
+    known: Mapping[str, LayerProfile] | None = None,
+) -> LayerTimes:
+    """Medians of ``repeats`` turns at two numbers of samples, and a line through them.
+
+    Every turn goes through all layers and sizes, so that whatever else the machine does meets all
+    of them. Two sizes between the two only check the lines.
+
+    Args:
+        samples: ``(n, ...)``, of which rows are repeated as needed.
+        batches: The two numbers of samples, the smaller one first.
+        known: Layers that need not be timed, by their signature.
+    Raises: ConfigError: A layer fails on these samples, or hands on no tensor of as many rows.
+    """
+    small, large = batches
+    middle = round(math.sqrt(small * large))
+    sizes = [small, middle, round((middle + large) / 2), large]
+    shapes = _walk(layers, samples, large)
+    known = known or {}
+    times = {size: _Turns(len(layers)) for size in sizes}
+    new = [at for at, shape in enumerate(shapes) if shape.signature not in known]
+    for turn in range(repeats + 1 if new else 0):
+        for size in sizes:
+            _turn(layers, _rows(samples, size), times[size] if turn else None)
+    measured = {at: _lines(times, at, batches) for at in new}
+    profiles = tuple(
+        _profile(shape, measured[at] if at in measured else _known(known[shape.signature]))
+        for at, shape in enumerate(shapes)
+    )
+    checked = [
+        (line.at(size), times[size].median(way, at))
+        for at, both in measured.items()
+        for way, line in zip(WAYS, both, strict=True)
+        for size in sizes[1:-1]
+    ]
+    if not checked:
+        return LayerTimes(profiles, 1.0, 0.0, 0)
+    errors = [abs(said - took) / took for said, took in checked if took > 0]
+    r2 = r_squared(*zip(*checked, strict=True))
+    return LayerTimes(profiles, r2, statistics.median(errors), len(new))
+
+
+class _Turns:
+    """Seconds of each turn at one number of samples."""
+
+    def __init__(self, layers: int) -> None:
+        self.seconds: dict[str, list[list[float]]] = {
+            way: [[] for _ in range(layers)] for way in WAYS
+        }
+
+    def median(self, way: str, layer: int) -> float:
+        return statistics.median(self.seconds[way][layer])
+
+
+def _known(layer: LayerProfile) -> tuple[CostLine, CostLine]:
+    return layer.forward, layer.backward
+
+
+def _lines(
+    times: Mapping[int, _Turns], at: int, batches: tuple[int, int]
+) -> tuple[CostLine, CostLine]:
+    forward, backward = (
+        fit_line(batches, [times[size].median(way, at) for size in batches]) for way in WAYS
+    )
+    return forward, backward
+
+
+def _rows(samples: Tensor, count: int) -> Tensor:
+    times = -(-count // len(samples))
+    return samples.repeat(times, *([1] * (samples.ndim - 1)))[:count].clone()
+
+
+def _turn(layers: Sequence[nn.Module], inputs: Tensor, into: _Turns | None) -> None:
+    for at, layer in enumerate(layers):
+        inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
+        began = time.perf_counter()
+        outputs = layer(inputs)
+        forward_s, backward_s = time.perf_counter() - began, 0.0
+        if outputs.requires_grad:
+            gradient = torch.ones_like(outputs)
+            began = time.perf_counter()
+            outputs.backward(gradient)
+            backward_s = time.perf_counter() - began
+        if into is not None:
+            into.seconds["forward"][at].append(forward_s)
+            into.seconds["backward"][at].append(backward_s)
+        inputs = outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    name: str
+    signature: str
+    parameter_bytes: int
+    output_bytes: float
+    kept_bytes: float
+
+
+def _walk(layers: Sequence[nn.Module], samples: Tensor, count: int) -> list[_Shape]:
+    """One forward pass with ``count`` samples: sizes, and whether each layer does what a layer
+    does."""
+    inputs, found = _rows(samples, count), []
+    for at, layer in enumerate(layers):
+        name = f"{at} {type(layer).__name__}"[:64]
+        inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
+        parameters = list(layer.named_parameters())
+        kept = _Kept({parameter.untyped_storage().data_ptr() for _, parameter in parameters})
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda saved: saved):
+                outputs = layer(inputs)
+        except Exception as error:
+            raise ConfigError(
+                f"layer {name} fails on {count} samples of shape {tuple(inputs.shape[1:])}: "
+                f"{type(error).__name__}: {error}",
+                "does each layer take what the one before hands on?",
+            ) from error
+        if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != count:
+            raise ConfigError(
+                f"layer {name} does not hand on one tensor with a row for each of its {count} "
+                "samples"
+            )
+        about = [repr(layer), tuple(inputs.shape[1:]), tuple(outputs.shape[1:])]
+        about += [(key, tuple(each.shape), each.dtype) for key, each in parameters]
+        found.append(
+            _Shape(
+                name.replace('"', "").replace("\\", ""),
+                blake2b(repr(about).encode(), digest_size=8).hexdigest(),
+                sum(each.numel() * each.element_size() for _, each in parameters),
+                outputs.numel() * outputs.element_size() / count,
+                kept.nbytes / count,
+            )
+        )
+        inputs = outputs
+    return found
+
+
+class _Kept:
+    """Counts what a forward pass keeps, each memory once and without the layer's parameters."""
+
+    def __init__(self, parameters: set[int]) -> None:
+        self._seen, self.nbytes = parameters, 0
+
+    def pack(self, saved: Tensor) -> Tensor:
+        storage = saved.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.nbytes += storage.nbytes()
+        return saved
+
+
+def _profile(shape: _Shape, lines: tuple[CostLine, CostLine]) -> LayerProfile:
+    return LayerProfile(
+        shape.name,
+        shape.signature,
+        shape.parameter_bytes,
+        shape.output_bytes,
+        shape.kept_bytes,
+        *lines,
+    )

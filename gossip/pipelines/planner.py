@@ -1,0 +1,206 @@
+"""Which pipeline is the fastest on these peers, and what training without one would take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossip.errors import ConfigError
+
+from .alternatives import LOCAL_STEPS, DataParallel, data_parallel
+from .costs import Costs, StageCosts, TrainingStep
+from .placement import Groups, Placement, best_placement, every_assignment, improved
+from .timeline import play
+
+EVERY_ASSIGNMENT_PEERS = 5
+"""Up to so many peers every assignment is tried: 1,000 of them. Of 6 there are 9,000."""
+STAGES_MAX = 8
+"""Where peers are too many to try every assignment, unless somebody asks for more stages."""
+TYPICAL_MICRO_BATCHES = 8
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What somebody wants to train.
+
+    Attributes:
+        batch: Samples of a step.
+        samples: Of a micro-batch; None: the best of what divides the batch.
+        stages: None: the best number.
+        members_least: As of ``TrainingStep``; ``spare`` and ``state_copies`` alike.
+        local_steps: Between two rounds, where training with local steps is compared.
+        seed: Of searches that draw.
+    """
+
+    batch: int
+    samples: int | None = None
+    stages: int | None = None
+    members_least: int = 1
+    spare: int = 0
+    state_copies: float = 4.0
+    local_steps: int = LOCAL_STEPS
+    seed: int = 0
+
+    def work(self, samples: int) -> TrainingStep:
+        return TrainingStep(
+            self.batch // samples, samples, self.members_least, self.spare, self.state_copies
+        )
+
+    @property
+    def sample_counts(self) -> list[int]:
+        """Of a micro-batch: what is tried, largest first."""
+        if self.samples is not None:
+            return [self.samples]
+        return [each for each in range(self.batch, 0, -1) if self.batch % each == 0]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOption:
+    """The best pipeline of some number of stages.
+
+    Attributes:
+        played_s: Of a step, played out in 1F1B order, with the exchange in its groups.
+        exact: Every assignment was tried; else there may be a better one.
+    """
+
+    stage_costs: StageCosts
+    placement: Placement
+    played_s: float
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """``pipelines`` and ``others``: each with the fastest first, or empty where nothing fits."""
+
+    pipelines: tuple[PipelineOption, ...]
+    others: tuple[DataParallel, ...]
+
+
+def make_plan(costs: Costs, request: PlanRequest) -> PlanAnswer:
+    """The best pipeline for each number of stages, and data-parallel training beside it.
+
+    Raises: ConfigError: A layer fits no peer, there are fewer peers than stages need, or nothing
+        fits the memory of these peers.
+    """
+    _check(costs, request)
+    largest = len(costs.peers) // request.members_least
+    largest = min(largest, len(costs.layers))
+    if request.stages is not None:
+        numbers: range = range(request.stages, request.stages + 1)
+    elif len(costs.peers) <= EVERY_ASSIGNMENT_PEERS:
+        numbers = range(2, largest + 1)
+    else:
+        numbers = range(2, min(largest, STAGES_MAX) + 1)
+    found = [option for stages in numbers if (option := _best_of(costs, request, stages))]
+    smallest = request.work(request.sample_counts[-1])
+    others = data_parallel(costs, smallest, request.local_steps)
+    if not found and not others:
+        need = request.state_copies * costs.parameter_bytes.sum() / GIB
+        raise ConfigError(
+            f"nothing fits the memory of these peers: parameters and optimizer take {need:.2f} "
+            "GiB, activations come on top, and the peers have "
+            f"{costs.memory_bytes.sum() / GIB:.2f} GiB together",
+            "more peers, smaller micro-batches (--samples), or fewer peers in each stage",
+        )
+    return PlanAnswer(
+        tuple(sorted(found, key=lambda option: option.played_s)),
+        tuple(sorted(others, key=lambda other: other.step_s)),
+    )
+
+
+def _check(costs: Costs, request: PlanRequest) -> None:
+    if request.samples is not None and request.batch % request.samples:
+        raise ConfigError(
+            f"micro-batches of {request.samples} samples do not divide a batch of {request.batch}",
+            f"for example --samples {math.gcd(request.samples, request.batch)}",
+        )
+    if request.stages is not None:
+        wanted = request.stages * request.members_least
+        if wanted > len(costs.peers):
+            raise ConfigError(
+                f"{request.stages} stages need {wanted} peers, and there are {len(costs.peers)}",
+                f"at most {len(costs.peers) // request.members_least} stages, or more profiles",
+            )
+        if request.stages > len(costs.layers):
+            raise ConfigError(
+                f"{len(costs.layers)} layers cannot be divided into {request.stages} stages"
+            )
+    smallest = request.work(request.sample_counts[-1])
+    need = smallest.state_copies * costs.parameter_bytes + smallest.samples * costs.kept_bytes
+    layer, most = int(need.argmax()), float(costs.memory_bytes.max())
+    if need[layer] > most:
+        raise ConfigError(
+            f"layer {layer} ({costs.layers[layer]}) fits no peer: it needs "
+            f"{need[layer] / GIB:.3f} GiB with its optimizer, and the largest has {most / GIB:.3f} "
+            "GiB",
+            "divide the layer in two, use smaller micro-batches, or add a peer with more memory",
+        )
+
+
+def _best_of(costs: Costs, request: PlanRequest, stages: int) -> PipelineOption | None:
+    exact = len(costs.peers) <= EVERY_ASSIGNMENT_PEERS
+    best: tuple[StageCosts, Placement] | None = None
+    search = _tried if exact else _searched
+    for stage_costs, placement in search(costs, request, stages):
+        if best is None or placement.step_s < best[1].step_s:
+            best = stage_costs, placement
+    if best is None:
+        return None
+    return PipelineOption(*best, played_step_s(*best), exact)
+
+
+def played_step_s(stage_costs: StageCosts, placement: Placement) -> float:
+    """Seconds of a step that is played out, with the exchange of the slowest group."""
+    ended = max(task.end_s for task in play(stage_costs, placement))
+    return ended + placement.cut.exchange_s
+
+
+def _tried(
+    costs: Costs, request: PlanRequest, stages: int
+) -> Iterator[tuple[StageCosts, Placement]]:
+    """Every assignment, with each size of micro-batches."""
+    below = math.inf
+    for samples in request.sample_counts:
+        stage_costs = StageCosts(costs, request.work(samples))
+        assignments = every_assignment(len(costs.peers), stages, request.members_least)
+        if (found := best_placement(stage_costs, assignments, below)) is not None:
+            below = found.step_s
+            yield stage_costs, found
+
+
+def _searched(
+    costs: Costs, request: PlanRequest, stages: int
+) -> Iterator[tuple[StageCosts, Placement]]:
+    """Local moves from two starts: of the differentiable search, and fast peers dealt out first.
+    The other sizes of micro-batches begin with what was best."""
+    from .relaxed import search_placement  # here: torch takes a second
+
+    nearest = min(
+        request.sample_counts,
+        key=lambda samples: abs(math.log(request.batch / samples / TYPICAL_MICRO_BATCHES)),
+    )
+    stage_costs = StageCosts(costs, request.work(nearest))
+    starts = {
+        search_placement(stage_costs, stages, request.seed).found.groups,
+        _dealt_by_speed(stage_costs, stages),
+    }
+    found = [improved(stage_costs, groups, request.seed) for groups in sorted(starts)]
+    best = min((each for each in found if each), key=lambda each: each.step_s, default=None)
+    if best is not None:
+        yield stage_costs, best
+    groups = best.groups if best else _dealt_by_speed(stage_costs, stages)
+    for samples in request.sample_counts:
+        if samples != nearest:
+            stage_costs = StageCosts(costs, request.work(samples))
+            if (other := improved(stage_costs, groups, request.seed)) is not None:
+                yield stage_costs, other
+
+
+def _dealt_by_speed(stage_costs: StageCosts, stages: int) -> Groups:
+    order = np.argsort(stage_costs.seconds.sum(axis=1), kind="stable")
+    return tuple(tuple(sorted(map(int, order[stage::stages]))) for stage in range(stages))

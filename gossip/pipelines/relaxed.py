@@ -1,0 +1,182 @@
+"""A differentiable search for placements: gradient descent on a continuous relaxation from many
+random starts at once, rounded, and improved by local moves.
+
+Layers: logits make the widths of the stages; their sums are the places of the cuts. Layer l belongs
+to the first s stages by a sigmoid of its distance from cut s, so each layer is divided over stages
+and nothing enumerates cuts. Peers: logits make each peer's part in each stage, or in none. The
+maximum over stages is a log-sum-exp. The temperatures of all three fall geometrically.
+
+Where the order of the groups is given, dynamic programming is exact and much faster. This is for
+peers with unequal links that may go anywhere, where the best cuts of the first stages depend on who
+comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .costs import StageCosts
+from .placement import Groups, Placement, groups_of, place, polished
+
+SHARPEST, SOFTEST = 0.05, 1.0
+PENALTY = 10.0
+"""Of a step that is over a limit by all of it, in lengths of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annealing:
+    """Random starts, which descend together; steps of Adam; how many rounded starts, the best
+    ones, are improved by local moves."""
+
+    starts: int = 128
+    steps: int = 80
+    polished: int = 6
+    rate: float = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """``rounded``: the best of the starts before local moves; ``found``: after them. A placement
+    that does not fit has an infinite step."""
+
+    rounded: Placement
+    found: Placement
+
+
+def search_placement(
+    stage_costs: StageCosts,
+    stages: int,
+    seed: int,
+    groups: Groups | None = None,
+    annealing: Annealing | None = None,
+) -> Searched:
+    """Looks for the placement with the shortest step.
+
+    Args:
+        stages: How many.
+        seed: Of the random starts.
+        groups: Where only cuts are looked for; by default peers go anywhere.
+    """
+    annealing = annealing or Annealing()
+    relaxed = _Relaxation(stage_costs, stages, groups)
+    draw = torch.Generator().manual_seed(seed)
+    widths = torch.randn(annealing.starts, stages, generator=draw, dtype=torch.float64)
+    peers = len(stage_costs.costs.peers)
+    owners = torch.randn(annealing.starts, peers, stages + 1, generator=draw, dtype=torch.float64)
+    logits = [widths.requires_grad_(), *([] if groups else [owners.requires_grad_()])]
+    optimizer = torch.optim.Adam(logits, lr=annealing.rate)
+    for step in range(annealing.steps):
+        part = step / max(1, annealing.steps - 1)
+        optimizer.zero_grad()
+        relaxed.loss(widths, owners, SOFTEST * (SHARPEST / SOFTEST) ** part).sum().backward()
+        optimizer.step()
+    starts = relaxed.rounded(widths.detach(), owners.detach())
+    best = sorted((place(stage_costs, *start) for start in starts), key=lambda each: each.step_s)
+    ended = [polished(stage_costs, each, groups is None) for each in best[: annealing.polished]]
+    return Searched(best[0], min(ended, key=lambda each: each.step_s))
+
+
+class _Relaxation:
+    """The step's seconds as a smooth function of logits, in units of a typical step."""
+
+    def __init__(self, stage_costs: StageCosts, stages: int, groups: Groups | None) -> None:
+        costs, work = stage_costs.costs, stage_costs.work
+        self.stage_costs, self.work, self.stages, self.groups = stage_costs, work, stages, groups
+        seconds = torch.from_numpy(stage_costs.seconds)
+        self.unit = float(seconds.sum(1).min()) * max(1.0, work.micro_batches / stages)
+        self.seconds = seconds / self.unit
+        self.link_fixed = torch.from_numpy(costs.link_fixed_s + costs.link_fixed_s.T) / self.unit
+        self.link_each = torch.from_numpy(costs.link_each_s + costs.link_each_s.T) / self.unit
+        self.sent = torch.from_numpy(costs.output_bytes) * work.samples
+        self.state = torch.from_numpy(costs.parameter_bytes) * work.state_copies
+        self.kept = torch.from_numpy(costs.kept_bytes) * work.samples
+        self.limits = torch.from_numpy(costs.memory_bytes)
+        in_flight = [min(stages - stage, work.micro_batches) for stage in range(stages)]
+        self.in_flight = torch.tensor(in_flight, dtype=torch.float64)
+
+    def loss(self, widths: Tensor, owners: Tensor, heat: float) -> Tensor:
+        """``(starts,)``."""
+        layers, crossing = self._layers(widths, heat)
+        members = self._members(owners, heat)
+        count = members.sum(-1).clamp(min=1e-3)  # (R, S)
+        times = layers @ self.seconds.T  # (R, S, P)
+        beat = 1.0 / (members / (times + 1e-9)).sum(-1).clamp(min=1e-9)
+        ways = self._ways(members / count[..., None], crossing)  # (R, S - 1)
+        waits = (self.work.micro_batches - count).clamp(min=0) * beat
+        routes = count[:, :-1] * count[:, 1:]
+        queues = (self.work.micro_batches / routes - 1).clamp(min=0) * ways
+        longest = torch.cat([waits, queues], dim=1)
+        smooth = 0.05 * heat * longest.detach().amax(1, keepdim=True).clamp(min=1e-6)
+        hold = smooth[:, 0] * torch.logsumexp(longest / smooth, dim=1)
+        short = (self.work.members_least - count).clamp(min=0).square().sum(1)
+        over = self._over(layers, members)
+        return (count * beat).sum(1) + ways.sum(1) + hold + PENALTY * (short + over)
+
+    def _layers(self, widths: Tensor, heat: float) -> tuple[Tensor, Tensor]:
+        """``(R, S, L)``, each layer's part in each stage, and ``(R, S - 1)``, bytes that cross."""
+        count = len(self.sent)
+        ends = widths.softmax(-1).cumsum(-1)[:, :-1] * count
+        middle = torch.arange(count, dtype=torch.float64) + 0.5
+        before = torch.sigmoid((ends[..., None] - middle) / heat)  # (R, S - 1, L)
+        edge = before.new_ones(len(before), 1, count)
+        prefix = torch.cat([torch.zeros_like(edge), before, edge], dim=1)
+        falls = before - torch.cat([before[..., 1:], torch.zeros_like(before[..., :1])], dim=2)
+        return prefix.diff(dim=1).clamp(min=0), falls.clamp(min=0) @ self.sent
+
+    def _members(self, owners: Tensor, heat: float) -> Tensor:
+        """``(R, S, P)``: each peer's part in each stage."""
+        if self.groups is None:
+            return (owners / heat).softmax(-1)[..., :-1].transpose(1, 2)
+        fixed = owners.new_zeros(self.stages, owners.shape[1])
+        for stage, group in enumerate(self.groups):
+            fixed[stage, list(group)] = 1.0
+        return fixed.expand(len(owners), -1, -1)
+
+    def _ways(self, parts: Tensor, crossing: Tensor) -> Tensor:
+        here, there = parts[:, :-1], parts[:, 1:]
+        fixed = ((here @ self.link_fixed) * there).sum(-1)
+        return fixed + ((here @ self.link_each) * there).sum(-1) * crossing
+
+    def _over(self, layers: Tensor, members: Tensor) -> Tensor:
+        need = layers @ self.state + (layers @ self.kept) * self.in_flight
+        lacking = (need[..., None] / self.limits - 1).clamp(min=0)  # (R, S, P)
+        return (lacking * members).sum((1, 2))
+
+    def rounded(self, widths: Tensor, owners: Tensor) -> list[tuple[Groups, tuple[int, ...]]]:
+        """Each start as whole layers and peers, equal ones once."""
+        ends = widths.softmax(-1).cumsum(-1)[:, :-1] * len(self.sent)
+        bounds = [_whole_bounds(row, len(self.sent)) for row in ends.numpy()]
+        groups = [self.groups or self._whole_groups(row) for row in owners.numpy()]
+        return list(dict.fromkeys(zip(groups, bounds, strict=True)))
+
+    def _whole_groups(self, logits: np.ndarray) -> Groups:
+        """Each peer where its logit is largest; a group that lacks members gets those who lose
+        least, of groups that can spare one."""
+        places, least = logits.argmax(1), self.work.members_least
+        while True:
+            sizes = np.bincount(places, minlength=self.stages + 1)[: self.stages]
+            (lacking,) = np.nonzero(sizes < least)
+            if not len(lacking):
+                return groups_of([int(each) for each in places], self.stages)
+            stage = int(lacking[0])
+            spare = [
+                peer
+                for peer, place in enumerate(places)
+                if place == self.stages or sizes[place] > least
+            ]
+            loss = [logits[peer, places[peer]] - logits[peer, stage] for peer in spare]
+            places[spare[int(np.argmin(loss))]] = stage
+
+
+def _whole_bounds(ends: Sequence[float] | np.ndarray, layers: int) -> tuple[int, ...]:
+    """The nearest whole bounds that leave each stage a layer."""
+    bounds, stages = [0], len(ends) + 1
+    for stage, end in enumerate(ends):
+        latest = layers - (stages - 1 - stage)
+        bounds.append(min(latest, max(bounds[-1] + 1, round(float(end)))))
+    return (*bounds, layers)

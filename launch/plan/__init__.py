@@ -1,0 +1,13 @@
+"""``gossip plan``: what layers and links take on these peers, and which way of training is the
+fastest on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import command as command
+else:
+    __getattr__, __dir__ = lazy(__name__, {"command": ("command",)})

@@ -1,0 +1,70 @@
+"""One link between two peers, measured over gossip's own transport."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.launch.bench import LinkTurns
+from gossip.pipelines import (
+    LinkProfile,
+    check_name,
+    fit_line,
+    r_squared,
+    read_profile,
+    write_profile,
+)
+from gossip.run import shown
+from gossip.transport import is_loopback
+
+from .profiling import LINKS_R2, doubt
+
+SIZES_KIB = (4, 64, 256, 1024, 2048, 4096)
+CHECKED_KIB = (512, 3072)
+"""Sizes that only check the line."""
+AT_A_TIME = 3
+
+
+def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> str:
+    """Measures the link and writes it into the profile; what was found, in words.
+
+    Args:
+        ends: Address of this end, of the other, and the command that starts a command there.
+    Raises: ConfigError: The profile cannot be read, or nobody is at the other end.
+    """
+    profile = read_profile(path)
+    if check_name(to, "PEER") == profile.peer:
+        raise ConfigError(f"{shown(path)} is the profile of {to} itself", "name the other peer")
+    host, other_host, via = ends
+    if not via and not is_loopback(other_host):
+        raise ConfigError(
+            f"nobody is there to answer at {other_host}", "--via says how to start a command there"
+        )
+    link = measure_link(to, host, other_host, via, repeats)
+    try:
+        path.write_text(write_profile(profile.with_link(link)), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error
+    return (
+        f"{shown(path)}: {profile.peer} to {to}: {1e3 * link.line.fixed_s:.3g} ms and "
+        f"{8e-6 / max(link.line.each_s, 1e-15):,.0f} Mbit/s, R² {link.r2:.4f}"
+        f"{doubt(link.r2, LINKS_R2)}"
+    )
+
+
+def measure_link(to: str, host: str, other_host: str, via: str, repeats: int) -> LinkProfile:
+    """Medians of payloads that are sent one at a time until they are answered, of each size, and a
+    line through them. R² is of these and of two sizes more."""
+    sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    with LinkTurns(host, other_host, via, gloo=False) as turns:
+        for turn in range(repeats + 1):
+            for size in sizes:
+                taken = turns.one_by_one(size * 256, AT_A_TIME)  # of 4 bytes each
+                if turn:
+                    seconds[size] += taken
+    median = {size: statistics.median(taken) for size, taken in seconds.items()}
+    line = fit_line([1024 * size for size in SIZES_KIB], [median[size] for size in SIZES_KIB])
+    r2 = r_squared([line.at(1024 * size) for size in sizes], [median[size] for size in sizes])
+    return LinkProfile(to, line, max(0.0, r2))

@@ -1,0 +1,125 @@
+"""The model of a user, timed here, and the file that keeps the times."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gossip.aggregators import registry
+from gossip.errors import ConfigError
+from gossip.launch.report import counted
+from gossip.pipelines import (
+    LayerProfile,
+    PeerProfile,
+    check_name,
+    layers_of,
+    measure_layers,
+    read_profile,
+    write_profile,
+)
+from gossip.run import shown
+
+LAYERS_R2, LINKS_R2 = 0.95, 0.99
+"""What lines reach on machines that do nothing else."""
+UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """What ``gossip plan profile`` was asked for; ``name`` and ``memory`` empty for what this
+    machine has."""
+
+    model: str
+    name: str
+    out: Path | None
+    batches: tuple[int, int]
+    repeats: int
+    memory: str
+    again: bool
+
+
+def profile_here(request: ProfileRequest) -> str:
+    """Times the layers and writes the profile; what was done, in words.
+
+    Raises: ConfigError: The function, the model, a name or a size is none.
+    """
+    import torch
+
+    name = check_name(request.name or socket.gethostname(), "--name")
+    path = request.out or Path(f"{name}.toml")
+    before = read_profile(path) if path.exists() else None
+    torch.set_num_threads(1)  # as gossip run gives each peer
+    torch.manual_seed(0)
+    made = _function_at(request.model)()
+    limit = bytes_of(request.memory) if request.memory else psutil.virtual_memory().available
+    layers, samples = layers_of(made, request.model)
+    known = known_layers(before, request.batches) if before and not request.again else {}
+    found = measure_layers(layers, samples, request.batches, request.repeats, known)
+    r2 = found.r2 if found.timed or before is None else before.layers_r2
+    links = before.links if before else ()
+    profile = PeerProfile(name, int(limit), request.batches, max(0.0, r2), found.layers, links)
+    try:
+        path.write_text(write_profile(profile), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error
+    whole = request.batches[1]
+    step_s = sum(each.forward.at(whole) + each.backward.at(whole) for each in found.layers)
+    said = (
+        f"{shown(path)}: {counted(len(layers), 'layer')}, {1e3 * step_s:.3g} ms for {whole} samples"
+    )
+    if not found.timed:
+        return f"{said}; all of them were known, --again measures anew"
+    said += f"; {found.timed} timed now, R² {found.r2:.3f} at two other numbers of samples, "
+    return f"{said}{100 * found.relative_error:.0f} % off in the middle{doubt(found.r2, LAYERS_R2)}"
+
+
+def doubt(r2: float, expected: float) -> str:
+    """What to say of a line that predicts badly; empty where it does not."""
+    if r2 >= expected:
+        return ""
+    return (
+        f"\n! below {expected}: is the machine busy? Measure again when it has nothing else to do"
+    )
+
+
+def known_layers(before: PeerProfile, batches: tuple[int, int]) -> dict[str, LayerProfile]:
+    """What need not be timed again, by signature: nothing when it was timed at other sizes."""
+    if before.batches != batches:
+        return {}
+    return {layer.signature: layer for layer in before.layers}
+
+
+def bytes_of(text: str) -> int:
+    """``2GiB`` in bytes. Raises: ConfigError."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]iB)?", text)
+    if not found or not 1 <= (size := float(found[1]) * UNITS[found[2] or ""]) <= 2**50:
+        raise ConfigError(f"--memory {shown(text)} is no size", "for example 2GiB or 500MiB")
+    return int(size)
+
+
+def _function_at(spec: str) -> Any:
+    place, colon, function = spec.rpartition(":")
+    if not colon or not place or not function.isidentifier():
+        raise ConfigError(
+            f"{shown(spec)} names no function", "for example my_model.py:layers or package:layers"
+        )
+    if place.endswith(".py"):
+        module = registry.load_file(place, "layers")
+    else:
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())  # as python -m does
+        module = registry.import_module(place, function)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ConfigError(
+            f"{place} has no function {function}",
+            "it takes nothing and returns (layers, samples)",
+        )
+    return found
