@@ -66,6 +66,22 @@ class TrainedModel:
     wire: WireFormat
 
 
+@dataclass(frozen=True)
+class ExtraState:
+    """What belongs to the state beside model and optimizer.
+
+    Attributes:
+        now: Gives it.
+        check: Raises StateMismatch when what came with a state cannot be taken over. Changes
+            nothing.
+        take: Takes it over.
+    """
+
+    now: Callable[[], dict[str, Any]]
+    check: Callable[[dict[str, Any]], object]
+    take: Callable[[dict[str, Any]], None]
+
+
 class Exchange:
     """One trainer's model, arena and channel.
 
@@ -137,18 +153,15 @@ class Exchange:
         self,
         trained: TrainedModel,
         judging: JudgeService,
-        extra: Callable[[], dict[str, Any]],
-        take_extra: Callable[[dict[str, Any]], None],
+        extra: ExtraState,
     ) -> None:
         """Shows the node the model, and waits until the swarm has begun.
 
         Args:
             judging: Answers the node's questions for the loss.
-            extra: What belongs to the state beside model and optimizer.
-            take_extra: Takes it back.
         """
         self._trained, self._judging = trained, judging
-        self._extra, self._take_extra = extra, take_extra
+        self._extra = extra
         self._make_arena()
         self._prepared = True
         self._introduce()
@@ -178,7 +191,7 @@ class Exchange:
         former.close()
 
     def _introduce(self) -> None:
-        state = pack_state(self._trained.model, self._trained.optimizer, self._extra())
+        state = pack_state(self._trained.model, self._trained.optimizer, self._extra.now())
         model = (
             self._trained.layout.elements,
             self._trained.layout.digest,
@@ -369,7 +382,7 @@ class Exchange:
             halted.reason,
             self._trained.model,
             self._trained.optimizer,
-            self._extra(),
+            self._extra.now(),
         )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
@@ -562,20 +575,17 @@ class Exchange:
             self._snapshots_due -= 1
             self._say(
                 *copy_state(
-                    self.round_id, self._trained.model, self._trained.optimizer, self._extra
+                    self.round_id, self._trained.model, self._trained.optimizer, self._extra.now
                 )
             )
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
         try:
-            self._take_extra(
-                unpack_state(
-                    map_bytes(fd, message.nbytes),
-                    self._trained.model,
-                    self._trained.optimizer,
-                    message.settings,
-                )
+            packed = map_bytes(fd, message.nbytes)
+            trained, check = self._trained, self._extra.check
+            self._extra.take(
+                unpack_state(packed, trained.model, trained.optimizer, message.settings, check)
             )
         except GossipError as failure:
             error = clip(str(failure))

@@ -41,6 +41,7 @@ class ReplicatedState:
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
+        self._first_peers = frozenset(settings.peers)
         self._updates_most = settings.updates_needed(settings.f)
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(
@@ -174,17 +175,13 @@ class ReplicatedState:
         round_id = commits[0].round_id
         lost = next((commit for commit in commits if not commit.digest), None)
         chain = self.lineage.append(commits)
-        used = (
-            set()
-            if lost
-            else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
-        )
+        used = {} if lost else _samples_used(commits)
         collected = commits[0].collected
         self.was_step = not collected or (
             len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
         )
         self.collectives += not self.was_step
-        self.whole = self.whole and (not self.was_step or used.issuperset(self.settings.peers))
+        self.whole = self.whole and (not self.was_step or used.keys() >= self._first_peers)
         effects: list[Effect] = [
             Report(
                 t.change,
@@ -372,6 +369,19 @@ class ReplicatedState:
         self.collectives = snapshot[5]
         self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
+
+
+def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
+    """Of who contributed to all shards of a round: on how many samples it says that its update is,
+    the least where it says different numbers."""
+    first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
+    if not others:
+        return first
+    return {
+        peer: min([samples, *[other[peer] for other in others]])
+        for peer, samples in first.items()
+        if all(peer in other for other in others)
+    }
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:
