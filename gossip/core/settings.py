@@ -152,6 +152,8 @@ class CoreSettings:
     judged: bool = False  # it tells updates apart by a judge's gradient, not by distance
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
+    # an update may be of fewer local steps than planned: so slices of slow peers are not cut
+    local_steps: bool = False
     room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run
     # the furthest that the run is known to have been in before this life; 0:
     # nothing is known of one

@@ -82,6 +82,17 @@ class ExtraState:
     take: Callable[[dict[str, Any]], None]
 
 
+@dataclass(frozen=True)
+class _UpdateOffer:
+    """What a trainer has for a round. Without samples it only takes part, or gives ``collective``
+    to a collective operation."""
+
+    samples: int
+    loss: float | None
+    collective: bytes = b""
+    steps: tuple[int, int] = (1, 1)  # local steps that it is of, and that a round has
+
+
 class Exchange:
     """One trainer's model, arena and channel.
 
@@ -281,8 +292,17 @@ class Exchange:
         # another with samples follows.
         return self.go is not None and (self._shard is None or self.go.sharded)
 
+    @property
+    def deadline_s(self) -> float:
+        """How long the local steps of the round may take; 0: all are to be taken."""
+        return 0.0 if self.go is None else self.go.deadline_us / 1e6
+
     def contribute(
-        self, samples: int, loss: float | None, before_send: Callable[[], None] | None = None
+        self,
+        samples: int,
+        loss: float | None,
+        before_send: Callable[[], None] | None = None,
+        steps: tuple[int, int] = (1, 1),
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied.
@@ -292,6 +312,7 @@ class Exchange:
 
         Args:
             before_send: Called when the update is ready and not yet sent.
+            steps: Local steps that it is of, and that a round has.
         """
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         go = self.wait_go()
@@ -311,8 +332,9 @@ class Exchange:
                     self._finite = is_finite(self._arena.updates[go.slot])
             if before_send is not None:
                 before_send()
-            self._offer(go, go.slot, samples, loss)
-            self._settle(go, samples, loss)
+            offer = _UpdateOffer(samples, loss, steps=steps)
+            self._offer(go, go.slot, offer)
+            self._settle(go, offer)
         finally:
             self._in_step = False
         if self._shard is None and self._halted is None:
@@ -325,8 +347,9 @@ class Exchange:
         """Gives ``data`` to a collective operation, in the next round, and returns when that is
         applied and another may be computed. ``on_collected`` is told what that round collected."""
         go = self.wait_go()
-        self._offer(go, go.slot, 0, None, data)
-        self._settle(go, 0, None, data)
+        offer = _UpdateOffer(0, None, data)
+        self._offer(go, go.slot, offer)
+        self._settle(go, offer)
         self._serve(lambda: self._may_go or self._halted is not None)
 
     def _transform(self, sender: Sender, update: torch.Tensor) -> None:
@@ -334,15 +357,9 @@ class Exchange:
         if sent is not update:
             update.copy_(sent)
 
-    def _offer(
-        self,
-        go: control.StartRoundCommand,
-        filled: int,
-        samples: int,
-        loss: float | None,
-        collective: bytes = b"",
-    ) -> None:
+    def _offer(self, go: control.StartRoundCommand, filled: int, offer: _UpdateOffer) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
+        samples, loss = offer.samples, offer.loss
         if go.slot != filled and samples:
             self._updates[go.slot].copy_(self._updates[filled])
             np.copyto(self._arena.encoded[go.slot], self._arena.encoded[filled])
@@ -363,7 +380,8 @@ class Exchange:
                 go.want_parameters,
                 finite,
                 rates,
-                collective,
+                offer.collective,
+                offer.steps,
             )
         )
         self._flush()
@@ -386,13 +404,7 @@ class Exchange:
         )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
-    def _settle(
-        self,
-        go: control.StartRoundCommand,
-        samples: int,
-        loss: float | None,
-        collective: bytes = b"",
-    ) -> None:
+    def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
         """Serves the node until the round that was contributed to is behind us."""
         changes = self._changes
         while True:
@@ -407,7 +419,7 @@ class Exchange:
                 return
             # A node that was started again has not heard of our update, which is still right:
             # nothing has changed since.
-            self._offer(again, go.slot, samples, loss, collective)
+            self._offer(again, go.slot, offer)
             go = again
 
     def confirm(self, given_up: Callable[[], object]) -> None:

@@ -37,6 +37,7 @@ class LocalSteps:
         total: Steps of a round.
         taken: Of them, those that lie behind.
         good: Of these, those that were not skipped.
+        ended: The round is over with those that were taken.
         outer: The optimizer that steps with the aggregate of the model differences.
     """
 
@@ -48,7 +49,7 @@ class LocalSteps:
         outer: outer_steps.OuterStep,
     ) -> None:
         """``inner_step``: of the user's optimizers, without an exchange."""
-        self.total, self.taken, self.good = total, 0, 0
+        self.total, self.taken, self.good, self.ended = total, 0, 0, False
         self.outer = outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
         self._anchor: list[Tensor] = []
@@ -58,7 +59,7 @@ class LocalSteps:
     @property
     def is_complete(self) -> bool:
         """Whether a round follows."""
-        return self.taken == self.total
+        return self.ended or self.taken == self.total
 
     def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
         """Takes one step. With ``skipped`` it only counts.
@@ -100,7 +101,7 @@ class LocalSteps:
         """Goes back to the anchor. Returns how many steps that undoes."""
         if self.taken and not self._at_anchor:
             self._layout.set_parameters(self._anchor)
-        undone, self.taken, self.good = self.taken, 0, 0
+        undone, self.taken, self.good, self.ended = self.taken, 0, 0, False
         return undone
 
     @contextmanager

@@ -69,6 +69,7 @@ from .state import (
     load_checkpoint,
     plan_checkpoint,
 )
+from .step_clock import StepClock
 from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
@@ -126,6 +127,7 @@ class Session:
         self._scheduler_pace = SchedulerPace()
         self._local: LocalSteps | None = None  # where a round follows several steps
         self._local_undone = False  # steps of one were, and it was said
+        self._clock = StepClock()
         self._kept_at = -1  # the step of the states that came last, where that was said
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
@@ -716,15 +718,17 @@ class Session:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
-        at = self.step
+        behind = self._behind_round
         self._check_batches_taken()
+        steps = 1, 1
         if self._local is not None:
             self._step_locally(self._local, overflow)
             if not self._local.is_complete:
                 self._step_is_within_round()
                 return
+            steps = self._local.taken, self._local.total
             overflow = not self._local.put_difference()
-        samples = self._samples_taken()
+        samples = self._samples_taken(steps[0])
         samples = 0 if overflow else samples
         if loss is None:
             loss = self._loss
@@ -732,23 +736,35 @@ class Session:
         self._in_round = True
         try:
             computed = partial(self._steps.computed, self._computing_since)
-            self._exchange.contribute(samples, loss, computed)
+            self._exchange.contribute(samples, loss, computed, steps)
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
         finally:
             self._in_round = False
-        self._collectives.answers.reached(2 * at + 1)
+        self._collectives.answers.reached(behind)
         self._step_is_over()
+
+    @property
+    def _behind_round(self) -> int:
+        """Where a script is behind the last step of this round: the same for all, however many
+        local steps each has taken."""
+        return 2 * (self._exchange.step + 1) * self._config.local_steps - 1
 
     def _check_batches_taken(self) -> None:
         if self._loader is not None:
             self._batches.check_taken(1 if self._local is None else self._local.good + 1)
 
     def _step_locally(self, local: LocalSteps, overflow: bool) -> None:
+        if local.taken == 0:
+            self._clock.begin_round(self._computing_since)
         local.step(self._state_now, overflow)
         if overflow:
             self._batches.skip(local.good)
+        self._steps.computed(self._computing_since)
+        self._computing_since = time.monotonic()
+        self._clock.step_taken()
+        local.ended = self._clock.is_late(self._exchange.deadline_s)
 
     def _step_is_within_round(self) -> None:
         """No round follows it."""
@@ -800,9 +816,10 @@ class Session:
         self._draw()
         self._computing_since = time.monotonic()
 
-    def _samples_taken(self) -> int:
-        """That a step is on; 0 where the swarm has given them to others meanwhile."""
-        samples = self._batches.take() if self._loader is not None else 1
+    def _samples_taken(self, steps: int) -> int:
+        """That ``steps`` are on; 0 where the swarm has given them to others meanwhile. Without a
+        loader each counts for one."""
+        samples = self._batches.take() if self._loader is not None else steps
         outdated, self._outdated = self._outdated, False
         return 0 if outdated else samples
 

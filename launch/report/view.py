@@ -489,8 +489,8 @@ class RunView:
         return [
             f"! only {mean:.0%} of the peers that are alive took part in the rounds "
             f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): the "
-            "others were late, or in quarantine. Look at gossip top, and raise --round-timeout where a "
-            "step or a link takes long"
+            "others were late, or in quarantine. Look at gossip top, and raise --round-timeout "
+            "where a step or a link takes long"
         ]
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:

@@ -222,3 +222,13 @@ def test_good_steps_are_counted_anew_in_each_round() -> None:
     assert (steps.taken, steps.good) == (2, 1)
     steps.put_difference()
     assert (steps.taken, steps.good) == (0, 0)
+
+
+def test_a_round_that_was_ended_early_leaves_the_next_one_whole() -> None:
+    _, steps = local(3)
+    steps.step(dict)
+    steps.ended = True
+    assert steps.is_complete
+    steps.put_difference()
+    steps.step(dict)
+    assert not steps.is_complete

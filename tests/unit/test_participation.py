@@ -27,6 +27,8 @@ def test_each_round_counts_once_whoever_tells_of_it() -> None:
     view = RunView(4)
     fed(view, range(4), 4)
     fed(view, range(4, 8), 2)
+    late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3]}
+    view.feed({"t": 9.0, "peer": 3, "event": "round", **late})
     assert view.participation.last == (2, 4)
     assert view.participation.mean == 0.75
     assert view.participation.of_window is None, "the window is not over"

@@ -28,6 +28,7 @@ from .log import Held
 from .omissions import OmissionTracker
 from .prefetch import CursorLookahead
 from .rates import are_sound
+from .round_times import RoundTimes
 from .spread import UNEQUAL
 from .trust import FAR_MAX, TrustTable
 
@@ -53,8 +54,9 @@ class ReplicatedState:
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",
-            paced=settings.slices == "speed",
+            paced=settings.slices == "speed" and not settings.local_steps,
         )
+        self.round_times = RoundTimes()
         self.lookahead = CursorLookahead()
         self.roster = Roster(settings.peers, settings.lineage)
         # that were stepped with last, as far as that is known here
@@ -143,6 +145,12 @@ class ReplicatedState:
             "trust": scores,
         }
         return Report("round", fields)
+
+    @property
+    def deadline_us(self) -> int:
+        """By when a peer's local steps of the round are to be taken; 0: it takes them all."""
+        shortens = self.settings.local_steps and self.settings.slices == "speed"
+        return self.round_times.deadline_us if shortens else 0
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
@@ -234,6 +242,7 @@ class ReplicatedState:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
         before = {} if self.cursor.pace.even else self.cursor.pace.levels()
         took_us = {c.peer: c.took_us for c in commits[0].contributors}
+        self.round_times.observe(took_us.values())
         epoch = self.cursor.commit(self._sharers, used, took_us) if self.was_step else None
         if epoch is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
