@@ -37,7 +37,7 @@ class MembershipSettings:
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
-    quorum: Literal["majority", "available"] = "majority"  # with fewer than 3 peers: available
+    quorum: Quorum = "majority"  # with fewer than 3 peers: available
     # continue: as if available, once the others are dead for it
     on_minority: Literal["pause", "continue"] = "pause"
     # the one knob: how long a round may wait at most; adapts downwards from measured rounds
@@ -121,6 +121,8 @@ the optimization stays the same.
 """
 
 
+Quorum: TypeAlias = Literal["majority", "available"]
+"""Of how many peers a round needs updates: of a majority of the roster, or of whoever is here."""
 Slices: TypeAlias = Literal["speed", "equal"]
 """Whether who is much slower than most gets smaller slices (``pace``), or all get alike."""
 

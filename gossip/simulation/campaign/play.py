@@ -387,6 +387,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s
         ),
         rounds=RoundSettings(
+            quorum=schedule.quorum,
             round_timeout_s=schedule.round_timeout_s,
             start_timeout_s=schedule.start_timeout_s,
             min_peers=schedule.min_peers,
