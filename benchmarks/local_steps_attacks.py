@@ -5,8 +5,8 @@
 
 Eight workers of which two lie, with the same number of steps in rounds of 1 and of 30 steps, in one
 process and without network. By default the digits, a small MLP, some rules and attacks and one
-seed; with --mnist a small CNN, all of them and three. Each of its tables is one `gossip bench robustness`,
-which remembers every run in --into: after Ctrl-C the same command goes on.
+seed; with --mnist a small CNN, all of them and three. Each of its tables is one `gossip bench
+robustness`, which remembers every run in --into: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
