@@ -1,7 +1,7 @@
 """What liars do to local steps: rules, attacks, and momentum before and after the rule, as a page.
 
     python benchmarks/local_steps_attacks.py --write docs/local_steps_attacks.md
-    python benchmarks/local_steps_attacks.py --mnist mnist.npz --write grid.md  # hours
+    python benchmarks/local_steps_attacks.py --mnist mnist.npz --write PAGE  # hours
 
 Eight workers of which two lie, with the same number of steps in rounds of 1 and of 30 steps, in one
 process and without network. By default the digits, a small MLP, some rules and attacks and one
@@ -128,7 +128,11 @@ def shown(cell: dict[str, Any], limit: float) -> str:
 
 
 def head(size: Size, command: Sequence[str]) -> list[str]:
-    seeds = "one seed, so without error bars" if size.seeds == 1 else f"{size.seeds} seeds"
+    seeds = (
+        "one seed, so without error bars"
+        if size.seeds == 1
+        else f"{size.seeds} seeds, ± is the standard error"
+    )
     return [
         "# Liars and local steps",
         "",
@@ -138,7 +142,7 @@ def head(size: Size, command: Sequence[str]) -> list[str]:
         f"of each, 32 samples a step; {seeds}. Test accuracy in percent at the end; bold: below "
         f"{FAILS_BELOW:g} of what averaging reaches without liars. Momentum after the rule is the "
         "outer step `nesterov`; before the rule each worker has its own (`--sender "
-        "momentum:beta=0.9 --outer mean`). ± is the standard error of the seeds.",
+        "momentum:beta=0.9 --outer mean`).",
         "",
     ]
 
