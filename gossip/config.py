@@ -159,7 +159,10 @@ class RunConfig(BaseModel):
     )
     slices: Slices = Field(
         default="speed",
-        description="smaller batches for peers that are much slower than most, or equal ones",
+        description=(
+            "smaller batches, or fewer local steps, for peers that are much slower than most, or "
+            "equal ones"
+        ),
     )
     server_weights: str = Field(
         default="",
@@ -401,6 +404,7 @@ class RunConfig(BaseModel):
             ),
             batch_policy=self.batch_policy,
             slices="equal" if self.deterministic else self.slices,
+            local_steps=self.has_local_steps,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(
                 quorum=self.quorum,

@@ -228,8 +228,8 @@ Slices = Annotated[
     str | None,
     typer.Option(
         help=(
-            "speed (the default): smaller batches for peers that are much slower than most; or "
-            "equal."
+            "speed (the default): smaller batches, or fewer local steps, for peers that are much "
+            "slower than most; or equal."
         ),
         show_default=False,
     ),

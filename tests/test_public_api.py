@@ -39,7 +39,7 @@ def test_a_session_offers_this_and_no_more():
     facts |= {"confirmed", "answered"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
     of_the_loader = {"next_round", "pass_round", "hand_out", "least", "planned_peers", "unused"}
-    of_the_loader |= {"epoch_over"}
+    of_the_loader |= {"epoch_over", "next_batch"}
     assert public == of_the_user | facts | collective | of_the_loader
 
 

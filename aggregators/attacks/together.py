@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 DRIFT_MEMORY = 0.9
 """What ``drift_ip`` keeps of its running mean from one round to the next."""
+MOMENTUM = 0.9
+"""Of the outer step that ``outer_momentum`` is made for: that of DiLoCo."""
 SEES_NOBODY_IN_TIME = (
     "it follows an update of the same round, which a peer of a real run does not see in time; "
     "`gossip bench robustness` and the simulator show it"
@@ -84,9 +86,15 @@ def min_max(crowd: OmniscientView) -> Tensor:
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.
     """
+    return crowd.all_alike(crowd.mean() - _hidden(crowd, crowd.deviation()) * crowd.deviation())
+
+
+def _hidden(crowd: OmniscientView, away: Tensor) -> float:
+    """The largest gamma with which the mean less gamma ``away`` is no farther from any honest
+    update than two honest ones are from each other."""
     import torch
 
-    away, aside, along = _quadratics(crowd)
+    apart, aside, along = _quadratics(crowd, away)
     limit = (
         torch.cdist(
             crowd.honest.double(),
@@ -96,9 +104,9 @@ def min_max(crowd: OmniscientView) -> Tensor:
         ** 2
     )
     gammas = [
-        _larger_root(along, b, float(c - limit)) for b, c in zip(aside.tolist(), away, strict=True)
+        _larger_root(along, b, float(c - limit)) for b, c in zip(aside.tolist(), apart, strict=True)
     ]
-    return crowd.all_alike(crowd.mean() - min(gammas) * crowd.deviation())
+    return min(gammas)
 
 
 @attack(shape="together")
@@ -110,7 +118,7 @@ def min_sum(crowd: OmniscientView) -> Tensor:
     """
     import torch
 
-    away, aside, along = _quadratics(crowd)
+    away, aside, along = _quadratics(crowd, crowd.deviation())
     pairs = torch.cdist(
         crowd.honest.double(), crowd.honest.double(), compute_mode="donot_use_mm_for_euclid_dist"
     )
@@ -119,12 +127,12 @@ def min_sum(crowd: OmniscientView) -> Tensor:
     return crowd.all_alike(crowd.mean() - gamma * crowd.deviation())
 
 
-def _quadratics(crowd: OmniscientView) -> tuple[Tensor, Tensor, float]:
+def _quadratics(crowd: OmniscientView, away: Tensor) -> tuple[Tensor, Tensor, float]:
     """|m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i, for the mean m, the
-    deviation p and each honest x_i."""
+    perturbation p ``away`` and each honest x_i."""
     apart = crowd.honest.double() - crowd.mean().double()
-    deviation = crowd.deviation().double()
-    return (apart**2).sum(dim=1), apart @ deviation, float(deviation @ deviation)
+    perturbation = away.double()
+    return (apart**2).sum(dim=1), apart @ perturbation, float(perturbation @ perturbation)
 
 
 def _larger_root(a: float, b: float, c: float) -> float:
@@ -205,6 +213,29 @@ def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
     typical = torch.linalg.vector_norm(crowd.honest, dim=1).median()
     size = torch.linalg.vector_norm(drift)
     return crowd.all_alike(drift * (-strength * typical / size.clamp(min=1e-30)))
+
+
+@attack(
+    shape="together",
+    strength=1.0,
+    meaning="in gammas that hide it: 2 is twice as far out",
+    allowed=POSITIVE,
+)
+def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """All send the honest mean plus gamma times the momentum that an outer step has made of the
+    honest means so far, with the largest gamma that leaves the lie no farther from any honest
+    update than two honest ones are from each other.
+
+    Momentum m <- mu m + D is damped by the 1 - mu that it forgets in a round. A lie of g m in D
+    makes that 1 - mu - g: from g = 1 - mu on, a tenth of m, nothing is forgotten, and the model
+    overshoots further and further. In gradients without momentum it only makes steps longer.
+    """
+    before = crowd.memory.get("momentum")
+    mean = crowd.mean()
+    momentum = mean if before is None else MOMENTUM * before + mean
+    crowd.memory["momentum"] = momentum
+    gamma = strength * _hidden(crowd, -momentum)
+    return crowd.all_alike(mean + gamma * momentum)
 
 
 @attack(

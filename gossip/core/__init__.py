@@ -141,6 +141,7 @@ if TYPE_CHECKING:
     from .settings import CoreSettings as CoreSettings
     from .settings import GossipSettings as GossipSettings
     from .settings import MembershipSettings as MembershipSettings
+    from .settings import Quorum as Quorum
     from .settings import RoundSettings as RoundSettings
     from .settings import Slices as Slices
     from .settings import TrustSettings as TrustSettings
@@ -306,6 +307,7 @@ else:
                 "GossipSettings",
                 "MembershipSettings",
                 "RoundSettings",
+                "Quorum",
                 "Slices",
                 "TrustSettings",
                 "settings",

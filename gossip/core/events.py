@@ -187,6 +187,7 @@ class Contributed:
     compiled: bool = False
     # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
+    steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
 
 
 @record
@@ -481,6 +482,8 @@ class StartRound:
     want_parameters: bool = False  # a gossip round that mixes
     main: PeerId = 0
     collectives: int = 0  # of the rounds before, those that were no steps
+    # by when its local steps are to be taken, however few they are then; 0: all are to be taken
+    deadline_us: int = 0
 
 
 @record

@@ -37,7 +37,7 @@ class MembershipSettings:
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:
-    quorum: Literal["majority", "available"] = "majority"  # with fewer than 3 peers: available
+    quorum: Quorum = "majority"  # with fewer than 3 peers: available
     # continue: as if available, once the others are dead for it
     on_minority: Literal["pause", "continue"] = "pause"
     # the one knob: how long a round may wait at most; adapts downwards from measured rounds
@@ -121,6 +121,8 @@ the optimization stays the same.
 """
 
 
+Quorum: TypeAlias = Literal["majority", "available"]
+"""Of how many peers a round needs updates: of a majority of the roster, or of whoever is here."""
 Slices: TypeAlias = Literal["speed", "equal"]
 """Whether who is much slower than most gets smaller slices (``pace``), or all get alike."""
 
@@ -152,6 +154,8 @@ class CoreSettings:
     judged: bool = False  # it tells updates apart by a judge's gradient, not by distance
     batch_policy: BatchPolicy = "fixed_local"
     slices: Slices = "speed"
+    # an update may be of fewer local steps than planned: so slices of slow peers are not cut
+    local_steps: bool = False
     room: int = 0  # ids below it may join later; 0: nobody but ``peers`` is ever in the run
     # the furthest that the run is known to have been in before this life; 0:
     # nothing is known of one

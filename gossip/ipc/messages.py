@@ -88,6 +88,7 @@ class Contribute:
     finite: bool = False
     rates: tuple[float, ...] = ()  # what the optimizer would step with
     collective: bytes = b""  # given to a collective operation; then there are no samples
+    steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
 
 
 @record
@@ -184,6 +185,7 @@ class StartRoundCommand:
     last: tuple[int, ...] = ()
     main: int = 0  # the peer that does what is to be done once
     collectives: int = 0  # of the rounds before, those that were no steps
+    deadline_us: int = 0  # by when its local steps are to be taken; 0: all are to be taken
 
 
 @record

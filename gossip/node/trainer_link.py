@@ -289,6 +289,7 @@ class TrainerLink:
             astuple(samples.last) if samples is not None and samples.last is not None else (),
             effect.main,
             effect.collectives,
+            effect.deadline_us,
         )
 
     def _slot_for(self, round_id: int) -> int | None:
@@ -470,6 +471,7 @@ class TrainerLink:
             digest,
             rates=rates,
             compiled=self._arena.compiled,
+            steps=said.steps,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:

@@ -25,6 +25,11 @@ def check_accumulate(accumulate: object) -> None:
         )
 
 
+def length_of(ranges: Ranges) -> int:
+    """Samples in it."""
+    return sum([stop - start for start, stop in ranges])
+
+
 def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
     """Cuts a round's slice in as many batches, so that a loop which counts them stays in step to
     the end of an epoch.
@@ -33,7 +38,7 @@ def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
     fewer than ``least`` samples, each is the whole slice, if need be several times: the mean of
     those means is that over the slice, and each sample counts as once used.
     """
-    total = sum([stop - start for start, stop in ranges])
+    total = length_of(ranges)
     if total < pieces * least:
         return [ranges * -(-least // total)] * pieces
     if pieces == 1:
@@ -63,8 +68,8 @@ class BatchTracker:
 
     def __init__(self) -> None:
         self.expected = self.least = 1
-        self._samples: int | None = None  # of the round; None: no batch is in hand
-        self._handed = 0  # batches of it
+        # samples up to each batch of the round, that one included; None: no batch is in hand
+        self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
@@ -76,9 +81,9 @@ class BatchTracker:
         self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step is on; 0:
-        it counts for nothing."""
-        self._samples, self._handed = samples, batch + 1
+        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step behind it
+        is on, with those of the round's batches before; 0: it counts for nothing."""
+        self._upto = [*(self._upto or [])[:batch], samples]
         if batch == 0:
             self._kept, self._before = False, self._gradient()
 
@@ -98,37 +103,46 @@ class BatchTracker:
                 "step outside of it, after the last of the backward passes",
             )
 
-    def take(self, steps: int = 1) -> int:
-        """The last of a round's ``steps`` follows: the samples that they are on. Raises ConfigError
-        when it is too soon."""
-        samples = self.check_taken(steps)
+    def take(self) -> int:
+        """The round is over: the samples that its steps are on."""
+        samples = self._upto[-1] if self._upto else 0
         self.drop()
         return samples
 
-    def check_taken(self, steps: int) -> int:
-        """Step number ``steps`` of a round follows, from 1. Returns the samples of the round so
-        far. Raises ConfigError when it is too soon."""
-        if self._samples is None:
+    def skip(self, steps: int) -> None:
+        """A step changed nothing: the batches behind the ``steps`` before it are to come again."""
+        if self._upto is not None:
+            del self._upto[self.expected * steps :]
+
+    def check_taken(self, steps: int) -> None:
+        """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
+        soon."""
+        if self._upto is None:
             raise ConfigError(
                 "optimizer.step() was called without a fresh batch of the sharded loader",
                 "one batch, one step; with peer.shard(loader, accumulate=k), k batches, one step",
             )
-        if self._handed < self.expected * steps:
+        if len(self._upto) < self.expected * steps:
             raise ConfigError(
-                f"optimizer.step() came after {self._handed} of {self.expected * steps} batches of "
-                "its round",
+                f"optimizer.step() came after {len(self._upto)} of {self.expected * steps} batches "
+                "of its round",
                 f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} "
                 "batches one step",
             )
-        return self._samples
 
     def drop(self) -> None:
-        self._samples, self._handed = None, 0
+        self._upto = None
+
+    @property
+    def next_batch(self) -> int | None:
+        """Number of the batch that is to be handed out next in the round; None: none of it is in
+        hand, as a step has followed."""
+        return None if self._upto is None else len(self._upto)
 
     @property
     def unused(self) -> bool:
         """A batch was handed out, and no step has followed."""
-        return self._samples is not None
+        return self._upto is not None
 
     def give_back(self) -> None:
         """A round passes without a step. Raises ConfigError when the loop has said that it keeps
@@ -139,7 +153,7 @@ class BatchTracker:
             "with peer.shard(loader, accumulate=k), k batches belong to one step and are counted "
             "with it"
         )
-        if self._kept and self._handed >= self.expected:
+        if self._kept and len(self._upto or ()) >= self.expected:
             raise ConfigError(
                 f"gradients were accumulated over more than the {self.expected} batch(es) that a "
                 "step is on (peer.no_sync() without a step after it)",

@@ -120,17 +120,22 @@ class CollectiveAnswers:
         ]
 
     def adopt(self, state: Any) -> None:
-        """Takes over what ``state`` gave elsewhere. Raises ValueError: It is something else."""
-        try:
-            self._answers = OrderedDict(
-                (
-                    (int(at), int(calls), str(operation)),
-                    {int(p): bytes.fromhex(d) for p, d in given},
-                )
-                for at, calls, operation, given in state
+        """Takes over what ``state`` gave elsewhere. Raises as ``read_answers``."""
+        self._answers = read_answers(state)
+
+
+def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
+    """What ``CollectiveAnswers.state`` gave. Raises ValueError: It is something else."""
+    try:
+        return OrderedDict(
+            (
+                (int(at), int(calls), str(operation)),
+                {int(p): bytes.fromhex(d) for p, d in given},
             )
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"no answers of collective operations: {error}") from error
+            for at, calls, operation, given in state
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"no answers of collective operations: {error}") from error
 
 
 def before_epoch(epoch: int) -> int:

@@ -66,6 +66,33 @@ class TrainedModel:
     wire: WireFormat
 
 
+@dataclass(frozen=True)
+class ExtraState:
+    """What belongs to the state beside model and optimizer.
+
+    Attributes:
+        now: Gives it.
+        check: Raises StateMismatch when what came with a state cannot be taken over. Changes
+            nothing.
+        take: Takes it over.
+    """
+
+    now: Callable[[], dict[str, Any]]
+    check: Callable[[dict[str, Any]], object]
+    take: Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class _UpdateOffer:
+    """What a trainer has for a round. Without samples it only takes part, or gives ``collective``
+    to a collective operation."""
+
+    samples: int
+    loss: float | None
+    collective: bytes = b""
+    steps: tuple[int, int] = (1, 1)  # local steps that it is of, and that a round has
+
+
 class Exchange:
     """One trainer's model, arena and channel.
 
@@ -137,18 +164,15 @@ class Exchange:
         self,
         trained: TrainedModel,
         judging: JudgeService,
-        extra: Callable[[], dict[str, Any]],
-        take_extra: Callable[[dict[str, Any]], None],
+        extra: ExtraState,
     ) -> None:
         """Shows the node the model, and waits until the swarm has begun.
 
         Args:
             judging: Answers the node's questions for the loss.
-            extra: What belongs to the state beside model and optimizer.
-            take_extra: Takes it back.
         """
         self._trained, self._judging = trained, judging
-        self._extra, self._take_extra = extra, take_extra
+        self._extra = extra
         self._make_arena()
         self._prepared = True
         self._introduce()
@@ -178,7 +202,7 @@ class Exchange:
         former.close()
 
     def _introduce(self) -> None:
-        state = pack_state(self._trained.model, self._trained.optimizer, self._extra())
+        state = pack_state(self._trained.model, self._trained.optimizer, self._extra.now())
         model = (
             self._trained.layout.elements,
             self._trained.layout.digest,
@@ -269,8 +293,17 @@ class Exchange:
         # another with samples follows.
         return self.go is not None and (self._shard is None or self.go.sharded)
 
+    @property
+    def deadline_s(self) -> float:
+        """How long the local steps of the round may take; 0: all are to be taken."""
+        return 0.0 if self.go is None else self.go.deadline_us / 1e6
+
     def contribute(
-        self, samples: int, loss: float | None, before_send: Callable[[], None] | None = None
+        self,
+        samples: int,
+        loss: float | None,
+        before_send: Callable[[], None] | None = None,
+        steps: tuple[int, int] = (1, 1),
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied.
@@ -280,6 +313,7 @@ class Exchange:
 
         Args:
             before_send: Called when the update is ready and not yet sent.
+            steps: Local steps that it is of, and that a round has.
         """
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         go = self.wait_go()
@@ -299,8 +333,9 @@ class Exchange:
                     self._finite = is_finite(self._arena.updates[go.slot])
             if before_send is not None:
                 before_send()
-            self._offer(go, go.slot, samples, loss)
-            self._settle(go, samples, loss)
+            offer = _UpdateOffer(samples, loss, steps=steps)
+            self._offer(go, go.slot, offer)
+            self._settle(go, offer)
         finally:
             self._in_step = False
         if self._shard is None and self._halted is None:
@@ -313,8 +348,9 @@ class Exchange:
         """Gives ``data`` to a collective operation, in the next round, and returns when that is
         applied and another may be computed. ``on_collected`` is told what that round collected."""
         go = self.wait_go()
-        self._offer(go, go.slot, 0, None, data)
-        self._settle(go, 0, None, data)
+        offer = _UpdateOffer(0, None, data)
+        self._offer(go, go.slot, offer)
+        self._settle(go, offer)
         self._serve(lambda: self._may_go or self._halted is not None)
 
     def _transform(self, sender: Sender, update: torch.Tensor) -> None:
@@ -322,15 +358,9 @@ class Exchange:
         if sent is not update:
             update.copy_(sent)
 
-    def _offer(
-        self,
-        go: control.StartRoundCommand,
-        filled: int,
-        samples: int,
-        loss: float | None,
-        collective: bytes = b"",
-    ) -> None:
+    def _offer(self, go: control.StartRoundCommand, filled: int, offer: _UpdateOffer) -> None:
         """Sends what is in update slot ``filled``, as an answer to ``go``."""
+        samples, loss = offer.samples, offer.loss
         if go.slot != filled and samples:
             self._updates[go.slot].copy_(self._updates[filled])
             np.copyto(self._arena.encoded[go.slot], self._arena.encoded[filled])
@@ -351,7 +381,8 @@ class Exchange:
                 go.want_parameters,
                 finite,
                 rates,
-                collective,
+                offer.collective,
+                offer.steps,
             )
         )
         self._flush()
@@ -370,17 +401,11 @@ class Exchange:
             halted.reason,
             self._trained.model,
             self._trained.optimizer,
-            self._extra(),
+            self._extra.now(),
         )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
-    def _settle(
-        self,
-        go: control.StartRoundCommand,
-        samples: int,
-        loss: float | None,
-        collective: bytes = b"",
-    ) -> None:
+    def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
         """Serves the node until the round that was contributed to is behind us."""
         changes = self._changes
         while True:
@@ -395,7 +420,7 @@ class Exchange:
                 return
             # A node that was started again has not heard of our update, which is still right:
             # nothing has changed since.
-            self._offer(again, go.slot, samples, loss, collective)
+            self._offer(again, go.slot, offer)
             go = again
 
     def confirm(self, given_up: Callable[[], object]) -> None:
@@ -563,20 +588,17 @@ class Exchange:
             self._snapshots_due -= 1
             self._say(
                 *copy_state(
-                    self.round_id, self._trained.model, self._trained.optimizer, self._extra
+                    self.round_id, self._trained.model, self._trained.optimizer, self._extra.now
                 )
             )
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
         try:
-            self._take_extra(
-                unpack_state(
-                    map_bytes(fd, message.nbytes),
-                    self._trained.model,
-                    self._trained.optimizer,
-                    message.settings,
-                )
+            packed = map_bytes(fd, message.nbytes)
+            trained, check = self._trained, self._extra.check
+            self._extra.take(
+                unpack_state(packed, trained.model, trained.optimizer, message.settings, check)
             )
         except GossipError as failure:
             error = clip(str(failure))

@@ -3,6 +3,7 @@ each round another part of a shared permutation."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -23,7 +24,7 @@ from gossip.errors import ConfigError
 from gossip.ipc import StartRoundCommand
 from gossip.topologies import draw
 
-from .batches import pieces_of
+from .batches import length_of, pieces_of
 from .fetching import Fetcher, Key
 from .reference import ReferenceData
 
@@ -57,7 +58,7 @@ class RoundSource(Protocol):
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
         """Batch number ``batch`` of the round goes to the loop: a step that follows is on
-        ``samples`` samples; 0: it counts for nothing."""
+        ``samples`` samples, those of the batches before included; 0: it counts for nothing."""
 
     @property
     def least(self) -> int:
@@ -69,6 +70,11 @@ class RoundSource(Protocol):
         """A batch was handed out, and no step has followed."""
         ...
 
+    @property
+    def next_batch(self) -> int | None:
+        """The batch of the round that is to be handed out next; None: the round is over."""
+        ...
+
 
 class ShardedLoader:
     """Iterates over this peer's share of an epoch, one batch (or ``accumulate``) per round.
@@ -78,7 +84,8 @@ class ShardedLoader:
     ``shuffle`` and ``drop_last`` of the given loader are. Its workers, collating and pinned memory
     are used: workers prefetch what this peer will probably read next.
 
-    Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. Samples that no step used
+    Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
+    that a GradScaler skips gets its batches again. Samples that no step used
     go back to the swarm when the next batch is asked for, and this peer sends no update in their
     round. An epoch has ``len(loader)`` batches whoever fails; what failures leave unread is read
     first in the next one. In a round that has no samples for this peer, as in quarantine, it gets a
@@ -148,12 +155,20 @@ class ShardedLoader:
         epoch = go.epoch
         try:
             while go is not None and go.epoch == epoch:
-                samples = sum(stop - start for start, stop in go.ranges)
+                total = length_of(go.ranges)
                 keys = self._keys(go)
-                for at in range(self._accumulate):
+                upto = list(
+                    itertools.accumulate(
+                        [length_of(ranges) for _, ranges in keys[: self._accumulate]]
+                    )
+                )
+                at: int | None = 0
+                while at is not None and at < self._accumulate:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
-                    self._rounds.hand_out(samples, at)
+                    # pieces of a small slice repeat it, and those of none are used for nothing
+                    self._rounds.hand_out(min(upto[at], total), at)
                     yield batch if self._alter is None else self._alter(batch)
+                    at = self._rounds.next_batch
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
                 go = self._next_round(self.steps)

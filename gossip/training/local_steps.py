@@ -36,6 +36,8 @@ class LocalSteps:
     Attributes:
         total: Steps of a round.
         taken: Of them, those that lie behind.
+        good: Of these, those that were not skipped.
+        ended: The round is over with those that were taken.
         outer: The optimizer that steps with the aggregate of the model differences.
     """
 
@@ -47,18 +49,17 @@ class LocalSteps:
         outer: outer_steps.OuterStep,
     ) -> None:
         """``inner_step``: of the user's optimizers, without an exchange."""
-        self.total, self.taken = total, 0
+        self.total, self.taken, self.good, self.ended = total, 0, 0, False
         self.outer = outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
         self._anchor: list[Tensor] = []
         self._kept: dict[str, Any] = {}
-        self._moved = False  # whether a step was not skipped
         self._at_anchor = False  # steps were taken, and the parameters are the shared ones
 
     @property
-    def is_last(self) -> bool:
-        """Whether a round follows the next step."""
-        return self.taken + 1 == self.total
+    def is_complete(self) -> bool:
+        """Whether a round follows."""
+        return self.ended or self.taken == self.total
 
     def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
         """Takes one step. With ``skipped`` it only counts.
@@ -72,7 +73,7 @@ class LocalSteps:
         self.taken += 1  # before the step, which may be interrupted: it is undone, then
         if not skipped:
             self._inner_step()
-            self._moved = True
+            self.good += 1
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
         if self._anchor:
@@ -81,7 +82,6 @@ class LocalSteps:
         else:
             self._anchor = self._layout.copy_parameters()
         self._kept = copy.deepcopy(extra())
-        self._moved = False
 
     def put_difference(self) -> bool:
         """Goes back to the anchor. The gradients are the model difference now; a parameter that has
@@ -93,14 +93,15 @@ class LocalSteps:
                 torch.sub(anchor, value, out=gradient)
             elif not torch.equal(anchor, value):
                 parameter.grad = anchor - value
+        moved = self.good > 0
         self.rewind()
-        return self._moved
+        return moved
 
     def rewind(self) -> int:
         """Goes back to the anchor. Returns how many steps that undoes."""
         if self.taken and not self._at_anchor:
             self._layout.set_parameters(self._anchor)
-        undone, self.taken = self.taken, 0
+        undone, self.taken, self.good, self.ended = self.taken, 0, 0, False
         return undone
 
     @contextmanager

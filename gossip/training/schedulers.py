@@ -55,6 +55,13 @@ class SchedulerPace:
             alike = SURE if steps == step and step >= SURE else 0
             self._seen[name] = _Seen(steps - step, steps, alike)
 
+    def undone(self, kept: Mapping[str, Any]) -> None:
+        """The schedulers, and the step, were set back to where they were some steps before."""
+        self._stepped = False
+        for name, scheduler in _schedulers(kept):
+            if name in self._seen:
+                self._seen[name].steps = steps_of(scheduler)
+
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
         """To be called once the script has done what it does behind a step. It does nothing where
         the script has not made one: of the rounds that passed while it waited, one may be that of

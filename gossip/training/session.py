@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import json
 import os
 import sys
@@ -39,10 +40,11 @@ from .collectives import (
     RunOver,
     before_epoch,
     behind_epoch,
+    read_answers,
     write_whole,
 )
 from .differing import compared
-from .exchange import Exchange, TrainedModel
+from .exchange import Exchange, ExtraState, TrainedModel
 from .feedback import UpdateEncoder
 from .judging import JudgeService, LossJudge
 from .last_state import LastState
@@ -67,6 +69,7 @@ from .state import (
     load_checkpoint,
     plan_checkpoint,
 )
+from .step_clock import StepClock
 from .steps import steps_of
 from .streaming import ShardedStream
 from .unexchanged import UnexchangedWarning
@@ -124,6 +127,7 @@ class Session:
         self._scheduler_pace = SchedulerPace()
         self._local: LocalSteps | None = None  # where a round follows several steps
         self._local_undone = False  # steps of one were, and it was said
+        self._clock = StepClock()
         self._kept_at = -1  # the step of the states that came last, where that was said
         self._in_round = self._counting = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
@@ -235,11 +239,11 @@ class Session:
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire)
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
-        extra = self._extra_state, self._take_extra_state
+        extra = ExtraState(self._extra_state, self._check_extra_state, self._take_extra_state)
 
         def join() -> None:
             with compared(self.run_dir, self.id, layout):
-                self._exchange.prepare(trained, judging, *extra)
+                self._exchange.prepare(trained, judging, extra)
 
         self._join = join
         if not self._resumes:
@@ -715,14 +719,17 @@ class Session:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
-        at = self.step
+        behind = self._behind_round
+        self._check_batches_taken()
+        steps = 1, 1
         if self._local is not None:
-            if not self._local.is_last:
-                self._step_within_round(self._local, overflow)
+            self._step_locally(self._local, overflow)
+            if not self._local.is_complete:
+                self._step_is_within_round()
                 return
-            self._local.step(self._state_now, overflow)
+            steps = self._local.taken, self._local.total
             overflow = not self._local.put_difference()
-        samples = self._samples_taken()
+        samples = self._samples_taken(steps[0])
         samples = 0 if overflow else samples
         if loss is None:
             loss = self._loss
@@ -730,20 +737,38 @@ class Session:
         self._in_round = True
         try:
             computed = partial(self._steps.computed, self._computing_since)
-            self._exchange.contribute(samples, loss, computed)
+            self._exchange.contribute(samples, loss, computed, steps)
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
         finally:
             self._in_round = False
-        self._collectives.answers.reached(2 * at + 1)
+        self._collectives.answers.reached(behind)
         self._step_is_over()
 
-    def _step_within_round(self, local: LocalSteps, overflow: bool) -> None:
-        """One that no round follows."""
+    @property
+    def _behind_round(self) -> int:
+        """Where a script is behind the last step of this round: the same for all, however many
+        local steps each has taken."""
+        return 2 * (self._exchange.step + 1) * self._config.local_steps - 1
+
+    def _check_batches_taken(self) -> None:
         if self._loader is not None:
-            self._batches.check_taken(local.taken + 1)
+            self._batches.check_taken(1 if self._local is None else self._local.good + 1)
+
+    def _step_locally(self, local: LocalSteps, overflow: bool) -> None:
+        if local.taken == 0:
+            self._clock.begin_round(self._computing_since)
         local.step(self._state_now, overflow)
+        if overflow:
+            self._batches.skip(local.good)
+        self._steps.computed(self._computing_since)
+        self._computing_since = time.monotonic()
+        self._clock.step_taken()
+        local.ended = self._clock.is_late(self._exchange.deadline_s)
+
+    def _step_is_within_round(self) -> None:
+        """No round follows it."""
         self._exchange.note_progress()
         self._collectives.answers.reached(2 * self.step - 1)
         self._scheduler_pace.stepped()
@@ -756,6 +781,7 @@ class Session:
         undone = 0 if self._local is None else self._local.rewind()
         if undone:
             self._batches.drop()
+            self._put_back_kept()
         if undone and not self._local_undone and self._termination.since is None:
             self._local_undone = True
             self._say(
@@ -763,6 +789,18 @@ class Session:
                 f"{self._config.local_steps} steps in a row, each with the next batches of the "
                 "loader"
             )
+
+    def _put_back_kept(self) -> None:
+        """What the script did behind local steps, such as to step a scheduler, is undone with
+        them."""
+        assert self._local is not None
+        states = copy.deepcopy(self._local.extra_state(dict))
+        for name, thing in self._kept.items():
+            if name in states:
+                thing.load_state_dict(states[name])
+        _, self._group_settings = read_settings(states.get(LOCAL_STATE), self._users_optimizer)
+        self._apply_settings()
+        self._scheduler_pace.undone(self._kept)
 
     def _step_is_over(self) -> None:
         """What the script does until the next one is of this step."""
@@ -779,9 +817,10 @@ class Session:
         self._draw()
         self._computing_since = time.monotonic()
 
-    def _samples_taken(self) -> int:
-        """That a step is on; 0 where the swarm has given them to others meanwhile."""
-        samples = self._batches.take(self._config.local_steps) if self._loader is not None else 1
+    def _samples_taken(self, steps: int) -> int:
+        """That ``steps`` are on; 0 where the swarm has given them to others meanwhile. Without a
+        loader each counts for one."""
+        samples = self._batches.take() if self._loader is not None else steps
         outdated, self._outdated = self._outdated, False
         return 0 if outdated else samples
 
@@ -995,10 +1034,16 @@ class Session:
         """Notes that a batch goes to the training loop. Loaders call it, scripts need not.
 
         Args:
-            samples: Samples that the next step will have used.
+            samples: Samples of the round that the next step will have used.
             batch: Number of the batch in its round, from 0.
         """
         self._batches.hand_out(samples, batch)
+
+    @property
+    def next_batch(self) -> int | None:
+        """Number of the batch of the round that comes next. None: its step was taken. Loaders read
+        it."""
+        return self._batches.next_batch
 
     @property
     def planned_peers(self) -> int:
@@ -1053,7 +1098,9 @@ class Session:
         trained = self._trained
         _check_rounds(found, self._config)
         try:
-            extra = load_checkpoint(files, trained.model, trained.optimizer)
+            extra = load_checkpoint(
+                files, trained.model, trained.optimizer, self._check_extra_state
+            )
         except StateMismatch as error:
             raise ConfigError(
                 f"{found.path} does not fit this script: {error}",
@@ -1213,18 +1260,23 @@ class Session:
             **self._states_due,
         }
 
+    def _check_extra_state(self, states: dict[str, Any]) -> None:
+        """Before anything of a state is taken over. Raises StateMismatch."""
+        if self._local is not None:
+            read_settings(states.get(LOCAL_STATE), self._users_optimizer)
+        try:
+            read_answers(states.get(ANSWERS, ()))
+        except ValueError as error:
+            raise StateMismatch(str(error)) from error
+
     def _take_extra_state(self, states: dict[str, Any]) -> None:
         settings = self._settings_in(states)
         for name, state in states.items():
             if name == LOCAL_STATE:
                 continue
             if name == ANSWERS:
-                try:
-                    self._collectives.answers.adopt(state)
-                except ValueError as error:
-                    raise StateMismatch(str(error)) from error
-                continue
-            if name in self._kept:
+                self._collectives.answers.adopt(state)
+            elif name in self._kept:
                 self._states_due[name] = state
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
@@ -1236,13 +1288,17 @@ class Session:
             self._load_states_due()
 
     def _settings_in(self, states: dict[str, Any]) -> list[dict[str, Any]]:
-        """Of the user's optimizers, as they came with a state. Raises StateMismatch: They do not
-        fit."""
-        assert self._optimizer is not None
+        """Of the user's optimizers, as they came with a state."""
         if self._local is None:
-            return groups_of(self._optimizer)
-        self._kept_at, settings = read_settings(states.get(LOCAL_STATE), self._optimizer)
+            return groups_of(self._users_optimizer)
+        self._kept_at, settings = read_settings(states.get(LOCAL_STATE), self._users_optimizer)
         return settings
+
+    @property
+    def _users_optimizer(self) -> torch.optim.Optimizer:
+        """Or what stands for several. Since ``prepare``."""
+        assert self._optimizer is not None
+        return self._optimizer
 
     def _apply_settings(self) -> None:
         for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -48,10 +48,16 @@ _DTYPES = {
 }
 
 Tensors: TypeAlias = dict[str, Tensor]
+CheckExtra: TypeAlias = Callable[[dict[str, Any]], object]
+"""Raises StateMismatch: What lies beside model and optimizer cannot be taken over."""
 
 
 class StateMismatch(ConfigError):
     """A packed state does not fit this model or optimizer. Nothing was changed."""
+
+
+def _unchecked(extra: dict[str, Any]) -> None:
+    """Anything can be taken over."""
 
 
 class StateFile:
@@ -155,7 +161,10 @@ def plan_checkpoint(
 
 
 def load_checkpoint(
-    files: Mapping[str, bytes], model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    files: Mapping[str, bytes],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
     """Loads the files of ``plan_checkpoint``. Returns and raises as ``unpack_state``."""
     try:
@@ -169,6 +178,7 @@ def load_checkpoint(
         raise StateMismatch(
             f"the checkpoint is damaged: {type(error).__name__}: {error}"
         ) from error
+    check(dict(extra))
     _load(of_model, of_optimizer, model, optimizer)
     return dict(extra)
 
@@ -214,12 +224,14 @@ def unpack_state(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     settings: bool = True,
+    check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
     """Loads a packed state into ``model`` and ``optimizer``; both keep their identity, and
     parameters their storage.
 
     Args:
         settings: Whether learning rates, and what was packed as ``extra``, are taken over, too.
+        check: Called with what is returned, before anything is changed. May raise StateMismatch.
     Returns: what was packed as ``extra``; empty without ``settings``.
     Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
         the optimizer was changed.
@@ -243,6 +255,7 @@ def unpack_state(
         ) from error
     if not isinstance(extra, dict):
         raise StateMismatch("the packed state is damaged: a part is not a dict")
+    check(extra)
     _load(of_model, of_optimizer, model, optimizer)
     return extra
 

@@ -88,9 +88,10 @@ class ShardedStream:
                 read, total = True, total + samples
                 self._rounds.hand_out(total, at)
                 yield batch if self._alter is None else self._alter(batch)
-                at += 1
-                if at < self._accumulate:
-                    continue
+                if (following := self._rounds.next_batch) is not None:
+                    at = following
+                    if at < self._accumulate:
+                        continue
                 at = total = 0
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed

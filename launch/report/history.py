@@ -191,11 +191,12 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
             continue
         total = int(row["samples_total"])
         counts.setdefault(row["epoch"], np.zeros(total, np.int64))
-        contributed = {int(c["peer"]) for c in row.get("contributors") or ()}
+        left = {int(c["peer"]): int(c["samples"]) for c in row.get("contributors") or ()}
         for peer, ranges in (row.get("slices") or {}).items():
-            if int(peer) in contributed:
-                for start, stop in ranges:
-                    _count(counts, total, max(0, start), stop, row["epoch"])
+            for start, stop in ranges:
+                end = min(stop, start + left.get(int(peer), 0))
+                left[int(peer)] = left.get(int(peer), 0) - (end - start)
+                _count(counts, total, max(0, start), end, row["epoch"])
     return counts
 
 

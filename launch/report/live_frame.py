@@ -150,6 +150,8 @@ def health(view: RunView) -> Text:
         wrong.append(f"suspected: {numbers(suspected)}")
     if view.lost_rounds:
         wrong.append(f"{counted(len(view.lost_rounds), 'round')} lost")
+    if view.participation.is_low:
+        wrong.append(f"{view.participation.of_window:.0%} take part")
     training = sum(row.state == "training" for row in rows)
     done = sum(row.state == "done" for row in rows)
     of = counted(len(rows), "peer")

@@ -27,6 +27,7 @@ from gossip.run import (
 from . import history
 from .alone import trained_alone
 from .missed import missed
+from .participation import BOUND, WINDOW
 from .run_state import event_files
 from .view import RunView
 
@@ -261,6 +262,7 @@ def build(
         "unequal_updates": view.unequal_updates,
         "unconfirmed": sorted(view.unconfirmed),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
+        "participation": _participation(view),
         "rounds_lost": len(lost),
         "samples": samples(counted),
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
@@ -274,6 +276,14 @@ def build(
         "not_saved": view.not_saved or None,
         "record_incomplete": dict(lacking or {}),
     }
+
+
+def _participation(view: RunView) -> dict[str, Any] | None:
+    seen = view.participation
+    if seen.mean is None:
+        return None
+    least = None if seen.least is None else round(seen.least, 3)
+    return {"mean": round(seen.mean, 3), "least": least, "window": WINDOW, "bound": BOUND}
 
 
 def _elsewhere(

@@ -65,6 +65,8 @@ class TopView:
             "steps_per_s": view.pace.per_s(now),
             "loss": view.loss,
             "server": view.server,
+            "took_part": view.participation.last,
+            "participation": view.participation.of_window,
             "rounds_lost": len(view.lost_rounds),
             "peers": [_peer_json(line, view.round, now) for line in peer_lines(*self._last)],
             "broken": record.broken,

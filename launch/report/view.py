@@ -17,6 +17,7 @@ from gossip.run import ROOM_HINT, in_words
 from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord, RestartRecord
 from .holders import StateHolders
 from .pace import StepPace
+from .participation import BOUND, WINDOW, Participation
 from .words import counted
 
 Row: TypeAlias = Mapping[str, Any]
@@ -80,6 +81,7 @@ class RunView:
         self.server: int | None = None
         self.attempt = 0
         self.alive = 0
+        self.participation = Participation()
         self.lost_rounds: set[int] = set()
         self.ready: set[int] = set()
         self.blows: list[Blow] = []
@@ -459,6 +461,7 @@ class RunView:
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)
+        told = self._took_part(row.round, event) if row.round > self.round else []
         if row.round >= self.round:
             self.round, self.server, self.attempt = (
                 row.round,
@@ -472,7 +475,23 @@ class RunView:
             self.loss = _number(event.get("loss"), self.loss)
             alive = event.get("alive")
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
-        return []
+        return told
+
+    def _took_part(self, round_id: int, event: Row) -> list[str]:
+        """As the first peer tells that has a round: how many are in it. Gossip rounds have no such
+        number, and collective operations are no steps."""
+        who, alive, step = event.get("contributors"), event.get("alive"), event.get("step")
+        if not isinstance(who, list) or not isinstance(alive, int) or step == self.step:
+            return []
+        if not self.participation.observe(len(who), alive):
+            return []
+        mean = self.participation.of_window or 0.0
+        return [
+            f"! only {mean:.0%} of the peers that are alive took part in the rounds "
+            f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): the "
+            "others were late, or in quarantine. Look at gossip top, and raise --round-timeout "
+            "where a step or a link takes long"
+        ]
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
         """How long it took for its update, if it has contributed one."""

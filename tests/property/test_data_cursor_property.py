@@ -66,7 +66,9 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
             assert max(sizes) - min(sizes) <= 1
         contributors = tuple(peer for peer in roster if random.random() < reliability)
         used.update(p for peer in contributors for pair in slices[peer] for p in range(*pair))
-        report = cursor.commit(roster, contributors, {peer: slowness[peer] for peer in roster})
+        report = cursor.commit(
+            roster, dict.fromkeys(contributors, 10**6), {peer: slowness[peer] for peer in roster}
+        )
         in_epoch += 1
         left = len([p for p in unread if p not in used])
         assert (report is None) == (in_epoch < steps or (epoch + 1 == extended and left > 0))
@@ -91,7 +93,7 @@ def test_as_many_peers_as_planned_leave_nothing_when_nobody_fails(
     cursor = DataCursor(planned, samples_total, batch, fixed_global=fixed_global)
     roster = tuple(range(n))
     while cursor.epoch < 3:
-        if report := cursor.commit(roster, roster):
+        if report := cursor.commit(roster, dict.fromkeys(roster, 99)):
             assert n < planned or (report.once, report.left) == (samples_total, 0)
 
 
@@ -129,7 +131,7 @@ def test_rounds_have_enough_for_the_rule_while_enough_is_left(
         contributors = (
             roster if random.random() < 0.7 else tuple(random.sample(roster, random.randint(0, n)))
         )
-        cursor.commit(roster, contributors, took_us)
+        cursor.commit(roster, dict.fromkeys(contributors, 10**6), took_us)
 
 
 @given(seed=st.integers(0, 2**32), split=st.integers(0, 40), fixed_global=st.booleans())
@@ -148,7 +150,7 @@ def test_a_cursor_handed_over_goes_on_exactly_as_its_original(
         roster = tuple(sorted(random.sample(range(9), random.randint(1, 9))))
         contributors = tuple(peer for peer in roster if random.random() < 0.8)
         took_us = {peer: 10**5 * (1 + peer % 3) for peer in roster}
-        original.commit(roster, contributors, took_us)
+        original.commit(roster, dict.fromkeys(contributors, 10**6), took_us)
         if round_id >= split:
-            taken_over.commit(roster, contributors, took_us)
+            taken_over.commit(roster, dict.fromkeys(contributors, 10**6), took_us)
             assert taken_over.pack() == original.pack()

@@ -45,4 +45,4 @@ def test_guesses_hold_until_somebody_fails(
         contributors = tuple(peer for peer in roster if random.random() < reliability)
         if contributors != roster:
             expected = []
-        cursor.commit(roster, contributors)
+        cursor.commit(roster, dict.fromkeys(contributors, 10**6))

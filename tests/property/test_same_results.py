@@ -155,14 +155,12 @@ class PlainCursor(DataCursor):
             slices[peer], places = _ranges(places[:share]), places[share:]
         return slices
 
-    def commit(self, roster: tuple[PeerId, ...], contributors: tuple[PeerId, ...]) -> object:  # type: ignore[override]
+    def commit(self, roster: tuple[PeerId, ...], used: dict[PeerId, int]) -> object:  # type: ignore[override]
         slices = self.assign(roster)
         back = [
             at
             for peer, ranges in slices.items()
-            if peer not in contributors
-            for pair in ranges
-            for at in range(*pair)
+            for at in [at for pair in ranges for at in range(*pair)][used.get(peer, 0) :]
         ]
         given_out = [at for ranges in slices.values() for pair in ranges for at in range(*pair)]
         kept = {at for pair in self._returned for at in range(*pair)}.difference(given_out)
@@ -204,9 +202,14 @@ def test_slices_are_those_of_a_cursor_that_deals_piece_by_piece(
     plain.require(at_least)
     for _ in range(60):
         roster = tuple(sorted(random.sample(range(12), random.randint(1, 6))))
-        contributors = tuple(peer for peer in roster if random.random() < reliability)
+        # of its slice, somebody uses less, and somebody says that it was more
+        used = {
+            peer: random.choice([batch, batch, random.randint(1, 2 * batch)])
+            for peer in roster
+            if random.random() < reliability
+        }
         assert quick.assign(roster) == plain.assign(roster)
-        assert quick.commit(roster, contributors) == plain.commit(roster, contributors)
+        assert quick.commit(roster, used) == plain.commit(roster, used)
         assert quick.pack() == plain.pack()
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import attacks, krum, median, registry
+from gossip.aggregators import attacks, krum, median, outer, registry
 from gossip.aggregators.attacks.adaptive import STRENGTHS, directions, strongest
 from gossip.aggregators.attacks.crowd import OmniscientView
 from gossip.aggregators.attacks.guessing import RESIDUALS_MAX, HonestEstimate
@@ -66,6 +66,46 @@ def test_drift_ip_goes_against_the_running_mean_and_is_shorter_than_the_honest()
         assert float(torch.cosine_similarity(lies[0], -expected, dim=0)) > 0.99999
         typical = float(honest.norm(dim=1).median())
         assert float(lies[0].norm()) == pytest.approx(0.5 * typical, rel=1e-4)
+
+
+def test_outer_momentum_adds_as_much_of_the_momentum_as_hides_among_the_honest() -> None:
+    attack, momentum = attacks.make("outer_momentum"), torch.zeros(200)
+    for round_id in range(4):
+        honest = honest_rows(seed=round_id)
+        momentum = 0.9 * momentum + honest.mean(dim=0)
+        lies = attack.collude(honest, 2, round_id=round_id)
+        assert torch.equal(lies[0], lies[1])
+        added = lies[0] - honest.mean(dim=0)
+        assert float(torch.cosine_similarity(added, momentum, dim=0)) > 0.999
+        far = float(torch.cdist(honest, honest).max())
+        assert float(torch.cdist(lies[:1], honest).max()) == pytest.approx(far, rel=1e-3)
+
+
+def distance_kept(attack: str, spec: str) -> float:
+    """From where the honest want to go, the lowest point of a bowl, over the last of 160 rounds
+    with two liars of eight and the mean."""
+    lies, step = attacks.make(attack), outer.load(spec)
+    theta, memory, found = torch.ones(50), None, []
+    for round_id in range(160):
+        noise = torch.randn(6, 50, generator=torch.Generator().manual_seed(round_id))
+        honest = 0.2 * theta + 0.2 * noise
+        rows = torch.cat([honest, lies.collude(honest, 2, round_id=round_id)])
+        move, memory = step.move(rows.mean(dim=0), memory)
+        theta = theta - move
+        found.append(float(theta.norm()))
+    return sum(found[100:]) / len(found[100:])
+
+
+@pytest.mark.parametrize(
+    ("spec", "worse"), [("heavy_ball", True), ("nesterov", True), ("mean", False)]
+)
+def test_outer_momentum_does_more_than_min_max_where_the_outer_step_remembers(
+    spec: str, worse: bool
+) -> None:
+    """Both hide as well."""
+    far, usual = distance_kept("outer_momentum", spec), distance_kept("min_max", spec)
+    assert (far > 1.2 * usual) is worse
+    assert worse or far < 0.8 * usual
 
 
 def test_framing_stands_opposite_of_one_honest_peer_until_that_one_is_in_quarantine() -> None:

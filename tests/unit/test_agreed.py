@@ -44,7 +44,9 @@ def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(
     place: int, wrong: Any
 ) -> None:
     mine, theirs = agreed(), agreed()
-    theirs.cursor.commit((0, 1, 2), (0, 1, 2))  # so that each of the others would be another one
+    theirs.cursor.commit(
+        (0, 1, 2), dict.fromkeys((0, 1, 2), 99)
+    )  # so that each of the others would be another one
     theirs.begin()
     snapshot = list(packed(theirs))
     before = held(mine)
@@ -74,7 +76,7 @@ def test_of_a_run_with_other_data_nothing_is_taken_over() -> None:
 
 def test_a_sound_snapshot_is_looked_at_without_a_change_and_then_taken_over() -> None:
     mine, theirs = agreed(), agreed()
-    theirs.cursor.commit((0, 1, 2), (0, 1, 2))
+    theirs.cursor.commit((0, 1, 2), dict.fromkeys((0, 1, 2), 99))
     theirs.begin()
     before = held(mine)
     mine.check(packed(theirs))

@@ -39,7 +39,7 @@ def test_what_is_no_ledger_is_refused(change: dict[str, object], why: str) -> No
 
 def test_a_ledger_says_how_many_peers_epochs_are_planned_for() -> None:
     cursor = DataCursor(4, 80, 10)
-    cursor.commit((0, 1), (0,))
+    cursor.commit((0, 1), dict.fromkeys((0,), 99))
     tables = ([0, 1], [], cursor.pack(), [], [], 0)
     assert planned_peers(pack_ledger(1, CHAIN, tables, whole=True)) == 4
     for wrong in (([0, 1], []), ([0, 1], [], [1, 2], [], [], 0)):

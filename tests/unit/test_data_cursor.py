@@ -1,16 +1,23 @@
 """Slices of an epoch, and what comes back."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from gossip.core.events import EpochReport
 from gossip.core.ledger.data_cursor import PENDING_ROUNDS, DataCursor, _apportioned
 from gossip.core.ledger.pace import WINDOW
 from gossip.core.ledger.replicated_state import ReplicatedState
-from gossip.core.messages import Contribution, Rejection
+from gossip.core.messages import ROUND_MAX, Contribution, Rejection
 from gossip.core.settings import CoreSettings
 from gossip.errors import ConfigError
 
 ABC = (0, 1, 2)
+
+
+def whole(contributors: Iterable[int]) -> dict[int, int]:
+    """Each has used all of its slice."""
+    return dict.fromkeys(contributors, ROUND_MAX)
 
 
 def sizes(cursor: DataCursor, roster: tuple[int, ...]) -> list[int]:
@@ -21,9 +28,23 @@ def test_a_round_gives_each_peer_its_batch_in_order() -> None:
     assert DataCursor(3, 100, 10).assign(ABC) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),)}
 
 
+def test_what_a_contributor_has_not_used_of_its_slice_is_given_out_again_first() -> None:
+    cursor = DataCursor(3, 100, 10)
+    assert cursor.commit(ABC, {0: 10, 1: 4, 2: 0}) is None
+    assert cursor.assign(ABC) == {1: ((14, 24),), 2: ((24, 34),), 0: ((34, 44),)}
+    assert cursor.remaining == 100 - 14
+
+
+def test_who_says_that_it_used_more_than_it_had_has_used_its_slice() -> None:
+    cursor, other = DataCursor(3, 100, 10), DataCursor(3, 100, 10)
+    cursor.commit(ABC, {0: 10, 1: 10**9, 2: 10})
+    other.commit(ABC, {0: 10, 1: 10, 2: 10})
+    assert cursor.pack() == other.pack()
+
+
 def test_the_order_begins_one_peer_later_every_round() -> None:
     cursor = DataCursor(3, 100, 10)
-    cursor.commit(ABC, ABC)
+    cursor.commit(ABC, whole(ABC))
     assert cursor.assign(ABC) == {1: ((30, 40),), 2: ((40, 50),), 0: ((50, 60),)}
 
 
@@ -36,54 +57,54 @@ def test_assigning_changes_nothing() -> None:
 
 def test_what_a_lost_peer_held_is_given_to_another_first() -> None:
     cursor = DataCursor(3, 100, 10)
-    cursor.commit(ABC, (0, 1))
+    cursor.commit(ABC, whole((0, 1)))
     assert cursor.assign(ABC) == {1: ((20, 30),), 2: ((30, 40),), 0: ((40, 50),)}
 
 
 def test_a_slice_may_be_made_of_returned_and_fresh_positions() -> None:
     cursor = DataCursor(3, 120, 10)
-    cursor.commit(ABC, (0,))
+    cursor.commit(ABC, whole((0,)))
     assert cursor.assign((0, 1)) == {1: ((10, 20),), 0: ((20, 30),)}
-    cursor.commit((0, 1), (0,))
+    cursor.commit((0, 1), whole((0,)))
     assert cursor.assign((7, 8)) == {7: ((10, 20),), 8: ((30, 40),)}
-    cursor.commit((7, 8), ())
+    cursor.commit((7, 8), whole(()))
     assert sizes(cursor, (7,)) == [10]
 
 
 def test_an_epoch_has_as_many_rounds_as_planned_whoever_fails() -> None:
     for contributors in (ABC, (0, 1), (2,), ()):
         cursor = DataCursor(3, 70, 10)
-        reports = [cursor.commit(ABC, contributors) for _ in range(9)]
+        reports = [cursor.commit(ABC, whole(contributors)) for _ in range(9)]
         assert [report.rounds if report else None for report in reports] == 3 * [None, None, 3]
         assert cursor.epoch == 3
 
 
 def test_what_failures_have_left_is_read_first_in_the_next_epoch() -> None:
     cursor = DataCursor(3, 60, 10)
-    cursor.commit(ABC, ABC)
-    assert cursor.commit(ABC, (1, 2)) == EpochReport(0, once=50, twice=0, left=10, rounds=2)
+    cursor.commit(ABC, whole(ABC))
+    assert cursor.commit(ABC, whole((1, 2))) == EpochReport(0, once=50, twice=0, left=10, rounds=2)
     assert cursor.assign(ABC) == {2: ((50, 60),), 0: ((60, 70),), 1: ((70, 80),)}
-    cursor.commit(ABC, ABC)
+    cursor.commit(ABC, whole(ABC))
     # more is left than two rounds read, so it moves on once more
-    assert cursor.commit(ABC, ABC) == EpochReport(1, once=60, twice=0, left=10, rounds=2)
+    assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=60, twice=0, left=10, rounds=2)
     assert cursor.assign(ABC)[1] == ((110, 120),)
 
 
 def test_an_epoch_that_has_room_reads_what_was_left_and_its_own() -> None:
     cursor = DataCursor(3, 75, 10)
     for _ in range(2):
-        cursor.commit(ABC, ABC)
-    left = cursor.commit(ABC, (0, 1))
+        cursor.commit(ABC, whole(ABC))
+    left = cursor.commit(ABC, whole((0, 1)))
     assert left == EpochReport(0, once=67, twice=0, left=8, rounds=3)
     for _ in range(2):
-        assert cursor.commit(ABC, ABC) is None
-    assert cursor.commit(ABC, ABC) == EpochReport(1, once=83, twice=0, left=0, rounds=3)
+        assert cursor.commit(ABC, whole(ABC)) is None
+    assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=83, twice=0, left=0, rounds=3)
 
 
 def test_fewer_peers_leave_more_of_every_epoch() -> None:
     cursor, left = DataCursor(4, 80, 10), []
     for _ in range(6):
-        if report := cursor.commit(ABC, ABC):
+        if report := cursor.commit(ABC, whole(ABC)):
             left.append(report.left)
     assert left == [20, 40, 60]
 
@@ -93,18 +114,18 @@ def test_more_peers_than_planned_share_what_a_round_was_planned_to_read() -> Non
     assert cursor.round_samples(6) == 30
     for _ in range(4):
         assert sizes(cursor, six) == [5] * 6
-        report = cursor.commit(six, six)
+        report = cursor.commit(six, whole(six))
     assert report == EpochReport(0, once=120, twice=0, left=0, rounds=4)
 
 
 def test_more_peers_than_planned_read_what_was_left_with_whole_batches() -> None:
     cursor, six = DataCursor(3, 120, 10), tuple(range(6))
     for _ in range(4):
-        cursor.commit(ABC, (1,))
+        cursor.commit(ABC, whole((1,)))
     assert cursor.remaining == 200
     assert sorted(sizes(cursor, six)) == [8, 8, 8, 8, 9, 9]
     for _ in range(4):
-        report = cursor.commit(six, six)
+        report = cursor.commit(six, whole(six))
     assert report == EpochReport(1, once=200, twice=0, left=0, rounds=4)
 
 
@@ -117,14 +138,14 @@ def test_the_last_two_rounds_of_an_epoch_share_what_is_left_alike() -> None:
         cursor, four, given = DataCursor(4, total, 10), (0, 1, 2, 3), []
         while cursor.epoch == 0:
             given.append(sum(sizes(cursor, four)))
-            cursor.commit(four, four)
+            cursor.commit(four, whole(four))
         assert given == rounds
 
 
 def test_a_round_that_nobody_contributed_to_uses_nothing_and_is_one_of_its_epoch() -> None:
     cursor = DataCursor(3, 30, 10)
     for _ in range(10):
-        assert cursor.commit(ABC, ()) is not None
+        assert cursor.commit(ABC, whole(())) is not None
     assert cursor.remaining == 11 * 30
     assert cursor.epoch == 10
     assert cursor.assign(ABC)[1] == ((0, 10),)
@@ -136,13 +157,13 @@ def test_a_rule_that_needs_many_updates_gets_them_to_the_end() -> None:
     busy = []
     while cursor.epoch == 0:
         busy.append(len([size for size in sizes(cursor, ABC) if size]))
-        cursor.commit(ABC, ABC)
+        cursor.commit(ABC, whole(ABC))
     assert busy == [3, 3]
     cursor = DataCursor(3, 5, 1)
     cursor.require(3)  # too few for two such rounds: the others go on
     assert sizes(cursor, ABC) == [1, 1, 1]
-    cursor.commit(ABC, ABC)
-    assert cursor.commit(ABC, ()) == EpochReport(0, once=3, twice=0, left=2, rounds=2)
+    cursor.commit(ABC, whole(ABC))
+    assert cursor.commit(ABC, whole(())) == EpochReport(0, once=3, twice=0, left=2, rounds=2)
     assert cursor.assign(ABC) == {2: ((3, 4),), 0: ((4, 5),), 1: ((5, 6),)}
 
 
@@ -150,15 +171,15 @@ def test_what_is_left_of_the_last_epoch_is_read_in_further_rounds_where_that_is_
     cursor = DataCursor(3, 90, 10)
     cursor.configure(90, 10, extended=2)
     for _ in range(5):
-        cursor.commit(ABC, (0, 1))
-    assert cursor.commit(ABC, (0, 1)) is None
+        cursor.commit(ABC, whole((0, 1)))
+    assert cursor.commit(ABC, whole((0, 1))) is None
     assert (cursor.epoch, cursor.remaining) == (1, 60)
     assert sizes(cursor, ABC) == [10, 10, 10]
-    cursor.commit(ABC, (0, 1))
+    cursor.commit(ABC, whole((0, 1)))
     assert (cursor.epoch, cursor.remaining) == (1, 40)
     assert sorted(sizes(cursor, ABC)) == [6, 7, 7]
-    cursor.commit(ABC, ABC)
-    assert cursor.commit(ABC, ABC) == EpochReport(1, once=120, twice=0, left=0, rounds=6)
+    cursor.commit(ABC, whole(ABC))
+    assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=120, twice=0, left=0, rounds=6)
     assert sizes(cursor, ABC) == [0, 0, 0]
 
 
@@ -166,7 +187,7 @@ def test_a_run_that_nothing_was_left_of_is_not_extended() -> None:
     cursor = DataCursor(3, 90, 10)
     cursor.configure(90, 10, extended=1)
     for _ in range(3):
-        report = cursor.commit(ABC, ABC)
+        report = cursor.commit(ABC, whole(ABC))
     assert report == EpochReport(0, once=90, twice=0, left=0, rounds=3)
 
 
@@ -174,11 +195,11 @@ def test_further_rounds_end_when_too_few_are_left_for_the_rule() -> None:
     cursor = DataCursor(3, 30, 10)
     cursor.require(3)
     cursor.configure(30, 10, extended=1)
-    assert cursor.commit(ABC, (0, 1)) is None
+    assert cursor.commit(ABC, whole((0, 1))) is None
     assert cursor.remaining == 10
-    cursor.commit(ABC, (1, 2))
+    cursor.commit(ABC, whole((1, 2)))
     assert cursor.remaining == 3
-    assert cursor.commit(ABC, (0, 1)) == EpochReport(0, once=29, twice=0, left=1, rounds=3)
+    assert cursor.commit(ABC, whole((0, 1))) == EpochReport(0, once=29, twice=0, left=1, rounds=3)
 
 
 def test_two_ends_of_one_run_are_refused() -> None:
@@ -216,9 +237,9 @@ def test_with_one_that_is_proven_to_lie_the_rule_needs_fewer_and_with_a_suspect_
 def test_rounds_before_the_size_is_known_count_once_it_is() -> None:
     early, late = DataCursor(3, 100, 10), DataCursor(3)
     for contributors in ((0, 1), (0, 1, 2), (2,)):
-        early.commit(ABC, contributors)
+        early.commit(ABC, whole(contributors))
         assert late.assign(ABC) == {0: (), 1: (), 2: ()}
-        late.commit(ABC, contributors)
+        late.commit(ABC, whole(contributors))
     late.configure(100, 10)
     assert late.pack() == early.pack()
 
@@ -228,9 +249,9 @@ def test_rounds_before_the_size_is_known_count_with_what_the_rule_needed_in_them
     early, late, donor = DataCursor(3, 7, 1), DataCursor(3), DataCursor(3)
     for at_least, contributors in rounds:
         early.at_least = late.at_least = donor.at_least = at_least
-        early.commit(ABC, contributors)
-        late.commit(ABC, contributors)
-        donor.commit(ABC, contributors)
+        early.commit(ABC, whole(contributors))
+        late.commit(ABC, whole(contributors))
+        donor.commit(ABC, whole(contributors))
     late.configure(7, 1)
     assert late.pack() == early.pack()
     taker = DataCursor(3, 7, 1)
@@ -241,7 +262,7 @@ def test_rounds_before_the_size_is_known_count_with_what_the_rule_needed_in_them
 def test_data_that_is_sharded_far_too_late_is_refused() -> None:
     cursor = DataCursor(3)
     for _ in range(PENDING_ROUNDS + 1):
-        cursor.commit(ABC, ABC)
+        cursor.commit(ABC, whole(ABC))
     with pytest.raises(ConfigError, match="after more than"):
         cursor.configure(100, 10)
 
@@ -256,7 +277,7 @@ def test_another_size_than_before_is_refused() -> None:
 
 def test_who_takes_over_a_state_must_have_the_same_data() -> None:
     donor, taker, other = (DataCursor(3, total, 10) for total in (100, 100, 200))
-    donor.commit(ABC, (0,))
+    donor.commit(ABC, whole((0,)))
     taker.unpack(donor.pack())
     assert taker.assign(ABC) == donor.assign(ABC)
     with pytest.raises(ValueError, match="the donor has 100"):
@@ -273,8 +294,8 @@ def test_fewer_who_go_on_keep_the_length_of_the_epochs() -> None:
 def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None:
     donor, taker, both = DataCursor(3), DataCursor(3, 100, 10), DataCursor(3, 100, 10)
     for contributors in ((0, 1), (2,)):
-        donor.commit(ABC, contributors)
-        both.commit(ABC, contributors)
+        donor.commit(ABC, whole(contributors))
+        both.commit(ABC, whole(contributors))
     taker.unpack(donor.pack())
     assert taker.pack() == both.pack()
 
@@ -298,7 +319,7 @@ def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None
 )
 def test_a_disorderly_state_is_refused_and_changes_nothing(change: dict[int, object]) -> None:
     donor, taker = DataCursor(3, 100, 10), DataCursor(3, 100, 10)
-    donor.commit(ABC, (0,))
+    donor.commit(ABC, whole((0,)))
     fields = list(donor.pack())
     assert fields[1] == (0, 1, 30, 1, 10, 1)
     for place, value in change.items():
@@ -330,7 +351,7 @@ def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
     slow, alike = DataCursor(3, 1000, 8, paced=True), DataCursor(3, 1000, 8)
     for _ in range(2 * WINDOW):
         for cursor in (slow, alike):
-            cursor.commit(ABC, ABC, {0: 100_000, 1: 100_000, 2: 900_000})
+            cursor.commit(ABC, whole(ABC), {0: 100_000, 1: 100_000, 2: 900_000})
     assert sorted(sizes(slow, ABC)) == [2, 8, 8]
     assert sizes(alike, ABC) == [8, 8, 8]
 
@@ -338,7 +359,7 @@ def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
 def test_more_peers_than_planned_tell_who_is_slow_too() -> None:
     cursor, eight = DataCursor(2, 1000, 16, paced=True), tuple(range(8))
     for _ in range(2 * WINDOW):
-        cursor.commit(eight, eight, dict.fromkeys(eight, 10**5) | {7: 9 * 10**5})
+        cursor.commit(eight, whole(eight), dict.fromkeys(eight, 10**5) | {7: 9 * 10**5})
     assert cursor.pace.levels() == {7: 2}
 
 
@@ -347,14 +368,14 @@ def test_rounds_that_have_not_a_sample_for_everybody_say_nothing_of_who_is_slow(
     for _ in range(2 * WINDOW):
         assert sizes(cursor, eight).count(0) == 4
         busy = [peer for peer, ranges in cursor.assign(eight).items() if ranges]
-        cursor.commit(eight, busy, dict.fromkeys(eight, 10**5))
+        cursor.commit(eight, whole(busy), dict.fromkeys(eight, 10**5))
     assert cursor.pace.levels() == {}
 
 
 def test_epochs_of_less_than_two_rounds_tell_who_is_slow() -> None:
     cursor, roster = DataCursor(4, 190, 32, paced=True), (0, 1, 2, 3)
     for _ in range(80):
-        cursor.commit(roster, roster, {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5})
+        cursor.commit(roster, whole(roster), {0: 10**5, 1: 10**5, 2: 10**5, 3: 4 * 10**5})
     assert cursor.pace.levels() == {3: 2}
 
 

@@ -38,7 +38,7 @@ class ScriptedRounds:
         self.passed: list[int] = []
         self.stepped: list[int] = []
         self.over: list[int] = []
-        self.at = 0
+        self.at = self.batch = 0
         self.handed: int | None = None
 
     def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
@@ -67,7 +67,11 @@ class ScriptedRounds:
         self.at, self.handed = self.at + 1, None
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        self.handed = samples
+        self.handed, self.batch = samples, batch
+
+    @property
+    def next_batch(self) -> int | None:
+        return None if self.handed is None else self.batch + 1
 
     @property
     def unused(self) -> bool:

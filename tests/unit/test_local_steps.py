@@ -102,9 +102,9 @@ def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_ag
     model, steps = local(3)
     before = parameters_of(model)
     for seed in range(3):
-        assert steps.is_last == (seed == 2)
         backward(model, seed)
         steps.step(dict)
+        assert steps.is_complete == (seed == 2)
     after = parameters_of(model)
     assert steps.put_difference()
     difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]

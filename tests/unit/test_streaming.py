@@ -39,7 +39,7 @@ class Rounds:
     def __init__(self, rank: int = 0, peers: int = 1, rounds: int = 1000) -> None:
         self.rank, self.peers, self.rounds = rank, peers, rounds
         self.planned_peers = peers
-        self.at = self.handed = 0
+        self.at = self.handed = self.batch = 0
         self.passed: list[int] = []
         self.steps: list[int] = []
 
@@ -51,7 +51,11 @@ class Rounds:
         )
 
     def hand_out(self, samples: int, batch: int = 0) -> None:
-        self.handed = samples
+        self.handed, self.batch = samples, batch
+
+    @property
+    def next_batch(self) -> int | None:
+        return self.batch + 1 if self.handed else None
 
     def epoch_over(self, epoch: int) -> None:
         pass

@@ -25,7 +25,7 @@ def commit(
         "parent": parent if parent is not None else f"h{round_id - 1}",
         "chain": f"h{round_id}",
         "digest": f"d{round_id}.{server}",
-        "contributors": [{"peer": peer} for peer in range(4)],
+        "contributors": [{"peer": peer, "samples": 99} for peer in range(4)],
         **fields,
     }
 
@@ -123,7 +123,7 @@ def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made
     in quarantine since."""
     made = commit(20, 3, chain="honest20")
     after = [
-        commit(number, contributors=[{"peer": peer} for peer in range(3)])
+        commit(number, contributors=[{"peer": peer, "samples": 99} for peer in range(3)])
         for number in range(21, 25)
     ]
     refused = commit(9, 3, chain="refused9")
@@ -139,7 +139,7 @@ def branch(rounds: range, mark: str, peers: tuple[int, ...], **fields: Any) -> l
     chains = {number: f"{mark}{number}" for number in rounds} | {
         rounds.start - 1: f"h{rounds.start - 1}"
     }
-    who = [{"peer": peer, "samples": 1} for peer in peers]
+    who = [{"peer": peer, "samples": 99} for peer in peers]
     return [
         commit(
             at,
@@ -169,7 +169,9 @@ def test_a_branch_that_was_given_up_does_not_count_though_it_was_ahead_and_was_m
 def test_a_single_commit_that_was_dropped_outweighs_nobody_who_went_on() -> None:
     """It was refused by all, who made another without two that they had locked up
     in the same round."""
-    dropped = commit(2, 7, chain="dropped", contributors=[{"peer": peer} for peer in range(7)])
+    dropped = commit(
+        2, 7, chain="dropped", contributors=[{"peer": peer, "samples": 99} for peer in range(7)]
+    )
     past = history.read(
         [commit(0), commit(1), dropped, *branch(range(2, 30), "real", (0, 1, 2, 3, 7), made_at=2)]
     )
@@ -247,7 +249,7 @@ def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_give
 def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
     tmp_path: Path,
 ) -> None:
-    both = [{"peer": 0}, {"peer": 1}]
+    both = [{"peer": 0, "samples": 99}, {"peer": 1, "samples": 99}]
 
     def row(
         at: int, first: list[int], second: list[int], contributors: list[dict[str, int]] = both
@@ -258,7 +260,7 @@ def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
 
     rows = [
         row(0, [0, 3], [3, 6]),
-        row(1, [6, 8], [8, 10], [{"peer": 0}]),
+        row(1, [6, 8], [8, 10], [{"peer": 0, "samples": 99}]),
         row(2, [0, 1], [8, 8]),
     ]
     assert summary.epochs(rows) == [{"epoch": 0, "once": 7, "twice": 1, "never": 2, "rounds": 3}]
@@ -282,7 +284,7 @@ def test_an_epoch_that_a_run_was_resumed_in_is_not_counted() -> None:
             samples_total=4,
             steps_per_epoch=2,
             slices={"0": [[2 * at, 2 * at + 2]]},
-            contributors=[{"peer": 0}],
+            contributors=[{"peer": 0, "samples": 99}],
         )
         for at in range(3, 7)
     ]
@@ -526,7 +528,7 @@ def test_replicas_are_compared_by_what_their_nodes_said_last(
 
 
 def test_a_lone_commit_of_more_peers_is_no_history_where_a_shrunken_swarm_went_on() -> None:
-    few = [{"peer": peer} for peer in range(2)]
+    few = [{"peer": peer, "samples": 99} for peer in range(2)]
     lone = commit(1, 1, chain="lone")
     went_on = [
         commit(round_id, 0, made_at=int(round_id == 1), contributors=few) for round_id in (1, 2, 3)
@@ -576,7 +578,7 @@ def test_where_all_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -
 def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not_lost(
     spawned: int, missing: int, tmp_path: Path
 ) -> None:
-    everybody = [{"peer": peer} for peer in range(missing + 1)]
+    everybody = [{"peer": peer, "samples": 99} for peer in range(missing + 1)]
     rows = [
         commit(0),
         *(commit(number, parent="unseen", contributors=everybody) for number in (2, 4, 5)),

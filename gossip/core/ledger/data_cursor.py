@@ -4,9 +4,9 @@ although slices go lost with the peers that held them.
 All epochs lie behind one another on one line: position p is number ``p % samples_total`` of the
 permutation of epoch ``p // samples_total``; the trainer knows the permutations. A round gives each
 of its peers a slice of the line, from the first position on that nobody has used. The commit names
-who contributed; the slices of the others go back, and are the first that are given out again. All
-of it is a function of the sequence of commits, so every peer knows every slice and none is ever
-sent.
+who contributed, and how many samples of its slice each has used, from the first on; the rest of the
+slices goes back, and is the first that is given out again. All of it is a function of the sequence
+of commits, so every peer knows every slice and none is ever sent.
 
 An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
 So what failures have left lies before the next epoch's own samples, and is read before them.
@@ -14,7 +14,7 @@ So what failures have left lies before the next epoch's own samples, and is read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -27,8 +27,8 @@ from .pace import LEVELS, Pace
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs, stop not included, in ascending order."""
 
-_Pending: TypeAlias = tuple[int, tuple[PeerId, ...], tuple[PeerId, ...]]
-"""A round's ``at_least``, roster and contributors."""
+_Pending: TypeAlias = tuple[int, tuple[PeerId, ...], tuple[PeerId, ...], tuple[int, ...]]
+"""A round's ``at_least``, roster, contributors, and the samples of each of these."""
 
 PENDING_ROUNDS = 256
 """Rounds that may be committed before the size of the data is known."""
@@ -121,8 +121,8 @@ class DataCursor:
         self._extend(extended)
         self.samples_total, self.batch = samples_total, batch
         pending, self._pending, at_least = self._pending, [], self.at_least
-        for self.at_least, roster, contributors in pending:
-            self.commit(roster, contributors)
+        for self.at_least, roster, contributors, samples in pending:
+            self.commit(roster, dict(zip(contributors, samples, strict=True)))
         self.at_least = at_least
 
     def _extend(self, epochs: int) -> None:
@@ -171,34 +171,37 @@ class DataCursor:
     def commit(
         self,
         roster: Sequence[PeerId],
-        contributors: Collection[PeerId],
+        used: Mapping[PeerId, int],
         took_us: Mapping[PeerId, int] = MappingProxyType({}),
     ) -> EpochReport | None:
-        """A round was committed: the slices of those who did not contribute go back.
+        """A round was committed: what was not used of its slices goes back.
 
         Args:
             roster: The same that ``assign`` was asked with.
-            contributors: Whose updates went into the aggregate.
+            used: Whose updates went into the aggregate, and on how many samples of its slice each
+                is, as it says: more than the slice has is the whole slice.
             took_us: How long they took, as they say.
         Returns: the report of the epoch when this round completed it.
         """
         if not self.samples_total:
             if self._pending is not None:
-                self._pending.append((self.at_least, tuple(roster), tuple(contributors)))
+                self._pending.append(
+                    (self.at_least, tuple(roster), tuple(used), tuple(used.values()))
+                )
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
         sharers = self._in_turn(roster) if roster else []
-        given = sum(self._shares(sharers)) if roster else 0
+        shares = self._shares(sharers) if roster else []
+        given = sum(shares)
         back: list[tuple[int, int]] = []
         # else it does not matter who had what
-        if any(peer not in contributors for peer in sharers):
+        if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
             slices = self.assign(roster)
             back = [
                 pair
                 for peer, ranges in slices.items()
-                if peer not in contributors
-                for pair in ranges
+                for pair in _behind(ranges, used.get(peer, 0))
             ]
         # Who gets a handful of samples takes hardly less time for them than one that is slow.
         usual = min(self._most(sharers), self.batch * self.peers)
@@ -209,7 +212,7 @@ class DataCursor:
         self._turn += 1
         self._step += 1
         if self.paced and roster and telling:
-            self.pace.observe(roster, contributors, took_us)
+            self.pace.observe(roster, used.keys(), took_us)
         if self._step < self.steps_per_epoch:
             return None
         enough = max(1, min(self.at_least, len(roster)))
@@ -333,6 +336,15 @@ def _length(ranges: Ranges) -> int:
     return sum([stop - start for start, stop in ranges])
 
 
+def _behind(ranges: Ranges, used: int) -> Iterator[tuple[int, int]]:
+    """What is left of them without the first ``used`` positions."""
+    for start, stop in ranges:
+        begin = min(start + used, stop)
+        used -= begin - start
+        if begin < stop:
+            yield begin, stop
+
+
 def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
     """Ascending, adjacent ones joined."""
     joined: list[tuple[int, int]] = []
@@ -407,14 +419,17 @@ def _ranges(packed: Any, end: int) -> Ranges:
 
 
 def _pending(packed: Any) -> list[tuple[Any, ...]]:
-    """Of each pending round: what its rule needs, a roster and contributors."""
+    """Of each pending round: what its rule needs, a roster, contributors and their samples."""
     if not isinstance(packed, tuple | list) or len(packed) > PENDING_ROUNDS:
         raise ValueError("data cursor: too many rounds are pending")
     pending = []
     for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 3:
+        if not isinstance(row, tuple | list) or len(row) != 4:
             raise ValueError(
-                "data cursor: a pending round has what its rule needs, a roster and contributors"
+                "data cursor: a pending round has what its rule needs, a roster, contributors and "
+                "their samples"
             )
-        pending.append((*_wholes(row[:1]), _wholes(row[1]), _wholes(row[2])))
+        contributors = _wholes(row[2])
+        samples = _wholes(row[3], len(contributors))
+        pending.append((*_wholes(row[:1]), _wholes(row[1]), contributors, samples))
     return pending

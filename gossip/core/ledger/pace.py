@@ -107,9 +107,11 @@ class Pace:
         return pace
 
 
-def since_us(began: float, now: float) -> int:
-    """Microseconds between two moments, for an update."""
-    return min(max(0, round((now - began) * 1e6)), TOOK_US_MAX)
+def since_us(began: float, now: float, steps: tuple[int, int] = (1, 1)) -> int:
+    """Microseconds between two moments, for an update; where so many of a round's local steps were
+    taken between them, those that all would take."""
+    taken, planned = steps
+    return min(max(0, round((now - began) * 1e6 * planned / taken)), TOOK_US_MAX)
 
 
 def _moved(level: int, had: int, slow: int, quick: int) -> int:

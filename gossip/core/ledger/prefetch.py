@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import Any, TypeAlias
 
-from gossip.core.messages import PeerId
+from gossip.core.messages import ROUND_MAX, PeerId
 
 from .data_cursor import DataCursor, Ranges
 
@@ -54,11 +54,11 @@ class CursorLookahead:
         if not self._steps:
             # a commit that does not say how long anybody took changes nothing in place
             self._shadow = copy(cursor)
-        everybody = frozenset(sharers)
+        everything = dict.fromkeys(sharers, ROUND_MAX)
         while len(self._steps) <= self.ahead:
             ranges = self._shadow.assign(sharers)[local]
             self._steps.append((self._shadow.outlook(), self._shadow.epoch, ranges))
-            self._shadow.commit(sharers, everybody)
+            self._shadow.commit(sharers, everything)
         return bounded((epoch, ranges) for _, epoch, ranges in list(self._steps)[1:])
 
 

@@ -28,6 +28,7 @@ from .log import Held
 from .omissions import OmissionTracker
 from .prefetch import CursorLookahead
 from .rates import are_sound
+from .round_times import RoundTimes
 from .spread import UNEQUAL
 from .trust import FAR_MAX, TrustTable
 
@@ -41,6 +42,7 @@ class ReplicatedState:
 
     def __init__(self, settings: CoreSettings) -> None:
         self.settings = settings
+        self._first_peers = frozenset(settings.peers)
         self._updates_most = settings.updates_needed(settings.f)
         self.lineage = Lineage(settings.run, settings.lineage)
         self.trust = TrustTable(
@@ -52,8 +54,9 @@ class ReplicatedState:
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",
-            paced=settings.slices == "speed",
+            paced=settings.slices == "speed" and not settings.local_steps,
         )
+        self.round_times = RoundTimes()
         self.lookahead = CursorLookahead()
         self.roster = Roster(settings.peers, settings.lineage)
         # that were stepped with last, as far as that is known here
@@ -143,6 +146,12 @@ class ReplicatedState:
         }
         return Report("round", fields)
 
+    @property
+    def deadline_us(self) -> int:
+        """By when a peer's local steps of the round are to be taken; 0: it takes them all."""
+        shortens = self.settings.local_steps and self.settings.slices == "speed"
+        return self.round_times.deadline_us if shortens else 0
+
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
@@ -174,17 +183,13 @@ class ReplicatedState:
         round_id = commits[0].round_id
         lost = next((commit for commit in commits if not commit.digest), None)
         chain = self.lineage.append(commits)
-        used = (
-            set()
-            if lost
-            else set.intersection(*[{c.peer for c in commit.contributors} for commit in commits])
-        )
+        used = {} if lost else _samples_used(commits)
         collected = commits[0].collected
         self.was_step = not collected or (
             len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
         )
         self.collectives += not self.was_step
-        self.whole = self.whole and (not self.was_step or used.issuperset(self.settings.peers))
+        self.whole = self.whole and (not self.was_step or used.keys() >= self._first_peers)
         effects: list[Effect] = [
             Report(
                 t.change,
@@ -237,6 +242,7 @@ class ReplicatedState:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
         before = {} if self.cursor.pace.even else self.cursor.pace.levels()
         took_us = {c.peer: c.took_us for c in commits[0].contributors}
+        self.round_times.observe(took_us.values())
         epoch = self.cursor.commit(self._sharers, used, took_us) if self.was_step else None
         if epoch is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
@@ -372,6 +378,19 @@ class ReplicatedState:
         self.collectives = snapshot[5]
         self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
+
+
+def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
+    """Of who contributed to all shards of a round: on how many samples it says that its update is,
+    the least where it says different numbers."""
+    first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
+    if not others:
+        return first
+    return {
+        peer: min([samples, *[other[peer] for other in others]])
+        for peer, samples in first.items()
+        if all(peer in other for other in others)
+    }
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:

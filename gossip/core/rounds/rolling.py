@@ -234,7 +234,7 @@ class RollingRounds:
         self._own, self._said = (
             event
             if event.compiled
-            else replace(event, took_us=since_us(self.lag_detector.began_at, now)),
+            else replace(event, took_us=since_us(self.lag_detector.began_at, now, event.steps)),
             self.round_id,
         )
         self.server.transfer_tracker.contributed(now - self.lag_detector.began_at)
@@ -718,6 +718,7 @@ class RollingRounds:
             self.replicated.slice_of(self.local),
             main=self._main,
             collectives=self.replicated.collectives,
+            deadline_us=self.replicated.deadline_us,
         )
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:

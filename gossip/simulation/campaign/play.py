@@ -400,10 +400,12 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         updates_for=updates_for,
         batch_policy=schedule.batch_policy,
         cross_shard=step is not None,
+        local_steps=schedule.local_steps > 1,
         membership=MembershipSettings(
             probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s
         ),
         rounds=RoundSettings(
+            quorum=schedule.quorum,
             round_timeout_s=schedule.round_timeout_s,
             start_timeout_s=schedule.start_timeout_s,
             min_peers=schedule.min_peers,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gossip import topologies
-from gossip.core import PIECE_BYTES, BatchPolicy, MembershipSettings
+from gossip.core import PIECE_BYTES, BatchPolicy, MembershipSettings, Quorum
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan, Flap, LateStart, NeverStarts, Ring, StartFault
 from gossip.topologies import read_weights, write_weights
@@ -63,6 +63,7 @@ class Schedule:
             the others by way of the folder of addresses.
         told: Launchers say who has ended for good, and who is on its way.
         piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
+        quorum: ``RoundSettings.quorum``.
         local_steps: That make an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
     """
@@ -98,6 +99,7 @@ class Schedule:
     copies_per_s: float = 0.0
     joins_s: tuple[float, ...] = ()
     told: bool = False
+    quorum: Quorum = "majority"
     local_steps: int = 1
 
     @property
@@ -225,6 +227,10 @@ class Schedule:
         yield (
             max(read_weights(self.server_weights), default=0) < self.everybody,
             f"server_weights = {self.server_weights!r}: there are {self.everybody} peers",
+        )
+        yield (
+            self.quorum in ("majority", "available"),
+            f"quorum = {self.quorum!r}: majority or available",
         )
         yield (
             self.batch_policy in (("fixed_local", "fixed_global") if rolling else ("fixed_local",)),

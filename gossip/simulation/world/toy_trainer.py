@@ -199,7 +199,8 @@ class ToyTrainer:
         prepare_s: from its start until it has built its model.
         piece_bytes: of a piece of its state.
         local_steps: steps that make an update. With more than one ``OUTER`` applies the aggregate,
-            and its memory belongs to the state.
+            and its memory belongs to the state. Every other update is of fewer steps, on a part of
+            the samples.
     """
 
     peer: PeerId
@@ -375,7 +376,7 @@ class ToyTrainer:
         samples = (
             self.batch
             if go.samples is None
-            else sum(stop - start for start, stop in go.samples.ranges)
+            else self._used(go.round_id, sum(stop - start for start, stop in go.samples.ranges))
         )
         pause_s = self.rng.uniform(*self.compute_s) * self.slowness
         if self.by_samples:
@@ -404,6 +405,13 @@ class ToyTrainer:
         )
         self.computing = contributed
         return [(pause_s, contributed)]
+
+    def _used(self, round_id: int, samples: int) -> int:
+        """Of its slice. With local steps a peer may take fewer than others, and leaves the rest."""
+        if self.local_steps == 1 or samples < 2:
+            return samples
+        lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")
+        return lot.choice([samples, lot.randint(1, samples)])
 
     def _cut(self, vector: Values) -> list[Values]:
         if len(self.sizes) == 1:

@@ -166,11 +166,7 @@ class Conserved(Checker):
         for commit in commits:
             self._judge_header(swarm, peer, commit, roster)
         whole = all(commit.digest for commit in commits)
-        used_by = (
-            set.intersection(*({c.peer for c in commit.contributors} for commit in commits))
-            if whole
-            else set()
-        )
+        used_by = _samples_used(commits) if whole else {}
         slices = done[0].slices
         if before is None and commits[0].round_id == 0:
             before = _Branch(roster, 0, ())
@@ -182,7 +178,11 @@ class Conserved(Checker):
             return _Branch(commits[0].roster)
         self._judge_epoch(swarm, peer, done[0], before.steps)
         self._judge_order(swarm, peer, done[0], before.used)
-        fresh = [pair for contributor in sorted(used_by) for pair in slices.get(contributor, ())]
+        fresh = [
+            pair
+            for contributor, samples in sorted(used_by.items())
+            for pair in _first(samples, tuple(slices.get(contributor, ())))
+        ]
         merged = _disjoint([*before.used, *fresh])
         assert merged is not None, "none of what is given out was used"
         return _Branch(commits[0].roster, before.steps + is_step, merged)
@@ -252,6 +252,21 @@ class Conserved(Checker):
         end = done.samples_total * (done.epoch + 1)
         if given and merged[0][1] > end:
             raise self.violated(swarm, peer, f"{where} gives out {merged}, its epoch ends at {end}")
+
+
+def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
+    """Of who is named in all of them: the smallest number of samples."""
+    told: dict[PeerId, list[int]] = {}
+    for commit in commits:
+        for c in commit.contributors:
+            told.setdefault(c.peer, []).append(c.samples)
+    return {peer: min(said) for peer, said in told.items() if len(said) == len(commits)}
+
+
+def _first(samples: int, ranges: Ranges) -> Ranges:
+    """The part of them that holds so many."""
+    positions = [at for start, stop in ranges for at in range(start, stop)][:samples]
+    return _disjoint([(at, at + 1) for at in positions]) or ()
 
 
 def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:

@@ -1,0 +1,36 @@
+"""When a slow peer is to end its round, with the local steps that it has taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class StepClock:
+    """How long this peer's local steps take.
+
+    The longest step of a round is left out: beside it a script may have evaluated, or waited for
+    something that says nothing of the steps to come.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._since = 0.0
+        self._lasted_s: list[float] = []
+        self._step_s = 0.0  # in the round before; 0: unknown
+
+    def begin_round(self, since: float) -> None:
+        """Its first step is under way ``since`` then."""
+        self._since, self._lasted_s = since, []
+
+    def step_taken(self) -> None:
+        now = self._now()
+        self._lasted_s.append(now - self._since)
+        self._since = now
+        if len(self._lasted_s) > 1:
+            self._step_s = (sum(self._lasted_s) - max(self._lasted_s)) / (len(self._lasted_s) - 1)
+
+    def is_late(self, deadline_s: float) -> bool:
+        """Whether another step would not be over within ``deadline_s`` of the round's begin. False
+        as long as it is not known how long a step takes."""
+        return (len(self._lasted_s) + 1) * self._step_s > deadline_s > 0

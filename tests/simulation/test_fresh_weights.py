@@ -1,0 +1,61 @@
+"""S19 under ``--quorum available``: two or three peers, of which those with a state are killed
+while one that comes back has none yet. Fresh weights never become the swarm's model."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from effort import effort
+
+from gossip.core.lifecycle.bootstrap import Bootstrap
+from gossip.faults.kinds import Restart
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
+
+SEEDS = effort(4, 200)
+WAVES_S = (4.0, 10.0)
+ALL_LOST = 0
+"""A seed in which nobody keeps the state."""
+
+
+def killed_around_a_joiner(seed: int) -> Schedule:
+    """One is killed and comes back. Until its trainer has a model, each of the others is killed or
+    not, and comes back in its turn."""
+    lot = Random(f"fresh weights/{seed}")
+    peers, prepare_s = lot.choice([2, 3]), lot.uniform(0.5, 2.0)
+    faults = []
+    for wave_s in WAVES_S[: lot.choice([1, 2])]:
+        joiner, back_s = lot.randrange(peers), lot.uniform(0.1, 1.0)
+        faults.append(Restart(joiner, None, back_s, wave_s))
+        spared = lot.random() < 0.5
+        for peer in range(peers):
+            if peer != joiner and not (spared and lot.random() < 0.7):
+                at_s = wave_s + back_s + lot.uniform(0.0, prepare_s)
+                faults.append(Restart(peer, None, lot.uniform(0.1, 3.0), at_s))
+    return Schedule(
+        seed,
+        peers=peers,
+        faults=tuple(faults),
+        quorum="available",
+        apart=True,
+        prepare_s=prepare_s,
+        start_timeout_s=5.0,
+        local_steps=lot.choice([1, 5]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_fresh_weights_never_become_the_model_of_the_swarm(seed: int) -> None:
+    outcome = run(killed_around_a_joiner(seed))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.judged["S19"]
+
+
+def test_the_checker_finds_who_begins_with_fresh_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchft once did: who was alone for a moment was the quorum."""
+    monkeypatch.setattr(Bootstrap, "may_begin", property(lambda self: True))
+    monkeypatch.setattr(Bootstrap, "begun_anew", lambda self: [])
+    violation = run(killed_around_a_joiner(ALL_LOST)).violation
+    assert violation is not None
+    assert violation.invariant == "S19"

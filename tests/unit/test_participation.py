@@ -1,0 +1,71 @@
+"""How many of those alive take part in a run's rounds, and when that is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gossip.launch.report.live_frame import health
+from gossip.launch.report.participation import BOUND, WINDOW, Participation
+from gossip.launch.report.screens import progress
+from gossip.launch.report.view import RunView
+
+
+def fed(view: RunView, rounds: range, contributors: int, **fields: Any) -> list[str]:
+    """What is said of rounds of which every peer tells."""
+    said = []
+    for number in rounds:
+        for peer in view.rows:
+            own = {"round": number, "step": number + 1, "alive": len(view.rows)}
+            who = {"contributors": list(range(contributors))}
+            said += view.feed(
+                {"t": number / 10, "peer": peer, "event": "round", **own, **who, **fields}
+            )
+    return said
+
+
+def test_each_round_counts_once_whoever_tells_of_it() -> None:
+    view = RunView(4)
+    fed(view, range(4), 4)
+    fed(view, range(4, 8), 2)
+    late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3]}
+    view.feed({"t": 9.0, "peer": 3, "event": "round", **late})
+    assert view.participation.last == (2, 4)
+    assert view.participation.mean == 0.75
+    assert view.participation.of_window is None, "the window is not over"
+    assert "4 alive  2 of 4 took part" in progress(view)
+
+
+def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_again() -> None:
+    view = RunView(4)
+    assert fed(view, range(WINDOW), 4) == []
+    said = fed(view, range(WINDOW, 3 * WINDOW), 3)
+    assert len(said) == 1
+    assert "only 79% of the peers that are alive took part in the rounds" in said[0]
+    assert view.participation.is_low
+    assert "degraded: 4 of 4 peers train; 75% take part" in health(view).plain
+    assert fed(view, range(3 * WINDOW, 4 * WINDOW), 4) == []
+    assert not view.participation.is_low
+    assert "take part" not in health(view).plain
+    assert len(fed(view, range(4 * WINDOW, 5 * WINDOW), 0)) == 1
+    assert view.participation.least == 0.0
+
+
+def test_a_collective_operation_is_no_round_in_which_nobody_took_part() -> None:
+    view = RunView(4)
+    fed(view, range(2), 4)
+    fed(view, range(2, 5), 0, step=2)
+    assert view.participation.mean == 1.0
+
+
+def test_gossip_rounds_tell_of_no_participation() -> None:
+    view = RunView(2)
+    view.feed({"t": 0.1, "peer": 0, "event": "round", "round": 0, "alive": 2, "server": None})
+    assert view.participation.mean is None
+
+
+def test_nobody_alive_but_contributors_is_all_who_could() -> None:
+    """Who died between its update and the commit."""
+    seen = Participation()
+    assert not seen.observe(3, 2)
+    assert (seen.last, seen.mean) == ((3, 3), 1.0)
+    assert 0 < BOUND < 1
