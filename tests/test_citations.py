@@ -25,7 +25,7 @@ URL = re.compile(r"\bhttps?://\S+")
 WRITTEN = re.compile(r"logbook(-N)?\.md")
 """Pages that a run writes into its folder."""
 INVENTED = {"page.md", "docs/page.md", "index.md"}
-"""Pages that tests write into folders of their own, and the site's home page, which is README.md."""
+"""Pages that tests write into folders of their own, and the home page of the site."""
 
 NOTES = "docs/design_notes.md"
 CITED = re.compile(r"design_notes\.md((?:(?:,|:|-| to| and)? ?[NSL]\d+)+)")
