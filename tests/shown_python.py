@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import ast
-import types
+import runpy
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -87,13 +88,27 @@ class _Shortened(ast.NodeTransformer):
         return node
 
 
-def execute(code: str, place: str, names: dict[str, Any]) -> dict[str, Any]:
-    """Runs it in a module of its own with these names, and returns all that there is then."""
+def execute(code: str, place: str, names: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Runs it as a file of that folder with these names, and returns all that there is then."""
     tree = ast.fix_missing_locations(_Shortened().visit(ast.parse(code, place)))
-    module = types.ModuleType("__shown__")
-    module.__dict__.update(names)
-    exec(compile(tree, place, "exec"), module.__dict__)
-    return module.__dict__
+    script = folder / "shown.py"
+    script.write_text(f"# {place}\n{ast.unparse(tree)}\n")
+    return runpy.run_path(str(script), names)
+
+
+def execute_beside_a_peer(code: str, place: str, folder: Path) -> None:
+    """Runs it among what it takes for granted, with a prepared session named ``peer`` unless it
+    makes one itself. The session is closed behind it."""
+    names = surroundings()
+    if "peer" in code and "gossip.init" not in code:
+        names["peer"] = gossip.init()
+        model, optimizer = names["peer"].prepare(names["model"], names["optimizer"])
+        names |= {"model": model, "optimizer": optimizer}
+    try:
+        names = execute(code, place, names, folder)
+    finally:
+        if "peer" in names:
+            names["peer"].close()
 
 
 def with_its_additions(diff: str) -> str:

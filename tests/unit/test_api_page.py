@@ -34,6 +34,7 @@ SECTIONS: dict[str, tuple[str, Things]] = {
         "`import gossip`. [training_loop.md](training_loop.md) shows what may stand around a step.",
         {
             "gossip.init": (gossip.init, None),
+            "gossip.spawn": (gossip.spawn, None),
             "gossip.Session": (gossip.Session, None),
             "ShardedLoader": (ShardedLoader, ("__iter__", "__len__", "close")),
             "ShardedStream": (ShardedStream, ("__iter__", "__len__", "close")),

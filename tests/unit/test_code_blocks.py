@@ -4,10 +4,10 @@ carried out, and TOML is read by the reader of fault plans. What cannot be run i
 
 from __future__ import annotations
 
-import gc
-import importlib.util
 import json
+import runpy
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,10 +19,9 @@ import shown_commands
 import shown_python
 import zygote
 from code_blocks import ROOT, Block, blocks_of, every_block
-from effort import LONG
+from effort import LONG, effort
 from typer.testing import CliRunner
 
-import gossip
 from gossip.faults import load
 from gossip.launch.cli import commands
 
@@ -43,15 +42,14 @@ FOREIGN = {
     "torchrun": 2,
 }
 """Programs of others in command lines, and how often: shown_commands.FOREIGN says why."""
-EXTRAS = {"docs/accelerate.md": "accelerate", "docs/lightning.md": "lightning"}
-EXTRAS["docs/transformers.md"] = "transformers"
+EXTRAS = ("docs/accelerate.md", "docs/lightning.md", "docs/transformers.md")
+"""Pages whose Python needs libraries that make test does not install: test_adapters.py runs it."""
 LOOKED_AT = ("ls", "top", "explain", "report", "note", "simulate --replay")
 LOOKS = (*(f"gossip {word}" for word in LOOKED_AT), "gossip checkpoints ckpt")
 LOOKS += ("gossip checkpoints export",)
 RUNS = ("RUN", "digits-91c0", "demo-7f3a", "demo-11aa", "concepts", "x")
 TRAIN = """\
 import torch
-import gossip
 
 peer = gossip.init()
 model = torch.nn.Linear(4, 2)
@@ -192,15 +190,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command_lines_that_look_are_carried_out(page: str, folder: Path, runs: Path) -> None:
     (folder / "runs").symlink_to(runs)
     if page == "docs/checkpoints.md":
-        exec(TRAIN.replace("60, save", "1000, save").replace("every=20", "every=500"), {})
+        longer = TRAIN.replace("60, save", "1000, save").replace("every=20", "every=500")
+        (folder / "longer.py").write_text(longer)
+        runpy.run_path("longer.py")
     for block, words in looking():
         if block.page == page:
             assert invoke(words) or "-o" in words or "note" in words, words
 
 
-@pytest.mark.skipif(not LONG, reason="starts each run that pages show: TEST_LONG=1")
+# In make test-long only; make test says that there is none of it.
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("page", pages([b for b in SHELL if starting([b])]))
+@pytest.mark.parametrize("page", effort([], pages([b for b in SHELL if starting([b])])))
 def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
     package = folder / "package"
     package.mkdir()
@@ -209,7 +209,10 @@ def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
     (folder / "examples").mkdir()
     (folder / "examples" / "train.py").write_text(TRAIN)
     for words in starting([block for block in SHELL if block.page == page]):
-        if words[1] == "run" and not {"--advertise", "--track"} & {*words}:
+        elsewhere = {"--advertise", "--track", "RUN", "ckpt@500"}  # a host, an extra, a former run
+        if words[1] == "run" and not elsewhere & {*words}:
+            if "--resume" not in words:
+                shutil.rmtree(folder / "ckpt", ignore_errors=True)
             done = zygote.run(
                 [sys.executable, "-m", "gossip.launch.cli", *words[1:]],
                 cwd=folder,
@@ -225,33 +228,32 @@ def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
 PYTHON = [block for block in BLOCKS if block.language in ("python", "diff")]
 
 
-def needed(block: Block) -> str:
-    return EXTRAS.get(block.page, "")
+OTHERWISE = ("docs/api.md", "docs/notebooks.md", *EXTRAS)
+"""Beside those of EXTRAS: signatures, and cells that follow each other and start peers."""
 
 
-@pytest.mark.parametrize("block", [b for b in PYTHON if b.page != "docs/api.md"], ids=str)
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in OTHERWISE], ids=str)
 def test_python_is_executed(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if needed(block) and importlib.util.find_spec(needed(block)) is None:
-        pytest.skip(f"needs the extra {needed(block)}")
     monkeypatch.chdir(tmp_path)
     shows_diff = block.language == "diff"
     code = shown_python.with_its_additions(block.text) if shows_diff else block.text
-    names = shown_python.surroundings()
-    peer = None
-    if "peer" in code and "gossip.init" not in code:
-        peer = names["peer"] = gossip.init()
-        names["model"], names["optimizer"] = peer.prepare(names["model"], names["optimizer"])
-    try:
-        peer = shown_python.execute(code, str(block), names).get("peer", peer)
-    finally:
-        if peer is not None:
-            peer.close()
-        gc.collect()
+    shown_python.execute_beside_a_peer(code, str(block), tmp_path)
 
 
-def test_python_that_fails_is_found() -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", effort([], ["docs/notebooks.md"]))
+def test_the_cells_of_the_page_on_notebooks_run(page: str, tmp_path: Path) -> None:
+    cells = [block.text for block in PYTHON if block.page == page]
+    (tmp_path / "cells.py").write_text("\n\n".join([*cells, "print({*weights})"]))
+    command = [sys.executable, "cells.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "weight" in done.stdout.splitlines()[-1]
+
+
+def test_python_that_fails_is_found(tmp_path: Path) -> None:
     with pytest.raises(NameError):
-        shown_python.execute("for step in range(9):\n    ...\n    modell", "page:1", {})
+        shown_python.execute_beside_a_peer("for _ in few([1]):\n    modell", "page:1", tmp_path)
 
 
 @pytest.mark.parametrize("page", ["docs/api.md"])
