@@ -139,7 +139,5 @@ def test_python_on_the_pages_about_libraries_is_executed(
     assert shown
     for block in shown:
         made = shown_python.execute(block.text, str(block), surroundings(page), tmp_path)
-        for name in ("peer", "trainer"):
-            peer = getattr(made.get(name), "peer", made.get(name))
-            if hasattr(peer, "close"):
-                peer.close()
+        trainer = made.get("trainer")
+        (made["peer"] if trainer is None else getattr(trainer, "strategy", trainer).peer).close()
