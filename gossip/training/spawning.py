@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gossip.config import Resolved, resolve
-from gossip.errors import SpawnFailed
+from gossip.errors import ConfigError, RunExists, SpawnFailed
 from gossip.run import fitting
 
 from .cells import script_of
@@ -42,10 +42,13 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
         peers: How many.
         options: Of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
     Returns: The run's folder, with its checkpoints, ``summary.json`` and ``spawned.py``.
-    Raises: ConfigError: An option is wrong, or the function uses what cannot be handed over.
+    Raises: ConfigError: An option is wrong, the run's folder is there, this is a peer, or the
+            function uses what cannot be handed over.
         SpawnFailed: The run did not finish; its output says why.
         KeyboardInterrupt: It was interrupted; all peers have ended.
     """
+    if os.environ.get("GOSSIP_CONFIG"):
+        raise ConfigError("gossip.spawn was called in a peer", "start that script with python")
     script = script_of(function, arguments)
     name = f"{function.__name__}-{secrets.token_hex(2)}"
     resolved = resolve({"name": name, **options, "peers": peers})
@@ -55,6 +58,8 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
         )
     fitting.check(resolved.config)
     folder = Path(resolved.config.run_dir).absolute()
+    if folder.exists():
+        raise RunExists(str(folder))
     beside = folder.with_name(f".{folder.name}.spawn")
     beside.mkdir(parents=True, mode=0o700)
     try:
@@ -95,6 +100,10 @@ def _follow(beside: Path) -> int:
             except KeyboardInterrupt:
                 interrupted = True
                 launcher.send_signal(signal.SIGINT)
+            except BaseException:
+                # what it prints cannot be shown here: nobody would know that it goes on
+                launcher.terminate()
+                raise
     if interrupted:
         raise KeyboardInterrupt
     return code

@@ -15,7 +15,7 @@ import pytest
 from effort import effort
 
 import gossip
-from gossip.errors import ConfigError, SpawnFailed
+from gossip.errors import ConfigError, RunExists, SpawnFailed
 
 CELL = """\
 import torch
@@ -90,6 +90,14 @@ def test_a_run_that_does_not_finish_raises_and_a_wrong_option_does_so_at_once(
     with pytest.raises(ConfigError, match="aggregator"):
         gossip.spawn(fails, aggregator="trimed_mean")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run").mkdir()
+    with pytest.raises(RunExists):
+        gossip.spawn(fails, run_dir="run")
+    assert list((tmp_path / "run").iterdir()) == []
+    monkeypatch.setenv("GOSSIP_CONFIG", "config.json")
+    with pytest.raises(ConfigError, match="in a peer"):
+        gossip.spawn(fails)
+    monkeypatch.delenv("GOSSIP_CONFIG")
     with pytest.raises(SpawnFailed, match="exit code 1") as failed:
         gossip.spawn(fails, peers=1)
     assert "of the script's own" in capsys.readouterr().out
