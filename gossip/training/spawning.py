@@ -3,7 +3,6 @@ of a script that is written for it."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import secrets
 import signal
@@ -21,8 +20,6 @@ from .cells import script_of
 
 RUNS = "runs"
 SCRIPT, SETTINGS = "spawned.py", "spawned.toml"
-PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **options: Any) -> Path:
@@ -30,7 +27,8 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
     it calls ``gossip.init()`` as a script would. Returns when all have ended.
 
     What they print is printed here. An interrupt (Ctrl-C, or that of a notebook) lets every peer
-    finish its round and leave; a second one ends them at once. When this process dies, so do they.
+    finish its round and leave; a second one ends them at once. When this process dies, they end
+    within ten seconds.
 
     The function may be one of a notebook's cell. What it uses of other cells goes with it: imports,
     functions, classes, and plain values such as numbers and text. It is not pickled: a script is
@@ -74,7 +72,11 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
 
 
 def _follow(beside: Path) -> int:
-    """Starts the launcher, prints what it prints, and returns its exit code."""
+    """Starts the launcher, prints what it prints, and returns its exit code.
+
+    When this process dies, nobody reads any more what the launcher prints. It says how far it is
+    every ten seconds, and ends when it cannot.
+    """
     run = ("run", "--output", "merged", "--config", str(beside / SETTINGS), str(beside / SCRIPT))
     launcher = subprocess.Popen(
         [sys.executable, "-m", "gossip.launch.cli", *run],
@@ -87,7 +89,6 @@ def _follow(beside: Path) -> int:
         # An interrupt reaches all processes of a notebook's group: the launcher would hear of it
         # twice, and take it for the second.
         start_new_session=True,
-        preexec_fn=_end_with(os.getpid()),
     )
     assert launcher.stdout is not None
     interrupted = False
@@ -112,17 +113,6 @@ def _follow(beside: Path) -> int:
 def _print(lines: IO[str]) -> None:
     for line in lines:
         print(line, end="", flush=True)
-
-
-def _end_with(parent: int) -> Callable[[], None]:
-    """What a child calls before it becomes another program: SIGTERM comes when its parent dies."""
-
-    def end() -> None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGTERM)
-
-    return end
 
 
 def _given(resolved: Resolved) -> str:
