@@ -34,7 +34,7 @@ VIRTUAL := tests/property tests/simulation
 ALONE := $(BRIEF) $(VIRTUAL)
 TOGETHER := tests/fault tests/integration
 YIELDING := nice -n 19
-SOURCES := gossip aggregators topologies launch tests examples benchmarks
+SOURCES := gossip aggregators topologies launch tests examples benchmarks docs
 
 # One thread a process: several processes with a thread a core each are slower than one thread
 # each by a factor of hundreds.
@@ -43,7 +43,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants
+.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
 
+test-examples: $(INSTALLED)  ## each example from a clean wheel; GOSSIP_TEST_DATA=FOLDER has mnist.npz
+	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 $(PYTEST_ARGS) tests/integration/test_examples_from_a_wheel.py
+
 test-adapters: $(INSTALLED)  ## tests of gossip.integrations with the real libraries, which it installs; ten fault plans each with TEST_LONG=1
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lightning,transformers,accelerate]'
 	$(BIN)/python -m pytest -q -m adapters $(PYTEST_ARGS) tests/fault
@@ -152,6 +155,10 @@ robustness: export OPENBLAS_CORETYPE ?= Haswell
 robustness: $(INSTALLED)  ## every rule under every attack, into docs/robustness.md (an hour of one processor; Ctrl-C and go on)
 	$(BIN)/gossip bench robustness --n 10 --f 2 --rounds 50 --seeds 5 --jobs $(JOBS) --out docs/robustness.md $(ARGS)
 
+docs: $(INSTALLED)  ## the site of docs/ and README.md into site/; fails where a link leads nowhere
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
 package: $(INSTALLED)  ## sdist and wheel into dist/
 	rm -rf dist build
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -159,5 +166,5 @@ package: $(INSTALLED)  ## sdist and wheel into dist/
 	rm -rf build
 
 clean:  ## remove .venv, caches and build outputs; keeps runs/
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

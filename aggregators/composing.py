@@ -155,7 +155,12 @@ def pre_aggregation(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A pre-aggregation or a rule, with the options that are fixed for it."""
+    """A pre-aggregation or a rule, with the options that are fixed for it.
+
+    Attributes:
+        part: Which.
+        options: Name -> value of those that are fixed.
+    """
 
     part: PreAggregation | Rule
     options: Mapping[str, Any]

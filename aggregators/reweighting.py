@@ -25,14 +25,15 @@ Weight = Callable[[FloatArray, float], FloatArray]
 def reweighted(
     weight: Weight, *, name: str, about: str, source: str, trim: bool = False
 ) -> GramRule:
-    """A rule of the family. ``trim``: the f updates of greatest distance are replaced by the mean
-    of the others in each step.
+    """A rule of the family.
 
     Args:
         weight: Of distances, given the scale.
         name: As people will type it.
         about: What the weight is, in words, for the docstring.
         source: Of the weight.
+        trim: The f updates of greatest distance are replaced by the mean of the others in each
+            step.
     """
 
     def estimate(gram: Gram, *, f: int, steps: int = 3) -> Decision:

@@ -1,5 +1,7 @@
-"""A rule of one's own: `gossip run -n 4 --aggregator examples/my_rules.py:midpoint
-examples/train.py`."""
+"""A rule of one's own:
+
+gossip run -n 4 --aggregator examples/my_rules.py:midpoint examples/train.py
+"""
 
 from torch import Tensor
 

@@ -21,7 +21,7 @@ from .lazy import lazy
 
 if TYPE_CHECKING:
     from . import aggregators, testing, topologies
-    from .training import Session, init
+    from .training import Session, init, spawn
 else:
     __getattr__, _ = lazy(
         __name__,
@@ -29,7 +29,7 @@ else:
             "aggregators": ("aggregators",),
             "testing": ("testing",),
             "topologies": ("topologies",),
-            "training": ("Session", "init"),
+            "training": ("Session", "init", "spawn"),
         },
     )
 
@@ -40,6 +40,7 @@ __all__ = [
     "aggregators",
     "errors",
     "init",
+    "spawn",
     "testing",
     "topologies",
 ]

@@ -12,6 +12,7 @@ GossipError
 ├── LocalError                     this peer or this machine
 │   ├── NodeLost                   the node died and could not be restarted
 │   ├── OutOfMemory                more peers than the memory holds
+│   ├── SpawnFailed                what gossip.spawn started did not finish
 │   └── AddressInUse               another process has the port
 ├── RemoteError                    a remote peer
 │   ├── Malformed                  bytes that are not a message (never leaves the transport)
@@ -147,6 +148,22 @@ class OutOfMemory(LocalError):
             f"start at most {max(1, self.peers * self.have_bytes // max(1, self.need_bytes))} "
             "peers on this machine"
         )
+
+
+class SpawnFailed(LocalError):
+    """What ``gossip.spawn`` started did not finish: ``code`` is its exit code, ``folder`` the
+    run's. What it printed says why."""
+
+    def __init__(self, code: int, folder: str) -> None:
+        super().__init__(code, folder)
+        self.code, self.folder = code, folder
+
+    def __str__(self) -> str:
+        return f"the run ended with exit code {self.code}; what it printed says why: {self.folder}"
+
+    @property
+    def hint(self) -> str:
+        return f"gossip explain {self.code} says what the code means"
 
 
 class AddressInUse(LocalError):

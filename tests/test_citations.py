@@ -24,8 +24,8 @@ PAGE = re.compile(r"(?<![\w./{}*-])[\w.-]+(?:/[\w.-]+)*\.md\b", re.ASCII)
 URL = re.compile(r"\bhttps?://\S+")
 WRITTEN = re.compile(r"logbook(-N)?\.md")
 """Pages that a run writes into its folder."""
-INVENTED = {"page.md", "docs/page.md"}
-"""Pages that tests write into folders of their own."""
+INVENTED = {"page.md", "docs/page.md", "index.md"}
+"""Pages that tests write into folders of their own, and the home page of the site."""
 
 NOTES = "docs/design_notes.md"
 CITED = re.compile(r"design_notes\.md((?:(?:,|:|-| to| and)? ?[NSL]\d+)+)")

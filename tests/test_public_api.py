@@ -20,6 +20,7 @@ def test_the_public_names_are_these():
         "aggregators",
         "errors",
         "init",
+        "spawn",
         "testing",
         "topologies",
     ]
@@ -82,8 +83,8 @@ def test_importing_gossip_does_not_import_torch():
 
 def test_what_init_needs_before_the_node_runs_does_not_import_torch():
     code = (
-        "import sys; from gossip.ipc import channel; from gossip.training import spawn, start, "
-        "watch; sys.exit('torch' in sys.modules)"
+        "import sys; from gossip.ipc import channel; from gossip.training import node_start, "
+        "start, watch; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
 

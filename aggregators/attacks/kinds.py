@@ -31,15 +31,16 @@ class AttackKind:
     """An attack.
 
     Attributes:
+        name: By which it is found.
+        function: What makes the lie.
         shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``:
             ``(crowd, ...) -> (f, d)``, of what the honest send. ``apart``:
             ``(update, ...) -> lie``, another for each receiver. ``data``: of what is learnt.
         strength: By default; None when there is nothing to set, or when it follows from n and f.
         meaning: Of the strength, with its unit. Empty: there is nothing to set.
         wants: Names of the function's parameters.
-        lonely: Whether one liar can tell it from what it has seen by itself. All but a few attacks
-            ``together`` can be told from an estimate of the honest updates.
-        refusal: Why not, and what to do instead.
+        refusal: Why one liar cannot tell it from what it has seen by itself, and what to do
+            instead; empty: it can.
         tries: It tries itself on the rule.
         allowed: What the strength must be, in words, and the test of it.
         idle: Whether it does nothing where f of n lie and no strength is given.
@@ -58,6 +59,8 @@ class AttackKind:
 
     @property
     def lonely(self) -> bool:
+        """Whether one liar can tell it from what it has seen by itself. All but a few attacks
+        ``together`` can be told from an estimate of the honest updates."""
         return not self.refusal
 
     @property

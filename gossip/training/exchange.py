@@ -34,10 +34,10 @@ from .feedback import UpdateEncoder
 from .judging import JudgeService
 from .last_state import LastState
 from .layout import Layout
+from .node_start import NodeHandle, PeerPlace, StartNode, connect
 from .optimizer import only_reads_gradients
 from .outbox import PacketQueue
 from .rates import learning_rate_of, rates_of, stepping_with
-from .spawn import NodeHandle, PeerPlace, StartNode, connect
 from .state import pack_state, state_digest, unpack_state
 
 logger = logging.getLogger(__name__)

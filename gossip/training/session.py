@@ -53,6 +53,7 @@ from .loader import ShardedLoader, loader_of
 from .local_steps import STATE as LOCAL_STATE
 from .local_steps import LocalSteps, groups_of, read_settings, settings_of
 from .metrics import line_of
+from .node_start import NodeHandle, PeerPlace, StartNode
 from .optimizer import StepCoordinator, check_optimizers
 from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
 from .reference import ReferenceData, reference_of, takes_batch
@@ -60,7 +61,6 @@ from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
 from .seeding import seed_generators
 from .several import as_one
-from .spawn import NodeHandle, PeerPlace, StartNode
 from .state import (
     MODEL_FILE,
     TRAINING_FILE,

@@ -11,7 +11,7 @@ from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
 from gossip.run import Task, meet, torchrun_task
 
-from .spawn import PeerPlace, connect, from_environment, starter
+from .node_start import PeerPlace, connect, from_environment, starter
 from .voice import open_voice
 from .watch import TerminationHandler
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .spawn import PeerPlace
+from .node_start import PeerPlace
 
 
 class Steps(Protocol):

@@ -279,10 +279,10 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
     os.close(out)
     os.close(err)
     os.environ.update(request["environment"], GOSSIP_STATUS_FD=str(status))
-    from gossip.training import spawn
+    from gossip.training import node_start
 
     peer = request["environment"]["GOSSIP_PEER"]
-    node = spawn.fork_ahead()
+    node = node_start.fork_ahead()
     _call_it(f"gossip-node-{peer}" if node else f"gossip-peer-{peer}")
     return node or (lambda: run(Program.of(request["words"])))
 

@@ -13,8 +13,13 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+import shown_python
+import torch
+from code_blocks import every_block
+from torch.utils.data import DataLoader
 
 from gossip.run.telemetry import read_lines
 
@@ -99,3 +104,40 @@ def test_what_was_planned_is_made_whatever_fails(tmp_path: Path, example: str, s
     own_schedule = example == "accelerate_loop.py"  # its loop is the script's, and so is its count
     rates = [rate for each, (_, _, rate, _) in ends.items() if each != peer or not own_schedule]
     assert max(rates) < 0.01 * FIRST[example], fault
+
+
+def surroundings(page: str) -> dict[str, Any]:
+    """What a page about a library takes for granted beside the rest."""
+    names = shown_python.surroundings()
+    if page == "accelerate":
+        from accelerate import Accelerator
+
+        return names | {"accelerator": Accelerator(cpu=True)}
+    if page == "lightning":
+        import lightning.pytorch as pl
+        from lightning_trainer import Classifier
+
+        names["loader"] = DataLoader([(torch.randn(8), label % 4) for label in range(64)], 8)
+        loaders = {"train_loader": names["loader"], "val_loader": names["loader"]}
+        return names | loaders | {"pl": pl, "model": Classifier()}
+    from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+    from transformers_trainer import Sums
+
+    shape = {"vocab_size": 10, "n_positions": 16, "n_embd": 32, "n_layer": 1, "n_head": 2}
+    arguments = TrainingArguments("trained", num_train_epochs=1, report_to=[], use_cpu=True)
+    model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=None, eos_token_id=None))
+    return names | {"model": model, "arguments": arguments, "dataset": Sums(64)}
+
+
+@pytest.mark.parametrize("page", LIBRARIES)
+def test_python_on_the_pages_about_libraries_is_executed(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    shown = [b for b in every_block() if b.page == f"docs/{page}.md" and b.language == "python"]
+    assert shown
+    for block in shown:
+        made = shown_python.execute(block.text, str(block), surroundings(page), tmp_path)
+        trainer = made.get("trainer")
+        (made["peer"] if trainer is None else getattr(trainer, "strategy", trainer).peer).close()

@@ -34,6 +34,7 @@ SECTIONS: dict[str, tuple[str, Things]] = {
         "`import gossip`. [training_loop.md](training_loop.md) shows what may stand around a step.",
         {
             "gossip.init": (gossip.init, None),
+            "gossip.spawn": (gossip.spawn, None),
             "gossip.Session": (gossip.Session, None),
             "ShardedLoader": (ShardedLoader, ("__iter__", "__len__", "close")),
             "ShardedStream": (ShardedStream, ("__iter__", "__len__", "close")),
@@ -47,6 +48,11 @@ SECTIONS: dict[str, tuple[str, Things]] = {
             "Verdict": (aggregators.Verdict, None),
             "load": (aggregators.load, None),
             "names": (aggregators.names, None),
+            "pre_aggregations": (aggregators.pre_aggregations, None),
+            "register": (aggregators.register, None),
+            "GramRule": (aggregators.GramRule, ()),
+            "Stage": (aggregators.Stage, ()),
+            "reweighted": (aggregators.reweighted, None),
         },
     ),
     "Topologies": (
@@ -59,17 +65,23 @@ SECTIONS: dict[str, tuple[str, Things]] = {
             "draw": (topologies.draw, None),
             "load": (topologies.load, None),
             "names": (topologies.names, None),
+            "check_plan": (topologies.check_plan, None),
+            "with_option": (topologies.with_option, None),
         },
     ),
     "Attacks": (
         "`from gossip.aggregators.attacks import attack`. [faults.md](faults.md) has every "
-        "built-in attack.",
+        "built-in attack; `ATTACKS` has the `AttackKind` of each by its name, and `KINDS` those "
+        "that change updates.",
         {
             "@attack": (attacks.attack, None),
             "Attack": (attacks.Attack, None),
             "AttackerGroup": (attacks.AttackerGroup, None),
             "make": (attacks.make, None),
             "names": (attacks.names, None),
+            "AttackKind": (attacks.AttackKind, ()),
+            "flip_labels": (attacks.flip_labels, None),
+            "place_of": (attacks.place_of, None),
         },
     ),
     "Checks for your own plug-ins": (
@@ -196,6 +208,20 @@ def test_a_docstring_names_the_parameters_and_the_fields_that_are_there(
     assert told <= known
     if "Args:" in str(value.__doc__):
         assert told == known - decorated
+
+
+PUBLIC = (gossip, aggregators, topologies, attacks, testing)
+WHOLE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+
+
+def test_every_public_name_has_a_page() -> None:
+    """On this page or that of the rules, as code."""
+    pages = (PAGE, PAGE.with_name("rules.md"), PAGE.with_name("glossary.md"))
+    told = " ".join(code for page in pages for code in WHOLE.findall(page.read_text()))
+    words = {*re.findall(r"\w+", told)}
+    assert [name for module in PUBLIC for name in module.__all__ if name not in words] == []
+    raised = (kind for kind in vars(errors).values() if isinstance(kind, type))
+    assert {k.__name__ for k in raised if issubclass(k, errors.GossipError)} <= words
 
 
 def test_every_public_member_of_a_session_is_on_the_page() -> None:

@@ -27,7 +27,7 @@ from gossip.config import RunConfig
 from gossip.errors import SwarmError
 from gossip.ipc import messages as control
 from gossip.training.session import Session
-from gossip.training.spawn import PeerPlace, connect
+from gossip.training.node_start import PeerPlace, connect
 from gossip.training.watch import TerminationHandler
 
 def say(*words):

@@ -17,8 +17,8 @@ from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena, allocate, map_bytes
 from gossip.ipc.channel import Channel, ChannelClosed
 from gossip.training.layout import PRESENT
+from gossip.training.node_start import PeerPlace, connect
 from gossip.training.session import Session
-from gossip.training.spawn import PeerPlace, connect
 from gossip.training.watch import TerminationHandler
 
 PATIENCE_S = 20.0

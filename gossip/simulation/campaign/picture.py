@@ -19,6 +19,7 @@ from .play import SimulationResult
 
 ROWS = 90
 ROW_PX, COLUMN_PX, LEFT_PX, RIGHT_PX, TOP_PX = 18, 170, 110, 190, 30
+CHARACTER_PX = 7
 BOLD = ' font-weight="bold"'
 STUB = 0.3  # of the way, for a message that never arrived
 COLOURS = {"rounds": "#1f5fbf", "joining": "#8a3fbf", "membership": "#7a7a7a"}
@@ -87,7 +88,9 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
     x = {peer: LEFT_PX + COLUMN_PX // 2 + i * COLUMN_PX for i, peer in enumerate(peers)}
     heading = _heading(outcome)
     top = TOP_PX + 16 * len(heading) + 26
-    width = LEFT_PX + COLUMN_PX * max(1, len(peers)) + RIGHT_PX
+    notes = (line for line in lines if line.peer >= 0 and line.message is None)
+    ends = (x[line.peer] + RIGHT_PX // 5 + CHARACTER_PX * len(_note(line)) for line in notes)
+    width = max(LEFT_PX + COLUMN_PX * max(1, len(peers)) + RIGHT_PX, *ends, 0)
     ending = textwrap.wrap(str(found), WRAP) if found else ["no invariant was violated"]
     bottom = top + ROW_PX * (len(lines) + 1)
     height = bottom + 30 + 16 * len(ending)
@@ -213,13 +216,18 @@ def _draw_band(line: ChartLine, width: int, top: int, row: int) -> list[str]:
 
 def _draw_note(line: ChartLine, x: int, top: int, row: int) -> list[str]:
     y, colour = _y(top, row), _WORDS.get(line.what, INK)
-    word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
     mark = (
         _text(x - 5, y + 5, "✖", RED, f'{BOLD} font-size="15"')
         if line.what in ("died", "halted")
         else f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>'
     )
-    return [mark, _label(x, y + 6, f"{word}{line.text}"[:64], 1, colour)]
+    return [mark, _label(x, y + 6, _note(line), 1, colour)]
+
+
+def _note(line: ChartLine) -> str:
+    """What is written beside a peer's line."""
+    word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
+    return f"{word}{line.text}"[:64]
 
 
 def _lifelines(

@@ -1,0 +1,190 @@
+"""A function of a notebook as a script of its own.
+
+Nothing is pickled. The script is written from sources: that of the function, and of whatever of the
+notebook it uses. It stays in the run's folder, where it can be read, and started again.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import linecache
+import math
+import os
+import symtable
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from gossip.errors import ConfigError
+
+Code: TypeAlias = Callable[..., Any] | type
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
+    """The script that calls ``function(*arguments)``.
+
+    Args:
+        function: Defined in a notebook or a script, or in a module that can be imported.
+        arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
+    Raises: ConfigError: Its source cannot be had, or it uses something of the notebook that a
+        source cannot make again, such as a tensor or a model.
+    """
+    if not isinstance(function, types.FunctionType):
+        raise ConfigError(
+            f"spawn was given a {type(function).__name__}, not a function",
+            "gossip.spawn(train, peers=4), where train is defined by def",
+        )
+    given = [_literal(value) for value in arguments]
+    if None in given:
+        value = arguments[given.index(None)]
+        raise ConfigError(*_cannot_be_written(f"argument {given.index(None) + 1}", value))
+    if function.__name__ == "<lambda>":
+        raise ConfigError(
+            "spawn was given a lambda, whose source cannot be told", "def train(): ..."
+        )
+    lines = _Lines()
+    lines.add(function.__name__, function)
+    called = f"{function.__name__}({', '.join(map(str, given))})"
+    return "\n".join([*_found_where(sys.path), *lines.all, "", "", called, ""])
+
+
+def _found_where(path: Sequence[str]) -> list[str]:
+    """The lines by which the script finds the modules that this process finds."""
+    folders = [os.getcwd(), *(os.path.abspath(folder) for folder in path if folder)]
+    return [
+        "import sys",
+        "",
+        f"for folder in {folders!r}:",
+        "    if folder not in sys.path:",
+        "        sys.path.append(folder)",
+        "",
+    ]
+
+
+class _Lines:
+    """What the script defines so far, each name once, what is used before what uses it."""
+
+    def __init__(self) -> None:
+        self._imports: list[str] = []
+        self._written: list[str] = []
+        self._names: dict[str, Any] = {}
+
+    @property
+    def all(self) -> list[str]:
+        return [*sorted(self._imports), "", *self._written]
+
+    def add(self, name: str, value: Any, user: str = "") -> None:
+        """Defines a name as what it is in the notebook; ``user`` is what uses it."""
+        if name in self._names:
+            if self._names[name] is not value:
+                raise ConfigError(
+                    f"{name} means two things in what is to be spawned", "give one another name"
+                )
+            return
+        self._names[name] = value
+        if (line := _imported(name, value)) is not None:
+            self._imports.append(line)
+        elif (text := _literal(value)) is not None:
+            self._written.append(f"{name} = {text}")
+        elif _is_code(value):
+            self._define(name, value)
+        else:
+            raise ConfigError(*_cannot_be_written(f"{user} uses {name}, which", value))
+
+    def _define(self, name: str, value: Code) -> None:
+        source = _source(value)
+        for used, what in _uses(value, source):
+            self.add(used, what, name)
+        self._written += ["", "", source.rstrip()]
+        if value.__name__ != name:
+            self._written.append(f"{name} = {value.__name__}")
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, types.FunctionType | type)
+
+
+def _imported(name: str, value: Any) -> str | None:
+    """The import that gives the name this value; None: there is none."""
+    if isinstance(value, types.ModuleType):
+        whole = value.__name__
+        return f"import {whole}" if whole == name else f"import {whole} as {name}"
+    module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(own, str) or module == "__main__":
+        return None
+    if "." in own or getattr(importlib.import_module(module), own, None) is not value:
+        return None
+    return f"from {module} import {own}" + ("" if own == name else f" as {name}")
+
+
+def _literal(value: Any) -> str | None:
+    """What Python reads as an equal value; None: nothing does."""
+    if type(value) is float and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if type(value) in (list, tuple, set, dict):
+        parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
+        plain = all(type(part) is not float or math.isfinite(part) for part in parts)
+        return repr(value) if plain and None not in map(_literal, parts) else None
+    return repr(value) if type(value) in _PLAIN else None
+
+
+def _source(value: Code) -> str:
+    try:
+        found = _class_source(value) if isinstance(value, type) else inspect.getsource(value)
+    except (OSError, TypeError):
+        found = None
+    if not found:
+        raise ConfigError(
+            f"the source of {value.__name__} cannot be found",
+            "define it in a cell of the notebook, or in a file that can be imported",
+        )
+    return textwrap.dedent(found)
+
+
+def _class_source(value: type) -> str | None:
+    """Of a class whose module has no file, as a notebook has none: by way of one of its methods."""
+    for method in filter(inspect.isfunction, vars(value).values()):
+        lines = linecache.getlines(method.__code__.co_filename)
+        for node in ast.walk(ast.parse("".join(lines))):
+            if isinstance(node, ast.ClassDef) and node.name == value.__name__:
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                return "".join(lines[first - 1 : node.end_lineno])
+    return None
+
+
+def _uses(value: Code, source: str) -> Iterator[tuple[str, Any]]:
+    """The names from outside that a function or a class uses, with what they are."""
+    outside = _outside(value)
+    for name in sorted(_global_names(symtable.symtable(source, value.__name__, "exec"))):
+        if name in outside and name != value.__name__:
+            yield name, outside[name]
+
+
+def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        free = symbol.is_global() or (table.get_type() == "module" and not symbol.is_assigned())
+        if symbol.is_referenced() and free:
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from _global_names(inner)
+
+
+def _outside(value: Code) -> Mapping[str, Any]:
+    """What names mean there: of the cells around it, and of the function that it was made in."""
+    members = [value] if isinstance(value, types.FunctionType) else [*vars(value).values()]
+    found = dict(vars(sys.modules[value.__module__]))
+    for function in filter(inspect.isfunction, members):
+        found.update(function.__globals__, **inspect.getclosurevars(function).nonlocals)
+    return found
+
+
+def _cannot_be_written(what: str, value: Any) -> tuple[str, str]:
+    return (
+        f"{what} is a {type(value).__name__}: a peer is a process of its own, and cannot have it",
+        "make it within the function, or save it to a file and read it there",
+    )

@@ -1,0 +1,139 @@
+"""``gossip.spawn`` in a script and in a notebook: output, interrupt, death of who called it."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from effort import effort
+
+import gossip
+from gossip.errors import ConfigError, RunExists, SpawnFailed
+
+CELL = """\
+import torch
+import gossip
+
+RATE = 0.1
+
+def build():
+    return torch.nn.Linear(4, 2)
+"""
+TRAIN = """\
+def train(steps):
+    import os
+    peer = gossip.init()
+    model = build()
+    model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE))
+    print("pid", os.getpid(), flush=True)
+    for step in peer.steps(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        if step == 10:
+            print("ten steps are made", flush=True)
+"""
+SCRIPT = f"""\
+{CELL}
+{TRAIN}
+if __name__ == "__main__":
+    gossip.spawn(train, 10**9, peers=2, f=0)
+"""
+LAST_S = 60.0  # for processes to end; a limit, and none of what is promised
+
+
+@pytest.mark.parametrize("how", effort([signal.SIGINT], [signal.SIGINT, signal.SIGKILL]))
+def test_no_peer_outlives_who_spawned_it(how: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    caller = subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert caller.stdout is not None
+    seen = []
+    try:
+        for line in caller.stdout:
+            seen.append(line)
+            if "ten steps are made" in line:
+                break
+        started = psutil.Process(caller.pid).children(recursive=True)
+        pids = {int(pid) for line in seen for pid in re.findall(r"pid (\d+)", line)}
+        assert len(pids) == 2
+        assert pids <= {process.pid for process in started}
+        caller.send_signal(how)
+        _, said = caller.communicate(timeout=LAST_S)
+    finally:
+        caller.kill()
+    _, alive = psutil.wait_procs(started, timeout=LAST_S)
+    assert alive == []
+    assert ("KeyboardInterrupt" in said) == (how is signal.SIGINT)
+
+
+def fails() -> None:
+    raise ValueError("of the script's own")
+
+
+def test_a_run_that_does_not_finish_raises_and_a_wrong_option_does_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="aggregator"):
+        gossip.spawn(fails, aggregator="trimed_mean")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run").mkdir()
+    with pytest.raises(RunExists):
+        gossip.spawn(fails, run_dir="run")
+    assert list((tmp_path / "run").iterdir()) == []
+    monkeypatch.setenv("GOSSIP_CONFIG", "config.json")
+    with pytest.raises(ConfigError, match="in a peer"):
+        gossip.spawn(fails)
+    monkeypatch.delenv("GOSSIP_CONFIG")
+    with pytest.raises(SpawnFailed, match="exit code 1") as failed:
+        gossip.spawn(fails, peers=1)
+    assert "of the script's own" in capsys.readouterr().out
+    folder = Path(failed.value.folder)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert "import fails" in (folder / "spawned.py").read_text()
+
+
+@pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("nbclient", "ipykernel"))),
+    reason="needs nbclient and ipykernel",
+)
+def test_a_notebook_spawns_what_its_cells_define_and_shows_the_output(tmp_path: Path) -> None:
+    import nbclient
+    import nbformat
+
+    last = (
+        "folder = gossip.spawn(train, 20, peers=2, f=0)\nprint((folder / 'summary.json').exists())"
+    )
+    wrong = "model = build()\ndef bad():\n    return model.weight\ngossip.spawn(bad)"
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(text) for text in (CELL, TRAIN, last, wrong)]
+    book.cells[3].metadata["tags"] = ["raises-exception"]
+
+    nbclient.NotebookClient(book, timeout=LAST_S * 3, resources=_place(tmp_path)).execute()
+
+    coloured = "".join(output.get("text", "") for output in book.cells[2].outputs)
+    shown = re.sub(r"\x1b\[\d*m", "", coloured)
+    assert "all| ten steps are made" in shown
+    assert shown.rstrip().endswith("True")
+    error = book.cells[3].outputs[-1]
+    assert (error.ename, "bad uses model, which is a Linear" in error.evalue) == (
+        "ConfigError",
+        True,
+    )
+
+
+def _place(folder: Path) -> dict[str, Any]:
+    return {"metadata": {"path": str(folder)}}

@@ -1,0 +1,58 @@
+"""Links of the pages lead somewhere, on a code host as on the site (`make docs` builds that, and
+asks the same of it), and each page has a place in its navigation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
+BLOCK = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`")
+
+
+def prose(page: Path) -> str:
+    return BLOCK.sub("", page.read_text("utf-8"))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of its headings, as code hosts and the site name them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def broken(page: Path) -> list[str]:
+    found = []
+    for target, anchor in LINK.findall(CODE.sub("", prose(page))):
+        there = (page.parent / target).resolve() if target else page
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            found.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    return found
+
+
+def test_each_link_leads_to_a_file_and_a_heading() -> None:
+    assert [link for page in PAGES for link in broken(page)] == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("## What `is` said: it\n[a](#what-is-said-it) [b](#what) `[c](c)`\n[d](away)\n")
+    assert broken(page) == ["page.md: #what", "page.md: away#"]
+
+
+def test_each_page_is_in_the_navigation_of_the_site_once() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]
+    named = re.findall(r"[\w/]+\.md", nav)
+    assert len(named) == len(set(named))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= set(named)

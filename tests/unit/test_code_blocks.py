@@ -1,0 +1,278 @@
+"""Each code block of README.md, CONTRIBUTING.md and docs/ is run: Python is executed, command lines
+are read by the command's own parser, with all settings of theirs resolved, those that only look are
+carried out, and TOML is read by the reader of fault plans. What cannot be run is counted here."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import made_up_run
+import pytest
+import shown_commands
+import shown_python
+import zygote
+from code_blocks import ROOT, Block, blocks_of, every_block
+from effort import LONG, effort
+from typer.testing import CliRunner
+
+from gossip.faults import load
+from gossip.launch.cli import commands
+
+BLOCKS = every_block()
+SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
+LANGUAGES = {"bash", "console", "diff", "mermaid", "python", "text", "toml"}
+NOT_RUN: dict[str, int] = {}
+"""Reason above a block that is not run -> how many blocks have it."""
+FOREIGN = {
+    ".": 1,
+    "condor_submit": 1,
+    "git": 3,
+    "kubectl": 1,
+    "scp": 2,
+    "sed": 1,
+    "srun": 1,
+    "tensorboard": 1,
+    "torchrun": 2,
+}
+"""Programs of others in command lines, and how often: shown_commands.FOREIGN says why."""
+EXTRAS = ("docs/accelerate.md", "docs/lightning.md", "docs/transformers.md")
+"""Pages whose Python needs libraries that make test does not install: test_adapters.py runs it."""
+LOOKED_AT = ("ls", "top", "explain", "report", "note", "simulate --replay")
+LOOKS = (*(f"gossip {word}" for word in LOOKED_AT), "gossip checkpoints ckpt")
+LOOKS += ("gossip checkpoints export",)
+RUNS = ("RUN", "digits-91c0", "demo-7f3a", "demo-11aa", "concepts", "x")
+TRAIN = """\
+import torch
+
+peer = gossip.init()
+model = torch.nn.Linear(4, 2)
+model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in peer.steps(60, save="ckpt", every=20):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+peer.close()
+"""
+
+
+def pages(blocks: list[Block]) -> list[str]:
+    return sorted({block.page for block in blocks})
+
+
+def test_each_block_says_its_language() -> None:
+    assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
+
+
+def test_what_is_not_run_is_counted_with_its_reason() -> None:
+    assert Counter(block.why_not for block in BLOCKS if block.why_not) == NOT_RUN
+    programs = (shown_commands.words_of(line)[0] for block in SHELL for line in block.commands)
+    assert Counter(word for word in programs if word in shown_commands.FOREIGN) == FOREIGN
+
+
+def test_a_mark_and_an_end_are_found() -> None:
+    text = "<!-- not run: no host -->\n```bash\nx\n```\n\n  ````python\n  y\n  ```\n  ````\n"
+    first, second = blocks_of("page", text)
+    assert (first.why_not, first.language, second.text) == ("no host", "bash", "y\n```")
+    with pytest.raises(AssertionError, match="no end"):
+        list(blocks_of("page", "```text\n"))
+
+
+# --- command lines --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", pages(SHELL))
+def test_command_lines_are_understood(page: str) -> None:
+    lines = [(str(b), line) for b in SHELL if b.page == page for line in b.commands]
+    wrong = {f"{at} {line}": shown_commands.complaint(line) for at, line in lines}
+    assert {line: why for line, why in wrong.items() if why} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("gossip run -n four train.py", "valid integer"),
+        ("gossip run --peerz 4 train.py", "--peerz"),
+        ("gossip runn train.py", "runn"),
+        ("srun -n 2 gossip run --peerz 4 train.py", "--peerz"),
+        ("make tset", "no tset"),
+        ("make test PYTEST_ARG=1", "no PYTEST_ARG"),
+        ("pip install 'gossip-train[trackers]'", "no extra trackers"),
+        ("python benchmarks/keyz.py", "no benchmarks/keyz.py"),
+        ("sudo .venv/bin/python benchmarks/recovery.py --evry 3", "no option --evry"),
+        ("docker run gossip", "neither"),
+    ],
+)
+def test_a_command_line_that_nobody_could_type_is_found(line: str, said: str) -> None:
+    assert said in shown_commands.complaint(line)
+
+
+def starting(blocks: list[Block]) -> list[list[str]]:
+    """The words of each command line that starts peers here, or would on other hosts."""
+    lines = (shown_commands.words_of(line) for block in blocks for line in block.commands)
+    whole = (words for words in lines if "..." not in words and "--task" not in words)
+    return [words for words in whole if words[:2] in (["gossip", "run"], ["gossip", "hosts"])]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader types: a script, a rule, and a file with hosts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(TRAIN)
+    shutil.copy(ROOT / "examples" / "my_rules.py", tmp_path)
+    shutil.copytree(ROOT / "docs" / "charts", tmp_path / "docs" / "charts")
+    hosts = next(
+        b for b in BLOCKS if b.page == "docs/hosts.md" and b.text.startswith("nodea slots")
+    )
+    (tmp_path / "hosts.txt").write_text(hosts.text)
+    return tmp_path
+
+
+def invoke(words: list[str]) -> str:
+    """What a command of ours prints, run within this process; it must succeed."""
+    done = CliRunner().invoke(commands.app, words[1:])
+    assert done.exit_code == 0, f"{words}: {done.output}{done.exception!r}"
+    return done.output
+
+
+@pytest.mark.parametrize("page", pages([b for b in SHELL if starting([b])]))
+def test_settings_of_runs_are_resolved(page: str, folder: Path) -> None:
+    """Rules, faults, encodings, topologies and hosts are read, and fit the number of peers."""
+    for words in starting([block for block in SHELL if block.page == page]):
+        if "--advertise" in words:  # an address of the page's machine
+            at = words.index("--advertise")
+            del words[at : at + 2]
+        assert "aggregator" in invoke([*words[:2], "--show-config", *words[2:]])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--aggregator", "trimed_mean"], "trimed_mean"),
+        (["--fault", "crash:server@soon"], "soon"),
+        (["--encoding", "int9"], "int9"),
+        (["--topology", "random-k:l=3"], "random-k"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_found(options: list[str], said: str, folder: Path) -> None:
+    with pytest.raises(AssertionError, match=said):
+        invoke(["gossip", "run", "--show-config", *options, "train.py"])
+
+
+def looking() -> Iterator[tuple[Block, list[str]]]:
+    """Command lines that only look at a run, at checkpoints or into the simulator. Pictures and
+    checkpoints are dear."""
+    for block in SHELL:
+        for line in block.commands:
+            words = shown_commands.words_of(line)
+            dear = "--png" in words or words[:2] == ["gossip", "checkpoints"]
+            if not line.startswith(LOOKS) or "--live" in words or (dear and not LONG):
+                continue
+            yield block, words
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs that pages name."""
+    place = tmp_path_factory.mktemp("reader") / "runs"
+    for name in RUNS:
+        made_up_run.write(made_up_run.MadeUp(rounds=160, peers=8, pace=8.0), place / name)
+    return place
+
+
+@pytest.mark.parametrize("page", pages([block for block, _ in looking()]))
+def test_command_lines_that_look_are_carried_out(page: str, folder: Path, runs: Path) -> None:
+    (folder / "runs").symlink_to(runs)
+    if page == "docs/checkpoints.md":
+        longer = TRAIN.replace("60, save", "1000, save").replace("every=20", "every=500")
+        (folder / "longer.py").write_text(longer)
+        runpy.run_path("longer.py")
+    for block, words in looking():
+        if block.page == page:
+            assert invoke(words) or "-o" in words or "note" in words, words
+
+
+# In make test-long only; make test says that there is none of it.
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", effort([], pages([b for b in SHELL if starting([b])])))
+def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
+    package = folder / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(TRAIN)
+    (folder / "examples").mkdir()
+    (folder / "examples" / "train.py").write_text(TRAIN)
+    for words in starting([block for block in SHELL if block.page == page]):
+        elsewhere = {"--advertise", "--track", "RUN", "ckpt@500"}  # a host, an extra, a former run
+        if words[1] == "run" and not elsewhere & {*words}:
+            if "--resume" not in words:
+                shutil.rmtree(folder / "ckpt", ignore_errors=True)
+            done = zygote.run(
+                [sys.executable, "-m", "gossip.launch.cli", *words[1:]],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=200,
+            )
+            assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+
+
+# --- Python ---------------------------------------------------------------------------------------
+
+PYTHON = [block for block in BLOCKS if block.language in ("python", "diff")]
+
+
+OTHERWISE = ("docs/api.md", "docs/notebooks.md", *EXTRAS)
+"""Beside those of EXTRAS: signatures, and cells that follow each other and start peers."""
+
+
+@pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in OTHERWISE], ids=str)
+def test_python_is_executed(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shows_diff = block.language == "diff"
+    code = shown_python.with_its_additions(block.text) if shows_diff else block.text
+    shown_python.execute_beside_a_peer(code, str(block), tmp_path)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", effort([], ["docs/notebooks.md"]))
+def test_the_cells_of_the_page_on_notebooks_run(page: str, tmp_path: Path) -> None:
+    cells = [block.text for block in PYTHON if block.page == page]
+    (tmp_path / "cells.py").write_text("\n\n".join([*cells, "print({*weights})"]))
+    command = [sys.executable, "cells.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "weight" in done.stdout.splitlines()[-1]
+
+
+def test_python_that_fails_is_found(tmp_path: Path) -> None:
+    with pytest.raises(NameError):
+        shown_python.execute_beside_a_peer("for _ in few([1]):\n    modell", "page:1", tmp_path)
+
+
+@pytest.mark.parametrize("page", ["docs/api.md"])
+def test_signatures_are_of_python(page: str) -> None:
+    """test_api_page.py compares them with the real ones."""
+    texts = [block.text for block in PYTHON if block.page == page]
+    calls = [text for text in texts if not text.startswith(("len(", "for batch in"))]
+    assert [text for text in calls if not shown_python.is_signature(text)] == []
+    assert len(calls) > 40
+    assert not shown_python.is_signature("load(spec: str -> Topology")
+
+
+# --- TOML and JSON --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
+def test_toml_is_a_fault_plan(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(block.text)
+    plan = load(path)
+    assert len(plan.faults) == block.text.count("[[fault]]")
+    assert json.dumps(plan.to_toml())
