@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
+import zygote
 
 MOVE_IN = """
 import ctypes, os
@@ -70,6 +71,10 @@ class Hosts:
         """Pulls the cable of a host at the switch: what is sent vanishes,
         and no connection is told."""
         ip("-n", self._switch, "link", "set", f"port{number}", "down")
+
+    def on(self, number: int) -> dict[str, str]:
+        """What to add to the environment of a command of ``zygote`` that is to run on a host."""
+        return {zygote.HOST: self.names[number]}
 
     def inside(self, number: int) -> list[str]:
         """What to put before a command that is to run on a host. Not ip netns exec, which mounts

@@ -1,16 +1,18 @@
 """Commands of ours without the seconds that each needs to import torch and the command line: forked
 from one process that has imported them, one for each process that runs tests.
 
-``Popen`` and ``run`` take ``python -m MODULE ...`` and ``python -c CODE ...`` as ``subprocess``
-does, and what is started is a child of the caller with its own streams, working directory,
-environment, session and command line, as ``/proc`` tells them. A launcher started so has its warm
-process in the same way. Tests of how a command starts, of what it imports, of the processor time
-that it takes, and of what it says when it cannot start use ``subprocess``; so every way to start is
-also taken as a shell takes it: ``run`` in test_launch_run.py, its warm process in
-test_launch_warm.py, ``join`` in test_hosts_join.py and test_usual_mistakes.py, ``hosts`` and its
-agents in test_hosts_command.py, ranks of torchrun in test_torchrun.py, a script alone in
-test_examples.py, peers that are not forked in test_hosts.py, what schedulers are told in
-test_slurm_script.py, what tends runs in test_tending.py.
+``Popen`` and ``run`` take ``python -m MODULE ...``, ``python -c CODE ...`` and
+``python SCRIPT ...`` as ``subprocess`` does, and what is started is a child of the caller with its
+own streams, working directory, environment, session and command line, as ``/proc`` tells them. A
+launcher started so has its warm process in the same way, a script its node, and a benchmark the run
+that it measures. ``HOST`` in the environment names the network namespace to start in.
+
+Tests of how a command starts, of what it imports, of the processor time that it takes, and of what
+it says when it cannot start use ``subprocess``; so every way to start is also taken as a shell
+takes it: ``run`` in test_launch_run.py, its warm process in test_launch_warm.py, ``join`` in
+test_usual_mistakes.py, ``hosts`` and its agents in test_hosts_command.py, ranks of torchrun, whose
+nodes are not forked either, in test_torchrun.py, a script alone in test_examples.py, what
+schedulers are told in test_slurm_script.py, what tends runs in test_tending.py.
 """
 
 from __future__ import annotations
@@ -38,7 +40,24 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-WARM = "gossip.launch.local.warm"
+WARM, NODE = "gossip.launch.local.warm", "gossip.node"
+# What commands start themselves that imports torch.
+STARTED_BY_COMMANDS = [
+    ["-m", module] for module in (WARM, NODE, "gossip.launch.cli", "gossip.launch.bench.link_end")
+]
+# What nearly every command would import.
+OF_COMMANDS = (
+    "gossip.launch.cli.commands",
+    "gossip.launch.local.supervisor",
+    "gossip.launch.local.join_service",
+    "gossip.launch.local.feasible",
+    "gossip.launch.report.view",
+    "gossip.training.start",
+    "gossip.aggregators.means",
+    "gossip.topologies.rolling",
+    "pydantic_settings",
+)
+HOST = "TEST_HOST"
 READY_S = 100.0
 REQUEST_BYTES_MAX, FDS_MAX = 2**18, 64
 # Room for what /proc shows of a child, which is written over what it shows of this process.
@@ -172,7 +191,7 @@ def why_cold(
     can."""
     _, rest = split(command)
     if command[0] != sys.executable or len(rest) < 2:
-        return "it is no module and no code for this interpreter"
+        return "it is no module, no code and no script for this interpreter"
     if at_start(environment) != at_start(started_with):
         return "its environment changes how the interpreter starts"
     return ""
@@ -234,27 +253,41 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    if host := os.environ.get(HOST):
+        move_in(host)
     command = request["command"]
     show(command, request["environment"])
     random.seed()
     flags, rest = split(command)
-    sys.argv, sys.orig_argv = [rest[0], *rest[2:]], list(command)
+    sys.argv, sys.orig_argv = [rest[0] or rest[1], *rest[2:]], list(command)
     open_streams("-u" in flags)
     if "-P" not in flags:
-        sys.path.insert(0, request["folder"] if rest[0] == "-m" else "")
-    if WARM not in command:
+        beside = os.path.dirname(os.path.realpath(rest[1]))
+        sys.path.insert(0, {"-m": request["folder"], "-c": ""}.get(rest[0], beside))
+    if rest[1] not in (WARM, NODE):
         Spare.install()
     return lambda: run_main(*rest[:2])
 
 
+def move_in(host: str) -> None:
+    """Makes this process one of a network namespace."""
+    with open(f"/run/netns/{host}") as namespace:
+        if LIBC.setns(namespace.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot move into {host}")
+
+
 def split(command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Options of the interpreter, and the rest, which begins with -m or -c."""
+    """Options of the interpreter, and the rest, which begins with -m or -c, or with nothing in
+    front of a script."""
     at = 1
     while command[at : at + 1] in (["-u"], ["-P"]):
         at += 1
-    if command[at] not in ("-m", "-c"):
-        return list(command[1:]), []
-    return list(command[1:at]), list(command[at:])
+    flags, rest = list(command[1:at]), list(command[at:])
+    if rest[:1] in (["-m"], ["-c"]):
+        return flags, rest
+    if not rest or rest[0].startswith("-"):
+        return [*flags, *rest], []
+    return flags, ["", *rest]
 
 
 def place(fds: Sequence[int], wanted: Sequence[int]) -> None:
@@ -335,11 +368,15 @@ class Text(SourceLoader):
 
 
 def run_main(how: str, what: str) -> None:
-    """As ``python -m what`` or ``python -c what``."""
+    """As ``python -m what``, ``python -c what`` or ``python what``."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     if how == "-c":
         Text("<string>", what.encode()).exec_module(main)
+        return
+    if not how:
+        main.__file__ = os.path.abspath(what)
+        Text(main.__file__, Path(what).read_bytes()).exec_module(main)
         return
     spec = find_spec(what)
     if spec is not None and spec.submodule_search_locations is not None:
@@ -352,7 +389,8 @@ def run_main(how: str, what: str) -> None:
 
 
 class Spare:
-    """A child that was forked before anything ran, and becomes the warm process of its launcher."""
+    """A child that was forked before anything ran, and becomes the first of what its parent starts
+    that would have to import torch: the warm process of a launcher, the node of a script."""
 
     unused: Spare | None = None
 
@@ -384,8 +422,8 @@ Exec = subprocess.Popen
 
 
 class LaunchersPopen(Popen):
-    """``subprocess.Popen`` in a process that was forked: its warm process is its spare child, and
-    all else is executed."""
+    """``subprocess.Popen`` in a process that was forked: the first of
+    ``STARTED_BY_COMMANDS`` is its spare child, and all else is executed."""
 
     def _fork(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
         spare, Spare.unused = Spare.unused, None
@@ -396,7 +434,9 @@ class LaunchersPopen(Popen):
         return os.environ
 
     def _execute_child(self, args: Any, *rest: Any) -> None:  # type: ignore[override]
-        if Spare.unused is not None and not isinstance(args, str) and WARM in args:
+        command = [args] if isinstance(args, str | bytes) else [os.fspath(word) for word in args]
+        known = command[0] == sys.executable and split(command)[1][:2] in STARTED_BY_COMMANDS
+        if known and Spare.unused is not None:
             super()._execute_child(args, *rest)
         else:
             Exec._execute_child(self, args, *rest)  # type: ignore[attr-defined]
@@ -411,6 +451,8 @@ def main() -> None:
     from gossip.node import Node  # noqa: F401
     from gossip.training import Session  # noqa: F401
 
+    for name in OF_COMMANDS:
+        import_module(name)
     # the first optimizer of a process imports torch._dynamo
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     torch.set_num_threads(1)

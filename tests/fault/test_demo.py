@@ -60,10 +60,10 @@ def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swar
 ) -> None:
     """3 sleeps and 1 starts again in the midst; 4 and 2 do so when the others end, who wait and
     give them the final state."""
-    rounds = effort(300, 900)
+    rounds = effort(200, 900)
     faults = [
-        "hang:3@60+2s",
-        "restart:1@120+100ms",
+        "hang:3@30+1s",
+        "restart:1@60+100ms",
         f"hang:4@{rounds - 5}+4s",
         f"restart:2@{rounds - 5}+1s",
     ]

@@ -15,17 +15,13 @@ import pytest
 import zygote
 from effort import effort
 from following import Following
-from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
+from hosts import Hosts, hosts, why_no_hosts
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.skipif(bool(why := why_no_hosts()), reason=why)]
 
 WAIT_S = 120.0
-SCRIPT = (
-    MOVE_IN
-    + """
-import sys, time
-here = int(sys.argv[1]) > int(os.environ["GOSSIP_PEER"])
-move_in(*(sys.argv[2:4] if here else sys.argv[4:6]))
+SCRIPT = """
+import time
 import gossip
 peer = gossip.init()
 import torch
@@ -45,7 +41,6 @@ while not until.exists() or peer.round < int(until.read_text()):
             break
 peer.close()
 """
-)
 POLICIES = {
     "pause": (),
     "continue": ("--on-minority", "continue"),
@@ -55,39 +50,30 @@ AHEAD = effort(40, 100)  # rounds until the end, once all are together again
 
 
 class HostsRun:
-    """``n`` peers, the first ``first`` of them on the first host and the rest on the second,
-    under one launcher."""
+    """``n`` peers, the first ``first`` of them on the first host, and the rest on the second by a
+    launcher of its own."""
 
     def __init__(self, folder: Path, pair: Hosts, n: int, first: int, *words: str) -> None:
-        self.folder = folder / "out"
+        self._folder, self._pair, self.n = folder, pair, n
+        self.folder = folder / "runs" / "out"
         self.written = Following(self.folder)
         (folder / "train.py").write_text(SCRIPT)
-        command = [
-            sys.executable,
-            "-m",
-            "gossip.launch.cli",
-            "run",
-            "-n",
-            str(n),
-            "--aggregator",
-            "mean",
-            "--run-dir",
-            "out",
-            "--json",
-        ]
-        places = [word for host in zip(pair.names, pair.addresses, strict=True) for word in host]
-        # Warm peers have their node before the script can move in.
-        environment = {**os.environ, "GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
-        pipe = subprocess.PIPE
-        self.launcher = zygote.Popen(
-            [*command, *words, "train.py", str(first), *places],
-            cwd=folder,
-            env=environment,
-            stdout=pipe,
-            stderr=pipe,
+        room = ("-n", str(first), "--room", str(n), "--aggregator", "mean", *words)
+        self.launchers = [self._launch(0, "run", *room, "--run-dir", "runs/out", "train.py")]
+        self.wait_for_rounds(1, range(first))
+        self.launchers.append(self._launch(1, "join", "-n", str(n - first), "out"))
+
+    def _launch(self, number: int, command: str, *words: str) -> subprocess.Popen[str]:
+        listen = {"GOSSIP_INSECURE": "true", "GOSSIP_LISTEN": self._pair.addresses[number]}
+        started: subprocess.Popen[str] = zygote.Popen(
+            [sys.executable, "-m", "gossip.launch.cli", command, "--quiet", *words],
+            cwd=self._folder,
+            env={**os.environ, **listen, **self._pair.on(number)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
-        self.n = n
+        return started
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         return self.written.rows("events.jsonl", *names)
@@ -96,12 +82,14 @@ class HostsRun:
         return max([row["round"] for row in self.events("round") if row["peer"] == peer], default=0)
 
     def wait(self, what: Callable[[], Any], about: str) -> Any:
-        return self.written.until(what, about, WAIT_S, self.launcher.pid, self.last_words)
+        return self.written.until(what, about, WAIT_S, self.launchers[0].pid, self.last_words)
 
     def last_words(self) -> str:
-        self.launcher.terminate()
-        _, err = self.launcher.communicate(timeout=60)
-        return err[-3000:]
+        said = ""
+        for launcher in self.launchers:
+            launcher.terminate()
+            said += launcher.communicate(timeout=60)[1][-3000:]
+        return said
 
     def wait_for_rounds(self, more: int, peers: range) -> None:
         until = max(self.now(peer) for peer in peers) + more
@@ -115,15 +103,17 @@ class HostsRun:
         new = self.folder / "until.new"
         new.write_text(str(max(self.now(peer) for peer in range(self.n)) + AHEAD))
         new.rename(self.folder / "until")
-        out, err = self.launcher.communicate(timeout=WAIT_S)
-        assert self.launcher.returncode == 0, err[-3000:]
-        summary: dict[str, Any] = json.loads(out)
+        for launcher in self.launchers:
+            _, err = launcher.communicate(timeout=WAIT_S)
+            assert launcher.returncode == 0, err[-3000:]
+        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
         return summary
 
     def close(self) -> None:
-        if self.launcher.poll() is None:
-            self.launcher.kill()  # its peers see it go, and leave
-            self.launcher.communicate()
+        for launcher in self.launchers:
+            if launcher.poll() is None:
+                launcher.kill()  # its peers see it go, and leave
+                launcher.communicate()
         self.written.close()
 
 

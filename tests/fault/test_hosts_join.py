@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from hosts import Hosts, hosts, why_no_hosts
 from test_elastic import SCRIPT
 
@@ -29,29 +30,17 @@ class JoinHost:
     """A host with a folder of its own, in which a launcher runs."""
 
     def __init__(self, pair: Hosts, number: int, folder: Path) -> None:
-        self.host, self.folder, self.number = pair.names[number], folder, number
+        self.folder, self._here = folder, pair.on(number)
         folder.mkdir()
         (folder / "train.py").write_text(SCRIPT)
         self.launcher: subprocess.Popen[bytes] | None = None
 
     def gossip(self, *words: str) -> None:
-        command = [
-            "ip",
-            "netns",
-            "exec",
-            self.host,
-            sys.executable,
-            "-m",
-            "gossip.launch.cli",
-            *words,
-        ]
+        command = [sys.executable, "-m", "gossip.launch.cli", *words]
+        environment = {**os.environ, "COLUMNS": "400", **self._here}
         with (self.folder / "log").open("ab") as log:
-            self.launcher = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "COLUMNS": "400"},
+            self.launcher = zygote.Popen(
+                command, cwd=self.folder, stdout=log, stderr=log, env=environment
             )
 
     @property

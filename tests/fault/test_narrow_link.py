@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zygote
 from following import Following
 from hosts import Hosts, hosts, why_no_hosts
 
@@ -66,23 +67,13 @@ class NarrowRun:
 
     def _launch(self, command: str, *words: str) -> None:
         number = 0 if command == "run" else 1
-        listen = self._pair.addresses[number]
-        environment = {**os.environ, "GOSSIP_INSECURE": "true", "GOSSIP_LISTEN": listen}
+        listen = {"GOSSIP_INSECURE": "true", "GOSSIP_LISTEN": self._pair.addresses[number]}
+        environment = {**os.environ, **listen, **self._pair.on(number)}
         script = ["train.py"] if command == "run" else []
+        started = [sys.executable, "-m", "gossip.launch.cli", command, "--quiet", *words, *script]
         with (self.folder / "log").open("ab") as log:
-            inside = self._pair.inside(number)
-            started = [
-                *inside,
-                sys.executable,
-                "-m",
-                "gossip.launch.cli",
-                command,
-                "--quiet",
-                *words,
-                *script,
-            ]
             self._launchers.append(
-                subprocess.Popen(started, cwd=self.folder, env=environment, stdout=log, stderr=log)
+                zygote.Popen(started, cwd=self.folder, env=environment, stdout=log, stderr=log)
             )
 
     def wait_for(self, event: str, peers: set[int], count: int) -> None:

@@ -98,7 +98,7 @@ class MutationReport:
 # --- a run, and what is done to its folder --------------------------------------------------------
 
 
-def train(into: Path) -> Path:
+def train(into: Path, start: Callable[..., object] = subprocess.run) -> Path:
     """A run of two peers that leaves a file of every kind. Returns its folder."""
     script = into / "script.py"
     script.write_text(SCRIPT)
@@ -112,9 +112,7 @@ def train(into: Path) -> Path:
         str(into / "runs" / "one"),
         str(script),
     ]
-    subprocess.run(
-        [sys.executable, "-c", RUN, *words], check=True, capture_output=True, timeout=120
-    )
+    start([sys.executable, "-c", RUN, *words], check=True, capture_output=True, timeout=120)
     return into / "runs" / "one"
 
 

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import zygote
+
 ROUNDS = 60
 SCRIPT = f"""\
 import time, torch, gossip
@@ -28,7 +30,7 @@ peer.close()
 def test_a_script_alone_that_was_stopped_for_a_second_trains_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "train.py"]
-    process = subprocess.Popen(
+    process = zygote.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert process.stdout is not None

@@ -3,6 +3,7 @@ leaves nothing behind."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import zygote
+from conftest import command_of
 from effort import effort
 
 pytestmark = pytest.mark.timeout(300)
@@ -94,6 +96,18 @@ def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> No
     assert len(kept.read_text().splitlines()) == 8 + 6
 
 
+def at_work(children: list[psutil.Process], bench: str) -> bool:
+    """Whether peers train, the other end of the links is there, or a process for trials."""
+    if bench == "exchange":
+        named = set()
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):  # gone meanwhile
+                named.add(child.name())
+        return {"gossip-peer-0", "gossip-peer-1", "gossip-node-0", "gossip-node-1"} <= named
+    started = {"links": "link_end", "encodings": "spawn_main"}[bench]
+    return any(started in command_of(child) for child in children)
+
+
 MISUSED_LATE = [
     (("exchange", "-n", "4", "--encoding", "topk", "--aggregator", "median"), "each coordinate"),
     (("encodings", "--page", "none.txt"), "has no line"),
@@ -136,17 +150,15 @@ def test_ctrl_c_and_sigterm_end_all_and_leave_no_folder(
     words: tuple[str, ...], sent: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    running = subprocess.Popen(
+    running = zygote.Popen(
         [*BENCH, *words], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     try:
         parent, deadline = psutil.Process(running.pid), time.monotonic() + 120
-        while len(children := parent.children(recursive=True)) < (
-            5 if words[0] == "exchange" else 1
-        ):
+        while not at_work(children := parent.children(recursive=True), words[0]):
             assert running.poll() is None, running.communicate()
             assert time.monotonic() < deadline, "it starts no processes"
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks, not instead of one
         running.send_signal(sent)
         running.wait(60)
         assert running.returncode == code, running.communicate()

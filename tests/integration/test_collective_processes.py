@@ -79,7 +79,7 @@ def wait_for_step(folder: Path, peer: int, step: int, run: subprocess.Popen[str]
             lines = answers_of(folder, peer)
             if lines and lines[-1][0] >= step:
                 return
-        time.sleep(0.002)
+        time.sleep(0.01)
     raise AssertionError(f"peer {peer} did not come to step {step}")
 
 
@@ -89,7 +89,7 @@ def trainer_of(folder: Path, peer: int) -> int:
     return int(started[-1]["trainer_pid"])
 
 
-@pytest.mark.parametrize("seed", range(effort(3, 20)))
+@pytest.mark.parametrize("seed", range(effort(2, 20)))  # each rule at least once
 def test_whoever_is_killed_all_who_live_get_the_same(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     victim, step = rng.randrange(PEERS), rng.randrange(5, 30)

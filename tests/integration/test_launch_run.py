@@ -1,4 +1,4 @@
-"""``gossip run`` with real peers. The first and the last but one start as a shell starts them."""
+"""``gossip run`` with real peers. The first starts as a shell starts it."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folde
     )
     assert [name for name in names if not (out / name).is_file()] == []
     assert json.loads((out / "summary.json").read_text()) == summary
-    again = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=100, check=False
-    )
+    again = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100)
     assert again.returncode == 2
     assert "already exists" in again.stderr
     _is_shown_by_top_and_explained(out, rounds=20)
@@ -206,7 +204,7 @@ def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Pat
 def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(
     folder: Path, number: int, code: int
 ) -> None:
-    process = subprocess.Popen(
+    process = zygote.Popen(
         command("--quiet", "train.py", "1000000000"), cwd=folder, stdout=subprocess.PIPE, text=True
     )
     try:

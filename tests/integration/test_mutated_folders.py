@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zygote
 from effort import effort
 
 from gossip.launch import hold
@@ -21,7 +22,7 @@ import mutate
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mutate.train(tmp_path_factory.mktemp("trained"))
+    return mutate.train(tmp_path_factory.mktemp("trained"), zygote.run)
 
 
 @pytest.fixture

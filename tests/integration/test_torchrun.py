@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import zygote
 
 from gossip.launch.report import run_state
 from gossip.launch.report.top import TopView
@@ -62,7 +63,7 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
         "start_new_session": True,
     }
     started = [
-        subprocess.Popen(words, cwd=folder, env=environment(**place, **address), **pipes)
+        zygote.Popen(words, cwd=folder, env=environment(**place, **address), **pipes)
         for place in places
     ]
     ended = [process.communicate(timeout=200) for process in started]
@@ -84,14 +85,13 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
     assert state.round in range(20), "the last one that was told of: not every round is"
     assert TopView(run).to_json()["step"] == 20
     # The same once more: nobody said that it is another run.
-    again = subprocess.run(
+    again = zygote.run(
         words,
         cwd=folder,
         env=environment(**places[1], **address),
         capture_output=True,
         text=True,
         timeout=200,
-        check=False,
     )
     assert again.returncode != 0
     assert "peer 0 of the run" in again.stderr

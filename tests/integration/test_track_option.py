@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zygote
 from effort import effort
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_launch_run import SCRIPT
@@ -34,9 +35,7 @@ def command(rounds: int) -> list[str]:
 
 
 def test_tensorboard_has_the_values_of_the_run_when_it_ends(folder: Path) -> None:
-    done = subprocess.run(
-        command(ROUNDS), cwd=folder, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = zygote.run(command(ROUNDS), cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "values were handed on" in done.stdout
     read = EventAccumulator(str(folder / "out" / "tensorboard"), {"scalars": 0, "tensors": 0})
@@ -57,7 +56,7 @@ HURT = effort([signal.SIGSTOP], [signal.SIGSTOP, signal.SIGKILL])
 def test_a_tracker_that_is_stopped_or_killed_changes_nothing_of_the_run(
     folder: Path, number: signal.Signals
 ) -> None:
-    process = subprocess.Popen(
+    process = zygote.Popen(
         command(300), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     tracker = _tracker_of(process)

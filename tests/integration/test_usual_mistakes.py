@@ -25,10 +25,12 @@ from typing import Any
 
 import pytest
 import zygote
+from effort import effort
 from following import following
 
 GOLDEN = Path(__file__).with_name("usual_mistakes")
 RENEW = os.environ.get("RENEW_GOLDEN", "") not in ("", "0")
+SHELL: Callable[..., Any] = effort(zygote.run, subprocess.run)
 PYTHON = (sys.executable, "-m", "gossip.launch.cli")
 SECONDS = 5.0
 """Until the message is there. Processor time, as tests share the machine; where peers train it is
@@ -105,13 +107,14 @@ class Desk:
         words: str,
         *,
         only: Callable[[str], bool] = lambda line: True,
-        start: Callable[..., Any] = subprocess.run,
+        start: Callable[..., Any] = SHELL,
     ) -> None:
         """Runs the command and notes what it says.
 
         Args:
             only: Lines of it; those further in belong to the line before them.
-            start: ``zygote.run`` where peers have to train until they can say it.
+            start: ``zygote.run`` where peers have to train until they can say it;
+                ``subprocess.run`` where the command is also started anew in `make test`.
         """
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = start(
@@ -161,7 +164,8 @@ Mistake = Callable[[Desk], None]
 def nobody_answers(desk: Desk) -> None:
     with socket.socket() as end:
         end.bind(("127.0.0.1", 0))  # and nobody listens
-        desk.gossip(f"join --timeout 0.5 127.0.0.1:{end.getsockname()[1]} -- train.py")
+        words = f"join --timeout 0.5 127.0.0.1:{end.getsockname()[1]} -- train.py"
+        desk.gossip(words, start=subprocess.run)
 
 
 def loopback_for_others(desk: Desk) -> None:

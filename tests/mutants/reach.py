@@ -334,8 +334,17 @@ def _below(ours: ast.AST, theirs: ast.AST, is_truth: bool) -> list[Place] | None
     return found
 
 
-def _same(one: ast.AST, other: ast.AST) -> bool:
-    return ast.dump(one) == ast.dump(other)
+def _same(one: object, other: object) -> bool:
+    """Whether two trees say the same, wherever they stand."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, ast.AST):
+        return all(
+            _same(getattr(one, name, None), getattr(other, name, None)) for name in one._fields
+        )
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one is other or repr(one) == repr(other)
 
 
 def _is_whole(ours: ast.AST) -> bool:

@@ -70,7 +70,7 @@ def rounds_of(swarm: Swarm[Peer]) -> list[int]:
     return [host.core.rounds.round_id for host in swarm.hosts.values()]
 
 
-@pytest.mark.parametrize("seed", range(effort(3, 12)))
+@pytest.mark.parametrize("seed", range(effort(1, 12)))
 @pytest.mark.parametrize(("n", "f"), [(2, 0), (3, 0), (4, 1), (5, 1), (7, 1)])
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)
 def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(

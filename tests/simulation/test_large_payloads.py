@@ -154,7 +154,7 @@ def test_with_the_tolerance_of_small_payloads_it_would(monkeypatch: pytest.Monke
     assert outcome.reports["attempt"] > 0
 
 
-@pytest.mark.parametrize("seed", range(effort(2, 8)))
+@pytest.mark.parametrize("seed", range(effort(1, 8)))
 def test_nor_where_shards_decide_together(seed: int) -> None:
     together = replace(
         LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=40.0
@@ -201,8 +201,10 @@ def test_l8_giving_up_a_server_that_collects_is_caught(monkeypatch: pytest.Monke
     assert violation.invariant == "L8"
 
 
-@pytest.mark.parametrize("bytes_per_s", [100.0, 12.0])
-@pytest.mark.parametrize("peers", effort([3, 6], [3, 4, 6, 7]))
+@pytest.mark.parametrize(
+    ("peers", "bytes_per_s"),
+    effort([(3, 100.0), (6, 12.0)], list(itertools.product((3, 4, 6, 7), (100.0, 12.0)))),
+)
 def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
     monkeypatch: pytest.MonkeyPatch, peers: int, bytes_per_s: float
 ) -> None:
@@ -234,7 +236,7 @@ def no_fork_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "_may_part", lambda schedule: False)
 
 
-@pytest.mark.parametrize("seed", [2, 4, 7, 9])
+@pytest.mark.parametrize("seed", effort([2, 7], [2, 4, 7, 9]))
 def test_one_that_was_stopped_asks_for_the_rounds_that_it_has_missed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +266,7 @@ def test_s10_one_that_makes_a_result_of_a_round_that_is_over_is_caught(
     assert violation.invariant == "S10"
 
 
-@pytest.mark.parametrize("seed", [2, 3, 7, 8])
+@pytest.mark.parametrize("seed", effort([2, 7], [2, 3, 7, 8]))
 def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: int) -> None:
     """Result and link end together; a transfer that had nearly come was then waited for for
     ever (L6)."""
@@ -272,7 +274,11 @@ def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: in
     assert outcome.violation is None, outcome.violation
 
 
-@pytest.mark.parametrize("seed", [6651, 7624, 9808, 12042, 12188, 13931, 16664, 26931])
+DRAWN = [6651, 7624, 9808, 12042, 12188, 13931, 16664, 26931]
+ONE_OF_EACH = [6651, 7624, 26931]  # and 12042, which the test after it plays
+
+
+@pytest.mark.parametrize("seed", effort(ONE_OF_EACH, DRAWN))
 def test_drawn_schedules_in_which_peers_stop_beside_large_payloads(seed: int) -> None:
     """6651, 9808, 12042, 13931, 16664: one that came back asked for all that it lacked 50 times a
     second, of nodes that need time for a payload, and was never back (L1). 7624, 12188: payloads

@@ -189,7 +189,9 @@ def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(
     assert outcome.reports["no_state_found"] >= peers - 1
 
 
-@pytest.mark.parametrize(("peers", "seed"), [(5, 1), (5, 10), (5, 20), (3, 21)])
+@pytest.mark.parametrize(
+    ("peers", "seed"), effort([(5, 1), (3, 21)], [(5, 1), (5, 10), (5, 20), (3, 21)])
+)
 @pytest.mark.parametrize("lie", ["kept_states", "broken_states", "swapped_states", "hollow_states"])
 def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(
     lie: str, peers: int, seed: int
@@ -245,7 +247,7 @@ def at_the_start(seed: int) -> Schedule:
     return replace(drawn, aggregator="median" if f else "mean").checked()
 
 
-@pytest.mark.parametrize("seed", range(effort(16, 400)))
+@pytest.mark.parametrize("seed", range(effort(8, 400)))
 def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -> None:
     """L2 and L3: they do begin. S9 and L5: on one branch."""
     outcome = run(at_the_start(seed))

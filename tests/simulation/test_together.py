@@ -65,7 +65,7 @@ def test_a_server_that_dies_at_any_effect_of_a_step_breaks_no_promise(step: str)
     serving = Serving(0)
     run(QUIET, [serving])
     moment = serving.first_at[step]
-    for effect in range(max(0, moment - 2), moment + effort(8, 24)):
+    for effect in range(max(0, moment - 2), moment + effort(8, 24), effort(2, 1)):
         outcome = run(replace(QUIET, faults=(CrashMidway(0, BEGIN_S, effect, BACK_S),)))
         assert outcome.violation is None, f"effect {effect}: {outcome.violation}"
         assert outcome.struck == {"crash_midway": 1}

@@ -226,6 +226,7 @@ def test_what_is_no_configuration_is_told(tmp_path: Path) -> None:
             byzfl_config.read(path)
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_command_runs_a_configuration_and_what_is_typed_wins(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     labels = np.arange(80) % 4

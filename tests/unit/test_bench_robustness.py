@@ -482,6 +482,7 @@ def test_the_command_says_of_each_table_how_many_lie(
     )
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_minus_in_the_strength_of_an_attack_stays_one(tmp_path: Path) -> None:
     words = [
         "bench",

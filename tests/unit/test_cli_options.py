@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import zygote
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
@@ -15,6 +17,7 @@ from gossip.launch import options
 from gossip.launch.cli import commands as cli
 from gossip.launch.demo import swarms as demo
 from gossip.launch.local import feasible
+from gossip.launch.schedulers import task_words
 from gossip.run import fitting
 
 
@@ -400,8 +403,9 @@ SCHEDULERS = [
 
 @pytest.mark.parametrize("command", SCHEDULERS, ids=" ".join)
 def test_what_tasks_are_told_fits_as_many_as_there_will_be(
-    gossip: Gossip, tmp_path: Path, command: tuple[str, ...]
+    gossip: Gossip, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(task_words, "subprocess", SimpleNamespace(run=zygote.run))
     (tmp_path / "train.py").write_text("")
     for n, weights, code in (("8", "6:2", 0), ("2", "3:2", 2)):
         done = gossip(

@@ -30,6 +30,12 @@ HELLO = Hello(b"lineage!", b"layout", b"state", 0, "ready", "control", "bulk", b
 class NobodyGone:
     version = 0
 
+    def __init__(self) -> None:
+        self.ended: set[int] = set()
+
+    def has_ended(self, peer: int) -> bool:
+        return peer in self.ended
+
     def skip_reason(self, peer: int) -> str:
         return ""
 
@@ -40,12 +46,12 @@ class NobodyGone:
         return ()
 
 
-def gathering(min_peers: int, peers: int = 5) -> Bootstrap:
+def gathering(min_peers: int, peers: int = 5, view: NobodyGone | None = None) -> Bootstrap:
     rounds = RoundSettings(min_peers=min_peers, patience_s=PATIENCE_S, start_timeout_s=START_S)
     found = Bootstrap(
         0,
         CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(peers)), rounds=rounds),
-        NobodyGone(),
+        view or NobodyGone(),
     )
     found.start(0.0)
     return found
@@ -74,6 +80,15 @@ def test_the_patience_counts_from_when_they_were_enough_whoever_comes_later() ->
 
 def test_all_of_them_do_not_wait() -> None:
     assert come(gathering(min_peers=3), 0, 1, 2, 3, 4, at=1.0) == BeginFresh((0, 1, 2, 3, 4))
+
+
+def test_who_has_ended_and_is_not_started_again_is_not_waited_for() -> None:
+    """Its model was refused before it had a link to anybody: nobody has seen it leave."""
+    view = NobodyGone()
+    found = gathering(min_peers=0, peers=3, view=view)
+    assert come(found, 0, 1, at=1.0) == WaitForPeers((2,))
+    view.ended.add(2)
+    assert found.decide(1.1) == BeginFresh((0, 1))
 
 
 def test_fewer_than_that_do_not_begin_though_they_are_a_quorum() -> None:

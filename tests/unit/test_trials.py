@@ -142,6 +142,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(
         trials.remember(Path("/proc/self"), trial, "digits", outcome)
 
 
+@pytest.mark.usefixtures("forked")
 def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import zygote
@@ -37,3 +38,19 @@ def test_a_forked_command_ends_as_the_interpreter_ends_it(ends: str) -> None:
     assert (forked.returncode, forked.stdout) == (executed.returncode, executed.stdout)
     # A traceback also shows how the fork came there.
     assert forked.stderr.splitlines()[-1:] == executed.stderr.splitlines()[-1:]
+
+
+def test_a_forked_script_is_told_what_an_executed_one_is_told(tmp_path: Path) -> None:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "beside.py").write_text("HERE = 'beside'\n")
+    (tmp_path / "lab" / "script.py").write_text(
+        "import sys\nfrom beside import HERE\n"
+        "print(sys.argv, sys.orig_argv, __name__, __file__, sys.path[0], HERE)\n"
+    )
+    command = [sys.executable, "-u", "lab/script.py", "-m", "5"]
+    forked, executed = (
+        run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        for run in (zygote.run, subprocess.run)
+    )
+    assert (forked.stdout, forked.stderr) == (executed.stdout, executed.stderr)
+    assert "beside" in forked.stdout

@@ -196,7 +196,8 @@ class Bootstrap:
         those here, or not at all."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
-        gone = {peer for peer in others if self.view.is_gone(peer)}  # nobody waits for them
+        # Nobody waits for them. Who was sent away before it had a link has said goodbye to nobody.
+        gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
         self._forget_weights(gone)
         own = self.hellos.get(self.local)
         # A newcomer has no say in what the run begins with, however many come: neither in its
