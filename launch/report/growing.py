@@ -189,6 +189,10 @@ class RunFiles:
         """New rows of what scripts have logged, by time."""
         return self._by_time(self._files_of("metrics"))
 
+    def notes(self) -> Iterator[Row]:
+        """New rows of what people have noted, in the order of the file."""
+        return map(_on_wall_clock, self._file("notes.jsonl").rows())
+
     def _event_files(self) -> list[GrowingFile]:
         names = ["events.jsonl"]
         names += sorted(path.name for path in self.folder.glob("events-*.jsonl"))

@@ -6,7 +6,8 @@ Pure: from what is known of a run to lines that fit the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rich.text import Text
 from gossip.run import shown
 
 from .view import PeerRow, RunView
-from .words import counted
+from .words import counted, numbers
 
 COLOURS = (
     "cyan",
@@ -33,6 +34,8 @@ PEERS_MAX = 12
 BAR_WIDTH = 20
 WIDTH_MIN = 20
 ROWS_MIN = 3
+NOTE_LINES = 2
+"""So many lines a note has that does not fit beside its peer."""
 BEHIND_S = 0.3
 """A peer may tell of its steps so much later than another; it is not behind then."""
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
@@ -58,12 +61,14 @@ class About:
         what: Peers, topology and rule, in words.
         folder: Of the run, as it is shown.
         rounds: After which it ends by itself, if it was told so.
+        model: Where its script saves the model, if that is known before it says so.
     """
 
     name: str
     what: str
     folder: str
     rounds: int | None = None
+    model: str = ""
 
     def in_words(self) -> str:
         return f"{self.name}: {self.what}, in {self.folder}"
@@ -85,7 +90,7 @@ def frame(about: About, view: RunView, now: float, began: float, size: Size) -> 
         Text(f"{about.name}: {about.what}", style="bold"),
         _progress(about, view, now, began, width),
         health(view),
-        Text(f"model: {model(view)}", style="dim"),
+        Text(f"model: {about.model or model(view)}", style="dim"),
         Text(f"files: {near(about.folder)}    stop: Ctrl-C", style="dim"),
     ]
     room = max(
@@ -108,11 +113,12 @@ def _progress(about: About, view: RunView, now: float, began: float, width: int)
 
 
 def progress_line(
-    view: RunView, now: float, total: int | None, width: int, since: str = ""
+    view: RunView, now: float | None, total: int | None, width: int, since: str = ""
 ) -> Text:
-    """Step, steps a second, loss and time left; without a known end no bar."""
+    """Step, steps a second, loss and time left; without a known end no bar. ``now``: None: nobody
+    trains any more."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
-    rate = view.pace.per_s(now) if trains else None
+    rate = view.pace.per_s(now) if trains and now is not None else None
     figures = [f"{rate:.3g} steps/s" if rate is not None else "", *_figures(view)]
     if not total:
         return Text("  ".join(filter(None, (f"step {view.step}", *figures, since))))
@@ -231,7 +237,7 @@ def behind(row: PeerRow, view: RunView) -> int:
 
 
 def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
-    """A peer's line, and a second one for a note that has no room in it."""
+    """A peer's line, and others for a note that has no room in it."""
     state, trains = _state(row), row.state == "training"
     rate, waits = row.pace.per_s(now), row.pace.waiting(now)
     cells = [
@@ -248,12 +254,13 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
     line.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(row.state, "yellow" if state != row.state else "")
     line.stylize(style, begin + 2, begin + 2 + COLUMNS[1][1])
-    note = Text(_note(row), "magenta" if row.suspected else "dim")
+    note, colour = _note(row), "magenta" if row.suspected else "dim"
     if not note:
         return [line]
-    if line.cell_len + 2 + note.cell_len <= width:
-        return [line.append("  ").append_text(note)]
-    return [line, Text(" " * (begin + 2)).append_text(note)]
+    if line.cell_len + 2 + cell_len(note) <= width:
+        return [line.append(f"  {note}", colour)]
+    parts = textwrap.wrap(note, max(width - begin - 2, WIDTH_MIN - begin - 2))[:NOTE_LINES]
+    return [line, *(Text(" " * (begin + 2) + part, colour) for part in parts)]
 
 
 def _state(row: PeerRow) -> str:
@@ -267,7 +274,7 @@ def _state(row: PeerRow) -> str:
 def _note(row: PeerRow) -> str:
     """Why its trust is low, or how it ended; in a fault plan also how it lies."""
     lie = f"[{row.lie}]" if row.lie else ""
-    why = row.reasons[0] if row.suspected and row.reasons else ""
+    why = row.doubt if row.suspected else ""
     return shown("  ".join(filter(None, (lie, why, row.exit if row.state == "gone" else ""))))
 
 
@@ -305,21 +312,3 @@ def clock(seconds: float) -> str:
         return f"{whole // 86400} d {whole % 86400 // 3600} h"
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
-
-
-def numbers(peers: Iterable[int]) -> str:
-    """``0-3,5``"""
-    found, parts = sorted(set(peers)), list[list[int]]()
-    for peer in found:
-        if parts and parts[-1][-1] == peer - 1:
-            parts[-1].append(peer)
-        else:
-            parts.append([peer])
-    return ",".join(
-        str(part[0])
-        if len(part) == 1
-        else f"{part[0]}-{part[-1]}"
-        if len(part) > 2
-        else f"{part[0]},{part[-1]}"
-        for part in parts
-    )

@@ -27,6 +27,8 @@ from .top_frame import PeerLine, Standing, frame, peer_lines
 
 PLAIN_WIDTH = 120
 """Of what is written into a file or a pipe."""
+ROWS_ALL = 100_000
+"""Of what is printed once."""
 STATE_EVERY_S = 1.0
 BEGIN_S = 300.0
 """A run of which nothing has begun by then is not going to."""
@@ -162,11 +164,15 @@ def show_json(folder: Path) -> None:
 
 
 def _print(view: TopView) -> None:
-    """All peers, however many."""
+    """All peers, however many, and all that went wrong."""
+    from .incident_lines import lines_of  # here: a run that is drawn each second has no time for it
+
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
-    for line in view.look(Size(width, 100_000)):
+    for line in view.look(Size(width, ROWS_ALL)):
         console.print(line)
+    for text in ("", *lines_of(view.folder, width - 1)):
+        console.print(Text(text))
 
 
 @contextmanager

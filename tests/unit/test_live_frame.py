@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.report.live_frame import About, Size, clock, frame, numbers
+from gossip.launch.report.live_frame import About, Size, clock, frame
 from gossip.launch.report.view import RunView
+from gossip.launch.report.words import numbers
 
 ABOUT = About("train-5014", "3 peers, rolling, suspicion (f=0)", "/tmp/runs/train-5014")
 WIDE = Size(80, 30)
