@@ -157,7 +157,8 @@ def run(
     folder = runs.begin(resolved, sys.argv, program.folder, pair)
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
-    what = f"{counted(settled.peers, 'peer')}, {exchange}"
+    local = f", {settled.local_steps} local steps" if settled.local_steps > 1 else ""
+    what = f"{counted(settled.peers, 'peer')}, {exchange}{local}"
     about = About(settled.name, what, str(folder), settled.rounds)
     shown = screen_for(about, as_json, quiet, output)
     runs.say_tolerance(resolved, shown.say)

@@ -189,7 +189,7 @@ class Demo:
         what = f"{counted(config.peers, 'peer')}, {exchange}"
         model = f"{near(str(folder))}/peer-N/final.safetensors, at the end"
         return LiveScreen(
-            About(f"{config.name}: the digits", what, str(folder), config.rounds, model)
+            About(f"{config.name}, the digits", what, str(folder), config.rounds, model)
         )
 
     def _tell(self, text: str) -> None:

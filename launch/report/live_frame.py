@@ -17,7 +17,7 @@ from rich.text import Text
 from gossip.run import shown
 
 from .view import PeerRow, RunView
-from .words import counted, numbers
+from .words import counted, named, numbers
 
 COLOURS = (
     "cyan",
@@ -119,12 +119,13 @@ def progress_line(
     trains any more."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
     rate = view.pace.per_s(now) if trains and now is not None else None
-    figures = [f"{rate:.3g} steps/s" if rate is not None else "", *_figures(view)]
+    each = view.local_steps
+    figures = [f"{rate * each:.3g} steps/s" if rate is not None else "", *_figures(view)]
     if not total:
-        return Text("  ".join(filter(None, (f"step {view.step}", *figures, since))))
+        return Text("  ".join(filter(None, (f"step {view.step * each}", *figures, since))))
     left = max(total - view.step, 0)
     figures.append(f"{clock(left / rate)} left" if rate and left else "")
-    words = "  ".join(filter(None, (f"step {view.step}/{total}", *figures)))
+    words = "  ".join(filter(None, (f"step {view.step * each}/{total * each}", *figures)))
     line, bar = Text(), min(BAR_WIDTH, width - cell_len(words) - 2)
     if bar >= 5:
         full = int(bar * min(view.step / total, 1.0))
@@ -149,11 +150,11 @@ def health(view: RunView) -> Text:
     rows = own(view)
     gone = [row for row in rows if row.state == "gone" and not (row.left or row.asked)]
     asked = sum(row.state == "gone" and row.asked for row in rows)
-    wrong = [f"gone: {numbers(row.peer for row in gone)}"] if gone else []
+    wrong = [f"gone: {named(row.peer for row in gone)}"] if gone else []
     if stopped := [row.peer for row in rows if row.state == "stopped"]:
-        wrong.append(f"stopped: {numbers(stopped)}")
+        wrong.append(f"stopped: {named(stopped)}")
     if suspected := [row.peer for row in view.rows.values() if row.suspected]:
-        wrong.append(f"suspected: {numbers(suspected)}")
+        wrong.append(f"suspected: {named(suspected)}")
     if view.lost_rounds:
         wrong.append(f"{counted(len(view.lost_rounds), 'round')} lost")
     training = sum(row.state == "training" for row in rows)
@@ -182,7 +183,8 @@ def model(view: RunView) -> str:
     if not view.saves_to:
         begun = view.saves_to is not None or view.round >= 0
         return NOT_SAVED if begun else "the script has not said yet where it is saved"
-    every = f"every {view.saves_every} steps and at the end" if view.saves_every else "at the end"
+    steps = (view.saves_every or 0) * view.local_steps
+    every = f"every {steps} steps and at the end" if steps else "at the end"
     return f"{near(view.saves_to)}, {every}"
 
 
@@ -215,7 +217,7 @@ def _table(view: RunView, now: float, width: int, room: int) -> list[Text]:
         table += lines
         drawn.add(row.peer)
     if others := [row for row in everybody if row.peer not in drawn]:
-        table.append(Text(_others(others), style="dim"))
+        table.append(Text(_others(others, view), style="dim"))
     return table
 
 
@@ -243,9 +245,9 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
     cells = [
         str(row.peer),
         state,
-        str(row.step) if row.step else "-",
-        str(behind(row, view)) if trains else "-",
-        f"{rate:.3g}" if rate is not None and trains else "-",
+        str(row.step * view.local_steps) if row.step else "-",
+        str(behind(row, view) * view.local_steps) if trains else "-",
+        f"{rate * view.local_steps:.3g}" if rate is not None and trains else "-",
         f"{waits:.0%}" if waits is not None and trains else "-",
         f"{row.trust:.2f}",
     ]
@@ -278,15 +280,21 @@ def _note(row: PeerRow) -> str:
     return shown("  ".join(filter(None, (lie, why, row.exit if row.state == "gone" else ""))))
 
 
-def _others(others: Sequence[PeerRow]) -> str:
+def _others(others: Sequence[PeerRow], view: RunView) -> str:
     """Those that the table has no row for, counted by their states."""
     states: dict[str, int] = {}
     for row in others:
         states[_state(row)] = states.get(_state(row), 0) + 1
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    steps = [row.step for row in others if row.state in ("training", "done")]
-    spread = f"; steps {min(steps)} to {max(steps)}" if steps else ""
+    steps = [row.step * view.local_steps for row in others if row.state in ("training", "done")]
+    spread = f"; {steps_word(steps)}" if steps else ""
     return f" +{len(others)}  {counts}{spread}"
+
+
+def steps_word(steps: Sequence[int]) -> str:
+    """``step 400``, ``steps 398 to 400``"""
+    first, last = min(steps), max(steps)
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _line(cells: Sequence[str]) -> str:

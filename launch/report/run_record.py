@@ -226,7 +226,11 @@ class RunRecord:
         self.files = RunFiles(folder)
         self._unreadable: list[str] = []
         self.config = self._load_config()
-        self.view = RunView(self.config.peers if self.config else 0, self._plan())
+        self.view = (
+            RunView(self.config.peers, self._plan(), self.config.local_steps)
+            if self.config
+            else RunView(0)
+        )
         self.peers: dict[int, PeerRecord] = {}
         self.commits: deque[CommitRecord] = deque(maxlen=ROUNDS_KEPT)
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)

@@ -64,6 +64,7 @@ class TopView:
             "round": view.round,
             "step": view.step,
             "steps": view.steps or (record.config.rounds if record.config else None),
+            "local_steps": view.local_steps,
             "steps_per_s": view.pace.per_s(now),
             "loss": view.loss,
             "server": view.server,

@@ -23,7 +23,7 @@ from .live_frame import COLOURS, Size, behind, clock, near
 from .run_record import Happening, PeerRecord, RunRecord
 from .screens import MARKS
 from .view import PeerRow, RunView
-from .words import counted, numbers, short_bytes
+from .words import counted, named, short_bytes
 
 SILENT_S = 15.0
 """A peer tells of itself every 5 s at least: of one that trains and has not for so long, nothing is
@@ -126,6 +126,8 @@ def _title(record: RunRecord, standing: Standing, now: float) -> str:
     if config is not None:
         peers = counted(config.peers, "peer")
         what = f"{peers}, {config.weighted_topology}, {config.aggregator} (f={config.f})"
+        if config.local_steps > 1:
+            what += f", {config.local_steps} local steps"
     since = clock(now - record.began) if record.began is not None else ""
     where = f"on {standing.where}" if standing.where else ""
     return "  ".join(filter(None, (name, standing.state, since, what, where)))
@@ -148,12 +150,12 @@ def _health(record: RunRecord, standing: Standing, lines: Sequence[PeerLine]) ->
         ended = sum(line.row.state == "done" for line in lines)
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
-        without = f"; lost, without a last word: {numbers(lost)}" if lost else ""
+        without = f"; lost, without a last word: {named(lost)}" if lost else ""
         told = f"over: {ended} of {of} came to the end{without}; model: {_model(record.view)}"
         return Text(told, style="red" if lost else "")
     line = live_frame.health(record.view)
     if silent := [each.row.peer for each in lines if each.state == "silent"]:
-        line.append(f"; silent: {numbers(silent)}", style="yellow")
+        line.append(f"; silent: {named(silent)}", style="yellow")
     return line
 
 
@@ -256,7 +258,7 @@ def _table(
         texts = _row(line, view, now, width)
         last = drawn == len(lines) - 1  # or there is one more line, for the others
         if len(table) + len(texts) + (not last) > room:
-            table.append(Text(_others(lines[drawn:]), style="dim"))
+            table.append(Text(_others(lines[drawn:], view), style="dim"))
             break
         table += texts
     return table
@@ -273,9 +275,9 @@ def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
     cells = [
         str(row.peer),
         line.state,
-        str(row.step) if row.step else "-",
-        str(behind(row, view)) if trains else "-",
-        f"{rate:.3g}" if rate is not None else "-",
+        str(row.step * view.local_steps) if row.step else "-",
+        str(behind(row, view) * view.local_steps) if trains else "-",
+        f"{rate * view.local_steps:.3g}" if rate is not None else "-",
         _percent(waits),
         _percent(late),
         _percent(part),
@@ -297,12 +299,12 @@ def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
     return [text, *(Text(" " * REASON_BEGIN + each, colour) for each in _reason(line, width))]
 
 
-def _others(lines: Sequence[PeerLine]) -> str:
+def _others(lines: Sequence[PeerLine], view: RunView) -> str:
     """Those that the table has no row for, counted by their states."""
     states = Counter(line.state for line in lines)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    steps = [line.row.step for line in lines if line.row.step]
-    spread = f"; steps {min(steps)} to {max(steps)}" if steps else ""
+    steps = [line.row.step * view.local_steps for line in lines if line.row.step]
+    spread = f"; {live_frame.steps_word(steps)}" if steps else ""
     return f" +{len(lines)}  {counts}{spread}"
 
 

@@ -75,9 +75,14 @@ class RunView:
 
     Args:
         peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
+        local_steps: Of the script in a round. What peers tell counts rounds; people, who are shown
+            it, count steps.
     """
 
-    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = NO_FAULTS) -> None:
+    def __init__(
+        self, peers: int | Iterable[int], plan: FaultPlan = NO_FAULTS, local_steps: int = 1
+    ) -> None:
+        self.local_steps = local_steps
         self.rows = {
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }

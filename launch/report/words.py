@@ -33,6 +33,12 @@ def numbers(peers: Iterable[int]) -> str:
     )
 
 
+def named(peers: Iterable[int]) -> str:
+    """``peer 3``, ``peers 0-2,5``"""
+    found = sorted(set(peers))
+    return f"peer{'s' if len(found) > 1 else ''} {numbers(found)}"
+
+
 def bytes_word(count: float) -> str:
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:

@@ -216,7 +216,7 @@ def test_a_run_that_is_over_has_no_time_left(run: RecordedRun) -> None:
     assert "left" in drawn(run, RUNNING, 4.0)[1]
     lines = drawn(run, OVER, 4.0)
     assert "left" not in lines[1]
-    assert "lost, without a last word: 0,2,3" in lines[2]
+    assert "lost, without a last word: peers 0,2,3" in lines[2]
 
 
 def test_a_machine_in_trouble_is_told_of_with_what_is_wrong(run: RecordedRun) -> None:
