@@ -145,9 +145,7 @@ def run(
     if (mine := task_runs.look(task, resolved)) is not None:
         out = sys.stderr if as_json else None
         screen = PlainScreen(out, every_s=10.0, quiet=quiet, output=output or "all")
-        if track:
-            screen.say("! --track is for runs of one launcher: gossip track RUN, beside this one")
-        folder, outcome = task_runs.train(mine, resolved, program.command, screen, program.folder)
+        folder, outcome = task_runs.train(mine, resolved, program, screen, tuple(track or ()))
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
     keygen.check_listed(resolved.config, os.environ.get("GOSSIP_KEY", ""))

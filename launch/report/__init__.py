@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .error_lines import print_error as print_error
     from .live_frame import About as About
     from .live_frame import near as near
+    from .loopback import LoopbackServer as LoopbackServer
     from .merging import PeerOutput as PeerOutput
     from .run_record import CommitRecord as CommitRecord
     from .run_record import RunRecord as RunRecord
@@ -49,6 +50,7 @@ else:
                 "About",
                 "near",
             ),
+            "loopback": ("LoopbackServer",),
             "merging": ("PeerOutput",),
             "run_record": (
                 "CommitRecord",
