@@ -257,7 +257,10 @@ class RunRecord:
 
     def of(self, peer: int) -> PeerRecord:
         """What is known of a peer; a new one is remembered."""
-        return self.peers.setdefault(peer, PeerRecord(peer))
+        known = self.peers.get(peer)
+        if known is None:
+            known = self.peers[peer] = PeerRecord(peer)
+        return known
 
     def update(
         self,
@@ -315,7 +318,8 @@ class RunRecord:
         self._count(peer, event)
 
     def _count(self, peer: int, event: Row) -> None:
-        self.of(peer).last_at = max(self.of(peer).last_at, event["t"])
+        teller = self.of(peer)
+        teller.last_at = max(teller.last_at, event["t"])
         match event.get("event"):
             case "late" if (number := whole(event.get("round"))) is not None:
                 for missing in _peers(event.get("missing")):

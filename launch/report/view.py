@@ -500,9 +500,12 @@ class RunView:
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
         """How long it took for its update, if it has contributed one."""
         who, took_us = event.get("contributors"), event.get("took_us")
-        if not isinstance(took_us, list) or not isinstance(who, list) or row.peer not in who:
+        if not isinstance(took_us, list) or not isinstance(who, list):
             return
-        at = who.index(row.peer)
+        try:
+            at = who.index(row.peer)
+        except ValueError:
+            return
         took = _number(took_us[at], None) if at < len(took_us) else None
         if took:
             row.pace.computed(t, took / 1e6)

@@ -40,10 +40,11 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = {80: 34, 120: 36, 200: 40}
 """Columns -> rows."""
 PEERS = 6
-FAULTS = ("sign_flip:5*10", "crash:server@60", "hang:3@120+2s")
+FAULTS = ("sign_flip:5*10", "crash:4@60", "hang:3@120+2s")
 LOOK_AFTER_S = 9.0
 """After the first step: the latest fault is over then, on two cores at least nearly."""
 STEP = re.compile(r"step [1-9]")
+TOP_HEAD = re.compile(r"peer +state +step")
 START_S, END_S = 90.0, 120.0
 IN_DOCS = {"run-80": "terminal-run", "top-120": "terminal-top", "explain-80": "terminal-explain"}
 MUST_TELL = {
@@ -174,7 +175,7 @@ def _take(folder: Path, columns: int, rows: int, into: Path) -> list[str]:
             return [f"run-{columns}: there was no step within {START_S:g} s", *run.lines]
         with Watched([*gossip, "top"], folder, columns, rows) as top:
             run.read_until(lambda _: False, LOOK_AFTER_S)
-            top.read_until(lambda _: False, 1.0)
+            top.read_until(lambda lines: any(map(TOP_HEAD.match, lines)), LOOK_AFTER_S)
             found = {f"run-{columns}": run.picture(), f"top-{columns}": top.picture()}
             shown = {f"run-{columns}": run.lines, f"top-{columns}": top.lines}
             codes = [run.end(), top.end()]
@@ -187,6 +188,8 @@ def _take(folder: Path, columns: int, rows: int, into: Path) -> list[str]:
         for what, words in MUST_TELL.items()
         if not any(map(words.search, shown[f"run-{columns}"]))
     ]
+    if not any(map(TOP_HEAD.match, shown[f"top-{columns}"])):
+        problems.append(f"top-{columns}: there is no table")
     problems += [f"at {columns} columns a command ended with {code}" for code in codes if code]
     for name, svg in found.items():
         (into / f"{name}.svg").write_text(svg)
