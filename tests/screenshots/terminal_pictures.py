@@ -46,6 +46,7 @@ LOOK_AFTER_S = 9.0
 STEP = re.compile(r"step [1-9]")
 TOP_HEAD = re.compile(r"peer +state +step")
 START_S, END_S = 90.0, 120.0
+PAUSE_S = 0.1
 IN_DOCS = {"run-80": "terminal-run", "top-120": "terminal-top", "explain-80": "terminal-explain"}
 MUST_TELL = {
     "what was started": re.compile(r"digits: 6 peers, rolling, suspicion \(f=1\)"),
@@ -112,6 +113,14 @@ class Watched:
                 return True
         return False
 
+    def read_to_pause(self) -> None:
+        """Until nothing comes for a moment: what is drawn is whole then."""
+        while select.select([self._fd], [], [], PAUSE_S)[0]:
+            try:
+                self._stream.feed(os.read(self._fd, 65536))
+            except OSError:
+                return
+
     def end(self) -> int:
         """Waits for it."""
         self.read_until(lambda _: False, END_S)
@@ -131,6 +140,14 @@ class Watched:
             text.rstrip()
             console.print(text, soft_wrap=True)
         return console.export_svg(title="", code_format=SVG, unique_id="t")
+
+
+def _read_all(those: Sequence[Watched], for_s: float) -> None:
+    """A terminal that nobody reads holds its command up."""
+    until = time.monotonic() + for_s
+    while time.monotonic() < until:
+        for watched in those:
+            watched.read_until(lambda _: False, 0.05)
 
 
 def _style(cell: Any) -> Style:
@@ -174,8 +191,10 @@ def _take(folder: Path, columns: int, rows: int, into: Path) -> list[str]:
         if not run.read_until(lambda lines: any(map(STEP.search, lines)), START_S):
             return [f"run-{columns}: there was no step within {START_S:g} s", *run.lines]
         with Watched([*gossip, "top"], folder, columns, rows) as top:
-            run.read_until(lambda _: False, LOOK_AFTER_S)
+            _read_all((run, top), LOOK_AFTER_S)
             top.read_until(lambda lines: any(map(TOP_HEAD.match, lines)), LOOK_AFTER_S)
+            for watched in (run, top):
+                watched.read_to_pause()
             found = {f"run-{columns}": run.picture(), f"top-{columns}": top.picture()}
             shown = {f"run-{columns}": run.lines, f"top-{columns}": top.lines}
             codes = [run.end(), top.end()]
