@@ -313,6 +313,7 @@ class Node:
         return error.exit_code
 
     def _close(self) -> None:
+        self._usage.close()
         self._journal.close()
         self._worker.close()
         if self._opened:

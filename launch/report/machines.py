@@ -15,6 +15,9 @@ MEMORY_SHORT = 0.05
 """With less than this share of its memory free a machine may soon end a process."""
 DISK_SHORT = 2**30
 """Bytes. With fewer on the disk checkpoints and records may find no room."""
+GPU_HOT_C = 90.0
+"""From about here on GPUs slow down to cool off."""
+GPUS_MAX = 64
 LOAD_HIGH = 2.0
 """For each core: from here on processes wait for processors most of the time."""
 
@@ -33,6 +36,23 @@ class Spread:
 
 
 @dataclass(slots=True)
+class Gpu:
+    """One GPU of a host. ``busy``: share of the last second; ``celsius``: degrees; None: not known.
+    ``memory``: bytes that are used, ``memory_total`` those that there are."""
+
+    busy: Spread | None = None
+    memory: Spread | None = None
+    memory_total: Spread | None = None
+    celsius: Spread | None = None
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        self.busy = _taken(self.busy, told.get("busy"))
+        self.memory = _taken(self.memory, told.get("memory"))
+        self.memory_total = _taken(self.memory_total, told.get("memory_total"))
+        self.celsius = _taken(self.celsius, told.get("celsius"))
+
+
+@dataclass(slots=True)
 class Machine:
     """One host.
 
@@ -40,6 +60,7 @@ class Machine:
         cores, memory: How many, and bytes; None: not known.
         load: Of the last minute, as the system counts it.
         memory_free, disk_free: Bytes; the disk is that of the run's folder.
+        gpus: Those that peers use, by their index.
     """
 
     host: str
@@ -48,12 +69,17 @@ class Machine:
     load: Spread | None = None
     memory_free: Spread | None = None
     disk_free: Spread | None = None
+    gpus: dict[int, Gpu] = field(default_factory=dict)
 
     def take(self, usage: Mapping[str, Any]) -> None:
         """Of an event ``usage`` what it tells of the machine."""
         self.load = _taken(self.load, usage.get("load"))
         self.memory_free = _taken(self.memory_free, usage.get("machine_memory_free"))
         self.disk_free = _taken(self.disk_free, usage.get("disk_free"))
+        gpus = usage.get("gpus")
+        for told in gpus[:GPUS_MAX] if isinstance(gpus, list) else ():
+            if isinstance(told, dict) and (index := real(told.get("index"))) is not None:
+                self.gpus.setdefault(int(index), Gpu()).take(told)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
         """What is known of it, now, or at the worst where the run is over; and what is wrong with
@@ -71,6 +97,27 @@ class Machine:
             found.append((f"free memory {short_bytes(free)}{of}", "low" if low else ""))
         if disk is not None:
             found.append((f"disk {short_bytes(disk)}", "low" if disk < DISK_SHORT else ""))
+        return [*found, *self._gpu_figures(over)]
+
+    def _gpu_figures(self, over: bool) -> list[tuple[str, str]]:
+        """Of all its GPUs together: how busy they are on average, or were least; how full the
+        fullest is, and how warm the warmest."""
+        gpus = list(self.gpus.values())
+        busy = [each for gpu in gpus if (each := _of(gpu.busy, over, "lowest")) is not None]
+        full = [
+            (used, gpu.memory_total.last)
+            for gpu in gpus
+            if (used := _of(gpu.memory, over, "highest")) is not None and gpu.memory_total
+        ]
+        warm = [each for gpu in gpus if (each := _of(gpu.celsius, over, "highest")) is not None]
+        found = []
+        if busy:
+            found.append((f"{counted(len(gpus), 'GPU')} {sum(busy) / len(busy):.0%} busy", ""))
+        if full:
+            used, total = max(full)
+            found.append((f"GPU memory {short_bytes(used)} of {short_bytes(total)}", ""))
+        if warm:
+            found.append((f"{max(warm):.0f} C", "hot" if max(warm) >= GPU_HOT_C else ""))
         return found
 
     def is_ill(self, over: bool) -> bool:

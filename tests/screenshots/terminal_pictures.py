@@ -47,7 +47,12 @@ STEP = re.compile(r"step [1-9]")
 TOP_HEAD = re.compile(r"peer +state +step")
 START_S, END_S = 90.0, 120.0
 PAUSE_S = 0.1
-IN_DOCS = {"run-80": "terminal-run", "top-120": "terminal-top", "explain-80": "terminal-explain"}
+IN_DOCS = {
+    "run-80": "terminal-run",
+    "explain-80": "terminal-explain",
+    "top-120": "terminal-top",
+    "top-200": "terminal-top-wide",
+}
 MUST_TELL = {
     "what was started": re.compile(r"digits: 6 peers, rolling, suspicion \(f=1\)"),
     "how far it is": re.compile(r"step \d+/1200 .*\d steps/s .*loss \d.* left"),

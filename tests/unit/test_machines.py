@@ -30,3 +30,17 @@ def test_what_is_no_figure_is_left_out() -> None:
     machines = Machines({"hardware": "much"})
     machines.take("a", {"load": "high", "disk_free": None, "machine_memory_free": True})
     assert machines.line(over=False) == ("", False)
+
+
+def test_gpus_are_told_of_where_peers_use_some() -> None:
+    machines = Machines()
+    one = {"index": 0.0, "busy": 0.9, "memory": 70 << 30, "memory_total": 80 << 30, "celsius": 61.0}
+    two = {**one, "index": 1.0, "busy": 0.5, "memory": 20 << 30, "celsius": 93.0}
+    told("a", machines, 1.0, gpus=[one, two])
+    line = "a: load 1.0, 2 GPUs 70% busy, GPU memory 70G of 80G, 93 C (hot)"
+    assert machines.line(over=False) == (line, True)
+    told("a", machines, 1.0, gpus=[{**one, "busy": 1.0}, {**two, "celsius": 60.0}])
+    assert machines.line(over=False)[0].endswith("75% busy, GPU memory 70G of 80G, 61 C")
+    assert machines.line(over=True)[0].endswith("70% busy, GPU memory 70G of 80G, 93 C (hot)")
+    machines.take("a", {"gpus": [None, {"index": "x"}, {"busy": 1.0}]})
+    assert len(machines.found["a"].gpus) == 2
