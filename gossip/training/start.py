@@ -54,9 +54,9 @@ def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) 
         )
     place = from_environment()
     if place is not None and (overrides or track):
-        names = ", ".join(sorted([*overrides, *(["track"] if track else [])]))
+        given = ", ".join(sorted([*overrides, *(["track"] if track else [])]))
         raise ConfigError(
-            f"gossip.init({names}=...) under a launcher, which has settled that",
+            f"gossip.init({given}=...) under a launcher, which has settled that",
             "give it to gossip run instead",
         )
     if place is None:

@@ -15,7 +15,7 @@ from gossip.errors import ConfigError
 from gossip.run import real, text_of, whole
 
 from .growing import Row
-from .incident_lines import lines_of as incident_lines
+from .html import lines_of
 from .live_frame import clock
 from .run_record import CommitRecord, RunRecord
 from .top import PLAIN_WIDTH, standing_of
@@ -176,7 +176,7 @@ def of_run(story: Story, width: int) -> list[str]:
     lines += _lost_rounds(story)
     lines += _late_peers(story)
     lines += [f"{text}." for text in _machines(record)]
-    lines += incident_lines(record.folder, width)
+    lines += lines_of(record.folder, width)
     lines += [f"! {line}" for line in record.broken]
     return [*lines, f"More: gossip explain {name} PEER, or gossip explain {name} @ROUND."]
 

@@ -23,7 +23,7 @@ LOAD_HIGH = 2.0
 
 
 @dataclass(slots=True)
-class Spread:
+class Extremes:
     """A figure: as it was told last, and how far it went."""
 
     last: float
@@ -36,14 +36,14 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Gpu:
+class GpuHealth:
     """One GPU of a host. ``busy``: share of the last second; ``celsius``: degrees; None: not known.
     ``memory``: bytes that are used, ``memory_total`` those that there are."""
 
-    busy: Spread | None = None
-    memory: Spread | None = None
-    memory_total: Spread | None = None
-    celsius: Spread | None = None
+    busy: Extremes | None = None
+    memory: Extremes | None = None
+    memory_total: Extremes | None = None
+    celsius: Extremes | None = None
 
     def take(self, told: Mapping[str, Any]) -> None:
         self.busy = _taken(self.busy, told.get("busy"))
@@ -53,7 +53,7 @@ class Gpu:
 
 
 @dataclass(slots=True)
-class Machine:
+class MachineHealth:
     """One host.
 
     Attributes:
@@ -66,10 +66,10 @@ class Machine:
     host: str
     cores: int | None = None
     memory: int | None = None
-    load: Spread | None = None
-    memory_free: Spread | None = None
-    disk_free: Spread | None = None
-    gpus: dict[int, Gpu] = field(default_factory=dict)
+    load: Extremes | None = None
+    memory_free: Extremes | None = None
+    disk_free: Extremes | None = None
+    gpus: dict[int, GpuHealth] = field(default_factory=dict)
 
     def take(self, usage: Mapping[str, Any]) -> None:
         """Of an event ``usage`` what it tells of the machine."""
@@ -79,7 +79,7 @@ class Machine:
         gpus = usage.get("gpus")
         for told in gpus[:GPUS_MAX] if isinstance(gpus, list) else ():
             if isinstance(told, dict) and (index := real(told.get("index"))) is not None:
-                self.gpus.setdefault(int(index), Gpu()).take(told)
+                self.gpus.setdefault(int(index), GpuHealth()).take(told)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
         """What is known of it, now, or at the worst where the run is over; and what is wrong with
@@ -140,7 +140,7 @@ class Machines:
     """
 
     environment: Mapping[str, Any] = field(default_factory=dict)
-    found: dict[str, Machine] = field(default_factory=dict)
+    found: dict[str, MachineHealth] = field(default_factory=dict)
 
     def take(self, host: str, usage: Mapping[str, Any]) -> None:
         """What a peer on ``host`` has told; "": on the host of the run."""
@@ -150,10 +150,12 @@ class Machines:
             self.found[name] = self._new(name, name == own)
         self.found[name].take(usage)
 
-    def _new(self, name: str, is_own: bool) -> Machine:
+    def _new(self, name: str, is_own: bool) -> MachineHealth:
         hardware = self.environment.get("hardware")
         known = hardware if is_own and isinstance(hardware, dict) else {}
-        return Machine(name, whole(known.get("usable_cores")), whole(known.get("memory_bytes")))
+        return MachineHealth(
+            name, whole(known.get("usable_cores")), whole(known.get("memory_bytes"))
+        )
 
     def line(self, over: bool) -> tuple[str, bool]:
         """One machine in a line: the first in trouble, or the busiest; and whether something is
@@ -169,21 +171,21 @@ class Machines:
         return words, bool(ill)
 
 
-def _burden(machine: Machine) -> float:
+def _burden(machine: MachineHealth) -> float:
     return machine.load.last / (machine.cores or 1) if machine.load is not None else 0.0
 
 
-def _taken(spread: Spread | None, told: object) -> Spread | None:
+def _taken(spread: Extremes | None, told: object) -> Extremes | None:
     value = real(told)
     if value is None:
         return spread
     if spread is None:
-        return Spread(value, value, value)
+        return Extremes(value, value, value)
     spread.take(value)
     return spread
 
 
-def _of(spread: Spread | None, over: bool, worst: str) -> float | None:
+def _of(spread: Extremes | None, over: bool, worst: str) -> float | None:
     if spread is None:
         return None
     found: float = getattr(spread, worst if over else "last")

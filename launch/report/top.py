@@ -166,7 +166,7 @@ def show_json(folder: Path) -> None:
 
 def _print(view: TopView) -> None:
     """All peers, however many, and all that went wrong."""
-    from .incident_lines import lines_of  # here: a run that is drawn each second has no time for it
+    from .html import lines_of  # here: a run that is drawn each second has no time for it
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH

@@ -384,7 +384,9 @@ class RunView:
     def _paused(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if (number := self.outage_at(t)) is not None:
             self.outages[number].paused.add(row.peer)
-        self.paused = True
+        at = event.get("round")
+        # of a peer that was away, or is cut off, the others need not know
+        self.paused = self.paused or not isinstance(at, int) or at >= self.round
         if not self._fresh("paused", -1, t):
             return []
         why = f" {event['why']}" if event.get("why") else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 from recorded_run import BEGAN, RecordedRun
 
 from gossip.launch.report.html import incidents, recorded, resuming
-from gossip.launch.report.incident_lines import lines_of
+from gossip.launch.report.html.incident_lines import lines_of
 from gossip.run import checkpoints
 
 

@@ -362,3 +362,13 @@ def test_smaller_batches_of_a_peer_in_quarantine_have_that_reason() -> None:
     assert "slower than most" in view.feed(event("share", 0, 1.0, round=15, **smaller))[0]
     view.feed(event("quarantined", 0, 2.0, subject=1, round=20, trust=0.1))
     assert "it is in quarantine" in view.feed(event("share", 0, 3.0, round=31, **smaller))[0]
+
+
+def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
+    view = RunView(4)
+    for number in range(160):
+        view.feed(event("round", 0, number / 10, round=number, step=number + 1, alive=4))
+    view.feed(event("paused", 3, 16.0, round=120, alive=[1, 3], need=3))
+    assert not view.paused
+    view.feed(event("paused", 0, 17.0, round=160, alive=[0], need=3))
+    assert view.paused

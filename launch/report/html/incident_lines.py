@@ -7,13 +7,13 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from gossip.launch.report import notes
 from gossip.run import shown
 
-from . import notes
-from .html import incidents
-from .html.figures import NONE, clock
-from .html.recorded import RecordedRun, read
-from .html.resuming import resumed_by, resumed_from
+from . import incidents
+from .figures import NONE, clock
+from .recorded import RecordedRun, read
+from .resuming import resumed_by, resumed_from
 
 INDENT = 13
 """Columns for the number and the time."""
