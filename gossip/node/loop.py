@@ -313,10 +313,10 @@ class Node:
         return error.exit_code
 
     def _close(self) -> None:
-        self._usage.close()
         self._journal.close()
         self._worker.close()
         if self._opened:
+            self._usage.close()
             self.transport.close()
             self._judge.close()
             self.trainer.close()
