@@ -183,15 +183,15 @@ def test_lines_of_peers_are_those_of_the_view(run: RecordedRun) -> None:
 
 def test_what_was_noted_stands_among_the_events_where_it_belongs(run: RecordedRun) -> None:
     run.rounds(0, 12)
-    note = {"wall": BEGAN + 1.0, "by": "ann@lab", "text": "the fan is loud"}
+    note = {"wall": BEGAN + 2.0, "by": "ann@lab", "text": "the fan is loud"}
     (run.folder / "notes.jsonl").write_text('{"schema":"gossip.notes/1"}\n' + json.dumps(note))
     assert not any("the fan" in line for line in drawn(run, RUNNING, 2.5)), "its line has no end"
     with (run.folder / "notes.jsonl").open("a") as file:
         file.write("\n")
     lines = drawn(run, RUNNING, 2.5)
     noted = next(at for at, line in enumerate(lines) if "# the fan is loud (ann@lab)" in line)
-    assert lines[noted].split()[0] == "0:01"
-    assert any("suspected" in line for line in lines[noted + 1 :]), "which came later"
+    assert lines[noted].split()[0] == "0:02"
+    assert any("3 suspected" in line for line in lines[:noted]), "which came before"
 
 
 def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
