@@ -144,9 +144,11 @@ membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, det
 	$(BIN)/python benchmarks/membership_scale.py all --jobs $(JOBS) $(ARGS)
 
 # Of a real run and into docs/: make screenshots ARGS='--docs docs runs/NAME'.
-screenshots: $(INSTALLED)  ## the report of 8 and of 200 peers in headless Chromium, light and dark, narrow and wide; fails where a text is cut (CHROMIUM=path)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright
+# Of the terminal and into docs/: make screenshots TERMINAL_ARGS='--docs docs'.
+screenshots: $(INSTALLED)  ## the report in headless Chromium, light and dark, narrow and wide, and the terminal at 80, 120 and 200 columns; fails where a text is cut (CHROMIUM=path)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt playwright pyte
 	$(BIN)/python tests/screenshots/take.py $(ARGS)
+	$(BIN)/python tests/screenshots/terminal_pictures.py $(TERMINAL_ARGS)
 
 bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 	$(BIN)/gossip bench step $(ARGS)

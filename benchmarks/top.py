@@ -124,7 +124,8 @@ class MadeUpRun:
         self._write("events.jsonl", *rows)
 
     def _write(self, name: str, *rows: dict[str, Any]) -> None:
-        lines = [json.dumps({"t": self._at, "wall": self._at, **row}) + "\n" for row in rows]
+        stamp = {"t": self._at, "wall": self._at}
+        lines = [json.dumps({**stamp, **row}, separators=(",", ":")) + "\n" for row in rows]
         with (self.folder / name).open("a") as file:
             file.writelines(lines)
 

@@ -62,6 +62,8 @@ NOT_OPTIONS = (
     "key",
     "test_data",
     "debug",
+    "track",
+    "prometheus_port",
 )
 """Names of GOSSIP_* variables that are no options of a run."""
 

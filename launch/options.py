@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -42,10 +43,11 @@ Output = Annotated[
 
 
 def _known_trackers(names: list[str] | None) -> list[str] | None:
-    if names:
-        from .track import check  # here: help needs nothing of it
+    from gossip.run import check_trackers, trackers_asked_for  # here: help needs nothing of it
 
-        check(names)  # raises for what there is not
+    if not names:
+        return trackers_asked_for(os.environ) or None
+    check_trackers(names)
     return names
 
 
@@ -54,8 +56,8 @@ Track = Annotated[
     typer.Option(
         metavar="TRACKER",
         help=(
-            "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio; "
-            "may be given several times."
+            "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio, "
+            "prometheus; may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow."
         ),
         callback=_known_trackers,
         show_default=False,

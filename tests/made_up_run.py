@@ -159,7 +159,8 @@ def _usage(run: MadeUp, round_id: int) -> Iterator[dict[str, Any]]:
     for peer in _here(run, round_id):
         sent = {"sent_bytes": 20_000 * round_id, "received_bytes": 20_000 * round_id}
         used = {"cpu_s": 0.3 * round_id / run.pace, "memory": 300 << 20, **sent}
-        yield {**_stamp(run, round_id), "peer": peer, "event": "usage", **used}
+        left = {"load": 1.5, "machine_memory_free": 8 << 30, "disk_free": 70 << 30}
+        yield {**_stamp(run, round_id), "peer": peer, "event": "usage", **used, **left}
 
 
 def _happenings(run: MadeUp) -> dict[int, list[dict[str, Any]]]:

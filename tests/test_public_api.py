@@ -61,9 +61,10 @@ def test_signatures_that_users_rely_on():
     ]
     assert inspect.signature(Session.shard).parameters["classes"].default is None
     assert inspect.signature(Session.shard).parameters["accumulate"].default == 1
-    reference, overrides = inspect.signature(gossip.init).parameters.values()
+    reference, track, overrides = inspect.signature(gossip.init).parameters.values()
     assert (reference.name, reference.default) == ("reference", None)
     assert reference.kind is inspect.Parameter.KEYWORD_ONLY
+    assert (track.name, track.default, track.kind) == ("track", (), reference.kind)
     assert overrides.kind is inspect.Parameter.VAR_KEYWORD
 
 

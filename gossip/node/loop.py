@@ -316,6 +316,7 @@ class Node:
         self._journal.close()
         self._worker.close()
         if self._opened:
+            self._usage.close()
             self.transport.close()
             self._judge.close()
             self.trainer.close()

@@ -7,6 +7,9 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from .gpus import GpuMeter
 
 EVERY_S = 5.0
 FIRST_S = 1.0
@@ -26,6 +29,7 @@ class UsageMeter:
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:
         self._pids, self._folder = {os.getpid(), trainer_pid}, folder
         self._next_at = now + FIRST_S
+        self._gpus = GpuMeter(trainer_pid)
 
     def due(self, now: float) -> bool:
         """Whether the time has come to tell again; seldom."""
@@ -34,17 +38,23 @@ class UsageMeter:
         self._next_at = now + EVERY_S
         return True
 
-    def look(self) -> dict[str, float | int]:
+    def close(self) -> None:
+        """Nobody looks any more."""
+        self._gpus.close()
+
+    def look(self) -> dict[str, Any]:
         """The fields of an event ``usage``: seconds of processor time and bytes of memory of the
-        processes that are there, the machine's load and available bytes, and those that are free on
-        the disk. What cannot be found out is left out."""
+        processes that are there, the machine's load and available bytes, those that are free on
+        the disk, and what GPUs do that the trainer uses. What cannot be found out is left out."""
         cpu_s, memory = used_by(self._pids)
-        found: dict[str, float | int] = {"cpu_s": round(cpu_s, 2), "memory": memory}
+        found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)
         if (available := _available_memory()) is not None:
             found["machine_memory_free"] = available
         if (free := _free_on(self._folder)) is not None:
             found["disk_free"] = free
+        if gpus := self._gpus.look():
+            found["gpus"] = gpus
         return found
 
 

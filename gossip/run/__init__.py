@@ -70,6 +70,11 @@ if TYPE_CHECKING:
     from .telemetry import to_json as to_json
     from .telemetry import unpacked as unpacked
     from .telemetry import write_json as write_json
+    from .trackers import TRACKERS as TRACKERS
+    from .trackers import check_trackers as check_trackers
+    from .trackers import start_tracker as start_tracker
+    from .trackers import tracker_log as tracker_log
+    from .trackers import trackers_asked_for as trackers_asked_for
     from .untrusted import RECORD_BYTES_MAX as RECORD_BYTES_MAX
     from .untrusted import TEXT_MAX as TEXT_MAX
     from .untrusted import last_rows as last_rows
@@ -172,6 +177,13 @@ else:
                 "write_json",
             ),
             "tolerance": ("tolerance",),
+            "trackers": (
+                "TRACKERS",
+                "check_trackers",
+                "start_tracker",
+                "tracker_log",
+                "trackers_asked_for",
+            ),
             "untrusted": (
                 "RECORD_BYTES_MAX",
                 "TEXT_MAX",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from gossip.errors import ConfigError, GossipError
 from gossip.run import Task, meet, torchrun_task
 
 from .node_start import PeerPlace, connect, from_environment, starter
+from .tracking import hand_on, trackers_wanted
 from .voice import open_voice
 from .watch import TerminationHandler
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _open: Session | None = None
 
 
-def init(*, reference: Any = None, **overrides: Any) -> Session:
+def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) -> Session:
     """Makes this process a peer.
 
     Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
@@ -38,6 +40,8 @@ def init(*, reference: Any = None, **overrides: Any) -> Session:
             updates when it serves a round, under a rule that needs it (``judged_clipping``). It
             should be like what the model is for, and can be small. By default such rules judge by
             what ``peer.shard`` was given.
+        track: Trackers that the run is handed on to (``docs/tracking.md``), when there is no
+            launcher; ``GOSSIP_TRACK`` names others.
         overrides: Options of the run (``gossip run --help``), when there is no launcher.
     Returns: The ``Session``, which is closed at exit at the latest.
     Raises: ConfigError: An option is wrong, there is a session already,
@@ -49,15 +53,17 @@ def init(*, reference: Any = None, **overrides: Any) -> Session:
             "gossip.init() was called twice", "a process is one peer; call peer.close() first"
         )
     place = from_environment()
-    if place is not None and overrides:
-        names = ", ".join(sorted(overrides))
+    if place is not None and (overrides or track):
+        given = ", ".join(sorted([*overrides, *(["track"] if track else [])]))
         raise ConfigError(
-            f"gossip.init({names}=...) under a launcher, which has settled that",
+            f"gossip.init({given}=...) under a launcher, which has settled that",
             "give it to gossip run instead",
         )
     if place is None:
         task = torchrun_task(os.environ)
+        names = trackers_wanted(track, os.environ)
         place = _alone(overrides) if task is None or task.peers == 1 else _among(task, overrides)
+        hand_on(place, names)
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
     start = starter(place)

@@ -146,9 +146,7 @@ def run(
     if (mine := task_runs.look(task, resolved)) is not None:
         out = sys.stderr if as_json else None
         screen = PlainScreen(out, every_s=10.0, quiet=quiet, output=output or "all")
-        if track:
-            screen.say("! --track is for runs of one launcher: gossip track RUN, beside this one")
-        folder, outcome = task_runs.train(mine, resolved, program.command, screen, program.folder)
+        folder, outcome = task_runs.train(mine, resolved, program, screen, tuple(track or ()))
         raise typer.Exit(runs.finish(folder, outcome, screen, as_json))
     pair = keygen.own_key(key, resolved.config)
     keygen.check_listed(resolved.config, os.environ.get("GOSSIP_KEY", ""))
@@ -158,7 +156,8 @@ def run(
     folder = runs.begin(resolved, sys.argv, program.folder, pair)
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
-    what = f"{counted(settled.peers, 'peer')}, {exchange}"
+    local = f", {settled.local_steps} local steps" if settled.local_steps > 1 else ""
+    what = f"{counted(settled.peers, 'peer')}, {exchange}{local}"
     about = About(settled.name, what, str(folder), settled.rounds)
     shown = screen_for(about, as_json, quiet, output)
     runs.say_tolerance(resolved, shown.say)

@@ -25,6 +25,8 @@ from gossip.launch.report import (
     counted,
     is_terminal,
     missed,
+    near,
+    print_lines,
 )
 from gossip.run import read_json, write_json
 
@@ -107,7 +109,7 @@ class Demo:
             f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}"
         )
         self._tell(f"faults: {' '.join(config.faults) or 'none'}")
-        outcome, summary = self._train(self.resolved, folder, config.aggregator)
+        outcome, summary = self._train(self.resolved, folder)
         if outcome.stopped or not outcome.finished:
             return self._give_up(outcome, summary, folder)
         rows = {f"{config.aggregator}, with faults": summary}
@@ -118,7 +120,8 @@ class Demo:
                     "the demo compares with it", aggregator="mean", run_dir=str(folder / "plain")
                 )
                 runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
-                outcome_plain, comparison["plain"] = self._train(plain, folder / "plain", "mean")
+                self._tell("the same faults, and plain averaging (mean)")
+                outcome_plain, comparison["plain"] = self._train(plain, folder / "plain")
                 if outcome_plain.stopped:
                     return self._give_up(outcome_plain, comparison["plain"], folder / "plain")
                 rows["mean, with the same faults"] = comparison["plain"]
@@ -144,16 +147,14 @@ class Demo:
             print(f"error: {line}", file=sys.stderr)
         return 1 if wrong else 0
 
-    def _train(
-        self, resolved: Resolved, folder: Path, title: str
-    ) -> tuple[RunOutcome, dict[str, Any]]:
+    def _train(self, resolved: Resolved, folder: Path) -> tuple[RunOutcome, dict[str, Any]]:
         config = resolved.config
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
         outcome = runs.train(
             resolved.config,
             command,
-            self._screen(title, config, folder),
+            self._screen(config, folder),
         )
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
@@ -179,16 +180,23 @@ class Demo:
             "wall_s": round(found["wall_s"], 3),
         }
 
-    def _screen(self, title: str, config: RunConfig, folder: Path) -> Screen:
+    def _screen(self, config: RunConfig, folder: Path) -> Screen:
         if self.as_json:
             return PlainScreen(sys.stderr)
         if not is_terminal():
             return PlainScreen()
-        what = f"{counted(config.peers, 'peer')}, {config.topology}, {config.aggregator}"
-        return LiveScreen(About(title, what, str(folder), config.rounds))
+        exchange = f"{config.topology}, {config.aggregator} (f={config.f})"
+        what = f"{counted(config.peers, 'peer')}, {exchange}"
+        model = f"{near(str(folder))}/peer-N/final.safetensors, at the end"
+        return LiveScreen(
+            About(f"{config.name}, the digits", what, str(folder), config.rounds, model)
+        )
 
     def _tell(self, text: str) -> None:
-        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+        if self.as_json:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            print_lines([text])
 
     def _give_up(self, outcome: RunOutcome, summary: Mapping[str, Any], folder: Path) -> int:
         if self.as_json:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from . import words as words
     from .error_lines import print_error as print_error
     from .live_frame import About as About
+    from .live_frame import near as near
+    from .loopback import LoopbackServer as LoopbackServer
     from .merging import PeerOutput as PeerOutput
     from .run_record import CommitRecord as CommitRecord
     from .run_record import RunRecord as RunRecord
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from .view import RunView as RunView
     from .words import bytes_word as bytes_word
     from .words import counted as counted
+    from .words import print_lines as print_lines
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -43,7 +46,11 @@ else:
             "html": ("html",),
             "launchers": ("launchers",),
             "missed": ("missed",),
-            "live_frame": ("About",),
+            "live_frame": (
+                "About",
+                "near",
+            ),
+            "loopback": ("LoopbackServer",),
             "merging": ("PeerOutput",),
             "run_record": (
                 "CommitRecord",
@@ -69,6 +76,7 @@ else:
             "words": (
                 "bytes_word",
                 "counted",
+                "print_lines",
                 "words",
             ),
         },

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .words import bytes_word, short_bytes
+from .words import bytes_word, line_width, print_lines, short_bytes
 
 if TYPE_CHECKING:
     from .run_logs import Write
@@ -252,8 +252,10 @@ def explain(
         return
     from . import run_state
     from .explain import explain as sentences
+    from .top import PLAIN_WIDTH
 
-    print("\n".join(map(shown, sentences(run_state.find(what, runs), part))))
+    width = line_width() or PLAIN_WIDTH
+    print_lines(map(shown, sentences(run_state.find(what, runs), part, width)))
 
 
 def _explain_codes(code: str | None) -> None:
@@ -264,7 +266,7 @@ def _explain_codes(code: str | None) -> None:
     if code is not None and int(code) > EXIT_CODE_MAX:
         raise ConfigError(f"{code} is no exit code", f"they go from 0 to {EXIT_CODE_MAX}")
     for each in exit_codes.CODES if code is None else (int(code),):
-        print("\n".join(exit_codes.explain(each)))
+        print_lines(exit_codes.explain(each))
 
 
 def rm(

@@ -15,15 +15,17 @@ from gossip.errors import ConfigError
 from gossip.run import real, text_of, whole
 
 from .growing import Row
-from .live_frame import clock, numbers
+from .html import lines_of
+from .live_frame import clock
 from .run_record import CommitRecord, RunRecord
-from .top import standing_of
-from .words import bytes_word, counted
+from .top import PLAIN_WIDTH, standing_of
+from .words import bytes_word, counted, numbers
 
 EVENTS_MAX = 100_000
 """Of a run that has more of those that count the first are read."""
 LINES_MAX = 40
 """Of what happened to a peer; where there is more, the first and the last are told."""
+MACHINES_MAX = 12
 TOGETHER_S = 2.0
 """Peers that skip another within so long do it for the same reason."""
 WHY_SKIPPED = {
@@ -126,15 +128,16 @@ class Story:
             self.others.append((far, median(took) if took else None))
 
 
-def explain(folder: Path, what: str | None) -> list[str]:
+def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[str]:
     """Lines for a person.
 
     Args:
         what: A peer's number, or ``@N`` for round N. A number that is no peer's is a round's.
+        width: In characters, of the lines that are tables.
     Raises: ConfigError: There is no such peer or round.
     """
     if what is None:
-        return of_run(Story(folder))
+        return of_run(Story(folder), width)
     if (found := re.fullmatch(r"(@?)(\d{1,15})", what)) is None:
         raise ConfigError(
             f"{what!r} is neither a peer nor a round",
@@ -156,7 +159,8 @@ def explain(folder: Path, what: str | None) -> list[str]:
 # --- a run ----------------------------------------------------------------------------------------
 
 
-def of_run(story: Story) -> list[str]:
+def of_run(story: Story, width: int) -> list[str]:
+    """``width``: of the lines, in characters."""
     record, view = story.record, story.record.view
     name = record.config.name if record.config else record.folder.name
     took = clock(record.last_at - record.began) if record.began is not None else "no time"
@@ -171,20 +175,16 @@ def of_run(story: Story) -> list[str]:
         lines += [f"  {why}" for why in _folded_reasons(story.of("attempt"))]
     lines += _lost_rounds(story)
     lines += _late_peers(story)
-    lines += _blows(story)
-    for event in story.of("fault"):
-        if event.get("kind") not in ("crash", "restart", "hang"):
-            what = text_of(event.get("fault"))
-            lines.append(f"{story.at(event['t'])}: the fault {what} was injected.")
-    lines += [
-        f"Peer {peer} was suspected first in round {known['round']}: "
-        f"{'; '.join(known['reasons']) or 'no reason was told'}."
-        for peer, known in sorted(view.suspicions.items())
-    ]
-    if view.quarantines:
-        lines.append(f"In quarantine there were at some time: {numbers(view.quarantines)}.")
+    lines += [f"{text}." for text in _machines(record)]
+    lines += lines_of(record.folder, width)
     lines += [f"! {line}" for line in record.broken]
     return [*lines, f"More: gossip explain {name} PEER, or gossip explain {name} @ROUND."]
+
+
+def _machines(record: RunRecord) -> list[str]:
+    """How they did, at the worst."""
+    found = sorted(record.machines.found.items())
+    return [words for _, each in found[:MACHINES_MAX] if (words := each.in_words(over=True))]
 
 
 def _times(times: Sequence[RoundTime]) -> list[str]:
@@ -254,26 +254,6 @@ def _late_peers(story: Story) -> list[str]:
         for peer, count in late.most_common()
         if count > len(story.times) / 10
     ]
-
-
-def _blows(story: Story) -> list[str]:
-    kinds = {"crash": "was killed", "restart": "was killed", "hang": "was stopped"}
-    lines = []
-    for blow in story.record.view.blows:
-        did = kinds.get(blow.kind, "died by a signal" if blow.kind == "killed" else "raised")
-        plan = "as the fault plan wanted" if blow.planned else "which no fault plan wanted"
-        lines.append(
-            f"{story.at(blow.at)}: peer {blow.peer} {did} in round {max(blow.round, 0)}, {plan}."
-        )
-        if blow.skip_ms is not None:
-            lines.append(f"  The last of the others skipped it after {blow.skip_ms:.0f} ms.")
-        if blow.dead_ms is not None:
-            lines.append(f"  The last of them held it for dead after {blow.dead_ms:.0f} ms.")
-    for rejoin in story.record.view.rejoins:
-        if rejoin.round is not None:
-            after = f", {rejoin.after_s:.1f} s later" if rejoin.after_s is not None else ""
-            lines.append(f"Peer {rejoin.peer} was back in round {rejoin.round}{after}.")
-    return lines
 
 
 # --- a peer ---------------------------------------------------------------------------------------

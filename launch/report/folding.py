@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .live_frame import numbers
 from .run_record import Happening
+from .words import numbers
 
 BURST = 5
 """So many lines of a kind are shown one by one within ``WINDOW_S``."""

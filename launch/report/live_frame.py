@@ -6,7 +6,8 @@ Pure: from what is known of a run to lines that fit the terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rich.text import Text
 from gossip.run import shown
 
 from .view import PeerRow, RunView
-from .words import counted
+from .words import counted, named, numbers
 
 COLOURS = (
     "cyan",
@@ -33,6 +34,8 @@ PEERS_MAX = 12
 BAR_WIDTH = 20
 WIDTH_MIN = 20
 ROWS_MIN = 3
+NOTE_LINES = 2
+"""So many lines a note has that does not fit beside its peer."""
 BEHIND_S = 0.3
 """A peer may tell of its steps so much later than another; it is not behind then."""
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
@@ -58,12 +61,14 @@ class About:
         what: Peers, topology and rule, in words.
         folder: Of the run, as it is shown.
         rounds: After which it ends by itself, if it was told so.
+        model: Where its script saves the model, if that is known before it says so.
     """
 
     name: str
     what: str
     folder: str
     rounds: int | None = None
+    model: str = ""
 
     def in_words(self) -> str:
         return f"{self.name}: {self.what}, in {self.folder}"
@@ -85,7 +90,7 @@ def frame(about: About, view: RunView, now: float, began: float, size: Size) -> 
         Text(f"{about.name}: {about.what}", style="bold"),
         _progress(about, view, now, began, width),
         health(view),
-        Text(f"model: {model(view)}", style="dim"),
+        Text(f"model: {about.model or model(view)}", style="dim"),
         Text(f"files: {near(about.folder)}    stop: Ctrl-C", style="dim"),
     ]
     room = max(
@@ -108,17 +113,19 @@ def _progress(about: About, view: RunView, now: float, began: float, width: int)
 
 
 def progress_line(
-    view: RunView, now: float, total: int | None, width: int, since: str = ""
+    view: RunView, now: float | None, total: int | None, width: int, since: str = ""
 ) -> Text:
-    """Step, steps a second, loss and time left; without a known end no bar."""
+    """Step, steps a second, loss and time left; without a known end no bar. ``now``: None: nobody
+    trains any more."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
-    rate = view.pace.per_s(now) if trains else None
-    figures = [f"{rate:.3g} steps/s" if rate is not None else "", *_figures(view)]
+    rate = view.pace.per_s(now) if trains and now is not None else None
+    each = view.local_steps
+    figures = [f"{rate * each:.3g} steps/s" if rate is not None else "", *_figures(view)]
     if not total:
-        return Text("  ".join(filter(None, (f"step {view.step}", *figures, since))))
+        return Text("  ".join(filter(None, (f"step {view.step * each}", *figures, since))))
     left = max(total - view.step, 0)
     figures.append(f"{clock(left / rate)} left" if rate and left else "")
-    words = "  ".join(filter(None, (f"step {view.step}/{total}", *figures)))
+    words = "  ".join(filter(None, (f"step {view.step * each}/{total * each}", *figures)))
     line, bar = Text(), min(BAR_WIDTH, width - cell_len(words) - 2)
     if bar >= 5:
         full = int(bar * min(view.step / total, 1.0))
@@ -143,11 +150,11 @@ def health(view: RunView) -> Text:
     rows = own(view)
     gone = [row for row in rows if row.state == "gone" and not (row.left or row.asked)]
     asked = sum(row.state == "gone" and row.asked for row in rows)
-    wrong = [f"gone: {numbers(row.peer for row in gone)}"] if gone else []
+    wrong = [f"gone: {named(row.peer for row in gone)}"] if gone else []
     if stopped := [row.peer for row in rows if row.state == "stopped"]:
-        wrong.append(f"stopped: {numbers(stopped)}")
+        wrong.append(f"stopped: {named(stopped)}")
     if suspected := [row.peer for row in view.rows.values() if row.suspected]:
-        wrong.append(f"suspected: {numbers(suspected)}")
+        wrong.append(f"suspected: {named(suspected)}")
     if view.lost_rounds:
         wrong.append(f"{counted(len(view.lost_rounds), 'round')} lost")
     if view.participation.is_low:
@@ -178,7 +185,8 @@ def model(view: RunView) -> str:
     if not view.saves_to:
         begun = view.saves_to is not None or view.round >= 0
         return NOT_SAVED if begun else "the script has not said yet where it is saved"
-    every = f"every {view.saves_every} steps and at the end" if view.saves_every else "at the end"
+    steps = (view.saves_every or 0) * view.local_steps
+    every = f"every {steps} steps and at the end" if steps else "at the end"
     return f"{near(view.saves_to)}, {every}"
 
 
@@ -211,7 +219,7 @@ def _table(view: RunView, now: float, width: int, room: int) -> list[Text]:
         table += lines
         drawn.add(row.peer)
     if others := [row for row in everybody if row.peer not in drawn]:
-        table.append(Text(_others(others), style="dim"))
+        table.append(Text(_others(others, view), style="dim"))
     return table
 
 
@@ -233,15 +241,15 @@ def behind(row: PeerRow, view: RunView) -> int:
 
 
 def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
-    """A peer's line, and a second one for a note that has no room in it."""
+    """A peer's line, and others for a note that has no room in it."""
     state, trains = _state(row), row.state == "training"
     rate, waits = row.pace.per_s(now), row.pace.waiting(now)
     cells = [
         str(row.peer),
         state,
-        str(row.step) if row.step else "-",
-        str(behind(row, view)) if trains else "-",
-        f"{rate:.3g}" if rate is not None and trains else "-",
+        str(row.step * view.local_steps) if row.step else "-",
+        str(behind(row, view) * view.local_steps) if trains else "-",
+        f"{rate * view.local_steps:.3g}" if rate is not None and trains else "-",
         f"{waits:.0%}" if waits is not None and trains else "-",
         f"{row.trust:.2f}",
     ]
@@ -250,12 +258,13 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
     line.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(row.state, "yellow" if state != row.state else "")
     line.stylize(style, begin + 2, begin + 2 + COLUMNS[1][1])
-    note = Text(_note(row), "magenta" if row.suspected else "dim")
+    note, colour = _note(row), "magenta" if row.suspected else "dim"
     if not note:
         return [line]
-    if line.cell_len + 2 + note.cell_len <= width:
-        return [line.append("  ").append_text(note)]
-    return [line, Text(" " * (begin + 2)).append_text(note)]
+    if line.cell_len + 2 + cell_len(note) <= width:
+        return [line.append(f"  {note}", colour)]
+    parts = textwrap.wrap(note, max(width - begin - 2, WIDTH_MIN - begin - 2))[:NOTE_LINES]
+    return [line, *(Text(" " * (begin + 2) + part, colour) for part in parts)]
 
 
 def _state(row: PeerRow) -> str:
@@ -269,19 +278,25 @@ def _state(row: PeerRow) -> str:
 def _note(row: PeerRow) -> str:
     """Why its trust is low, or how it ended; in a fault plan also how it lies."""
     lie = f"[{row.lie}]" if row.lie else ""
-    why = row.reasons[0] if row.suspected and row.reasons else ""
+    why = row.doubt if row.suspected else ""
     return shown("  ".join(filter(None, (lie, why, row.exit if row.state == "gone" else ""))))
 
 
-def _others(others: Sequence[PeerRow]) -> str:
+def _others(others: Sequence[PeerRow], view: RunView) -> str:
     """Those that the table has no row for, counted by their states."""
     states: dict[str, int] = {}
     for row in others:
         states[_state(row)] = states.get(_state(row), 0) + 1
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    steps = [row.step for row in others if row.state in ("training", "done")]
-    spread = f"; steps {min(steps)} to {max(steps)}" if steps else ""
+    steps = [row.step * view.local_steps for row in others if row.state in ("training", "done")]
+    spread = f"; {steps_word(steps)}" if steps else ""
     return f" +{len(others)}  {counts}{spread}"
+
+
+def steps_word(steps: Sequence[int]) -> str:
+    """``step 400``, ``steps 398 to 400``"""
+    first, last = min(steps), max(steps)
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -307,21 +322,3 @@ def clock(seconds: float) -> str:
         return f"{whole // 86400} d {whole % 86400 // 3600} h"
     hours, minutes = whole // 3600, whole % 3600 // 60
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
-
-
-def numbers(peers: Iterable[int]) -> str:
-    """``0-3,5``"""
-    found, parts = sorted(set(peers)), list[list[int]]()
-    for peer in found:
-        if parts and parts[-1][-1] == peer - 1:
-            parts[-1].append(peer)
-        else:
-            parts.append([peer])
-    return ",".join(
-        str(part[0])
-        if len(part) == 1
-        else f"{part[0]}-{part[-1]}"
-        if len(part) > 2
-        else f"{part[0]},{part[-1]}"
-        for part in parts
-    )

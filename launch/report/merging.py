@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from gossip.errors import ConfigError
 
-from .live_frame import numbers
 from .view import RunView
+from .words import numbers
 
 HOLD_S = 1.0
 """So long a line waits at most for the same line of the other peers."""

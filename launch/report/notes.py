@@ -11,8 +11,10 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gossip.errors import ConfigError
 from gossip.run import open_in, parse_json, real, shown, text_of, to_json
@@ -69,10 +71,17 @@ def read(folder: Path) -> list[Note]:
                 row = parse_json(line)
             except ValueError:
                 continue  # cut off by a crash
-            if isinstance(row, dict) and isinstance(row.get("text"), str):
-                wall, by = real(row.get("wall")) or 0.0, text_of(row.get("by")) or ""
-                found.append(Note(wall, by, shown(row["text"][:NOTE_MAX])))
+            if isinstance(row, dict) and (note := note_of(row)) is not None:
+                found.append(note)
     return sorted(found, key=lambda note: note.wall)
+
+
+def note_of(row: Mapping[str, Any]) -> Note | None:
+    """A row of the file; None: it is no note."""
+    text = row.get("text")
+    if not isinstance(text, str):
+        return None
+    return Note(real(row.get("wall")) or 0.0, text_of(row.get("by")) or "", shown(text[:NOTE_MAX]))
 
 
 def _append(folder: Path, name: str, line: bytes, header: bytes) -> None:

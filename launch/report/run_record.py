@@ -18,7 +18,9 @@ from gossip.errors import ConfigError, GossipError
 from gossip.faults import FaultPlan
 from gossip.run import read_object, real, text_of, whole
 
+from . import notes
 from .growing import PEERS_MAX, Row, RunFiles
+from .machines import Machines
 from .view import RunView
 
 ROUNDS_KEPT = 512
@@ -211,6 +213,8 @@ class RunRecord:
         commits: The last ones, one a round, of the first shard: of two branches the one that was
             written down later.
         happenings: The last ones; ``happened``: how many there were.
+        notes: What people have noted, in the order of the file.
+        machines: What peers have told of the hosts that they run on.
         began: When the first event was; None: there is none.
         last_at: When the last event or commit was.
         misshapen: Events of which a field was missing, or not of its kind.
@@ -222,11 +226,17 @@ class RunRecord:
         self.files = RunFiles(folder)
         self._unreadable: list[str] = []
         self.config = self._load_config()
-        self.view = RunView(self.config.peers if self.config else 0, self._plan())
+        self.view = (
+            RunView(self.config.peers, self._plan(), self.config.local_steps)
+            if self.config
+            else RunView(0)
+        )
         self.peers: dict[int, PeerRecord] = {}
         self.commits: deque[CommitRecord] = deque(maxlen=ROUNDS_KEPT)
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.happened = 0
+        self.notes: list[notes.Note] = []
+        self.machines = Machines(self.object("environment.json"))
         self.began: float | None = None
         self.last_at = 0.0
         self.misshapen = 0
@@ -247,7 +257,10 @@ class RunRecord:
 
     def of(self, peer: int) -> PeerRecord:
         """What is known of a peer; a new one is remembered."""
-        return self.peers.setdefault(peer, PeerRecord(peer))
+        known = self.peers.get(peer)
+        if known is None:
+            known = self.peers[peer] = PeerRecord(peer)
+        return known
 
     def update(
         self,
@@ -256,6 +269,9 @@ class RunRecord:
     ) -> None:
         """Reads what has come since the last time. Who looks on gets each event, and each commit of
         a round that was not known before, once it is taken in."""
+        for row in self.files.notes():
+            if len(self.notes) < notes.NOTES_MAX and (note := notes.note_of(row)) is not None:
+                self.notes.append(note)
         for event in self.files.events():
             self._take_event(event)
             if event_taken is not None:
@@ -302,7 +318,8 @@ class RunRecord:
         self._count(peer, event)
 
     def _count(self, peer: int, event: Row) -> None:
-        self.of(peer).last_at = max(self.of(peer).last_at, event["t"])
+        teller = self.of(peer)
+        teller.last_at = max(teller.last_at, event["t"])
         match event.get("event"):
             case "late" if (number := whole(event.get("round"))) is not None:
                 for missing in _peers(event.get("missing")):
@@ -312,6 +329,7 @@ class RunRecord:
             case "usage" if (usage := usage_of(event)) is not None:
                 known = self.of(peer)
                 known.usage_before, known.usage = known.usage, usage
+                self.machines.take(known.host, event)
             case "skip" if (subject := whole(event.get("subject"))) is not None:
                 self.of(subject).skipped_for = text_of(event.get("reason")) or ""
             case "halted" if whole(event.get("exit_code")):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gossip.run import (
 
 from . import history
 from .alone import trained_alone
+from .blow_rows import blows_and_returns, rounded
 from .missed import missed
 from .participation import BOUND, WINDOW
 from .run_state import event_files
@@ -145,111 +147,38 @@ def build(
             where the folder lacks something, or is gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
-    plan = config.plan
     events = sorted(told(folder), key=lambda row: float(row.get("t") or 0.0))
-    # Who has joined may have been started by another launcher,
-    # which has written into the same file.
-    came = {
-        int(row["peer"])
-        for row in events
-        if row.get("event") == "spawned" and isinstance(row.get("peer"), int)
-    }
-    view = RunView(sorted({*range(config.peers), *came}), plan) if seen is None else seen[1]
-    for event in events if seen is None else ():
-        view.feed(event)
+    came = _came(events)
+    view = _seen_from(config, events, came) if seen is None else seen[1]
     past = history.read(read_lines(folder / "commits.jsonl"))
-    commits = past.true
-    done = Counter(int(row["round"]) for row in commits if isinstance(row.get("round"), int))
-    # A side that was given up may have been ahead.
-    last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # With commits a round that has none was lost; topologies without commits report what they lose.
-    elsewhere = _elsewhere(folder, config.peers, came, commits) if came else []
-    complete = bool(done) and not elsewhere and not lacking
-    # Those before a checkpoint that a run went on from were never its own.
-    first = min(done, default=0) if config.resume else 0
-    missing = set(range(first, last + 1)).difference(done) if complete else set()
-    lost = set(view.lost_rounds) | missing
+    elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []
+    span = _span(config, view, past, whole=not elsewhere and not lacking)
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
         # that of one launcher of many, each with a peer of its own, says nothing of the others
         exit_code = 0
-    exit_code = of_the_run(exit_code, joined, events, last + 1)
-    if exit_code == 0 and lost and last + 1 - first == len(lost):
+    exit_code = of_the_run(exit_code, joined, events, span.last + 1)
+    if exit_code == 0 and span.lost and span.kept == 0:
         # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
         exit_code = 1
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
-    survivors = [peer for peer in present if peer not in plan.byzantine]
+    survivors = [peer for peer in present if peer not in config.plan.byzantine]
     evaluation = read_json(folder / "evaluation.json") or {}
-    counted = epochs(commits) if not elsewhere else _told(view)
+    counted = epochs(past.true) if not elsewhere else _told(view)
     return {
         "schema": SCHEMA,
         "status": STATUS.get(exit_code, "failed"),
         "exit_code": exit_code,
-        "run": config.run,
-        "name": config.name,
-        "peers": config.peers,
-        "topology": config.topology,
-        "aggregator": config.aggregator,
-        "f": config.f,
-        "peers_for_one": config.peers_for_one,
-        "tolerance": tolerance.told(config),
-        "faults": list(config.faults),
-        "faults_missed": missed(plan, events, view, last, elsewhere),
-        "byzantine": sorted(plan.byzantine),
-        "rounds": last + 1 - first - len(lost),
+        **_settings(config),
+        "faults_missed": missed(config.plan, events, view, span.last, elsewhere),
+        "byzantine": sorted(config.plan.byzantine),
+        "rounds": span.kept,
         "accuracy": _accuracy(view, survivors, evaluation),
         "loss": _loss(view, survivors, evaluation),
         "replicas_identical": _identical(view, survivors, evaluation),
-        "deaths": [
-            {
-                "peer": blow.peer,
-                "round": blow.round,
-                "kind": blow.kind,
-                "planned": blow.planned,
-                "skip_ms": _rounded(blow.skip_ms),
-                "dead_ms": _rounded(blow.dead_ms),
-                "noticed_by": sorted({*blow.skips, *blow.deaths}),
-            }
-            for blow in view.blows
-            if blow.kind != "hang"
-        ],
-        "hangs": [
-            {
-                "peer": blow.peer,
-                "round": blow.round,
-                "skip_ms": _rounded(blow.skip_ms),
-                "noticed_by": sorted(blow.skips),
-            }
-            for blow in view.blows
-            if blow.kind == "hang"
-        ],
-        "rejoins": [
-            {
-                "peer": rejoin.peer,
-                "incarnation": rejoin.incarnation,
-                "round": rejoin.round,
-                "after_ms": _rounded(rejoin.after_s * 1000 if rejoin.after_s is not None else None),
-            }
-            for rejoin in view.rejoins
-        ],
-        "restarts": [
-            {
-                "peer": each.peer,
-                "round": each.round,
-                "why": each.why,
-                "number": each.number,
-                "wait_s": each.wait_s,
-                "incarnation": each.incarnation,
-            }
-            for each in view.own_restarts
-            if each.number is not None
-        ],
-        "restarts_used_up": [
-            {"peer": each.peer, "round": each.round, "why": each.why}
-            for each in view.own_restarts
-            if each.number is None
-        ],
-        "joins": joins(view, commits),
+        **blows_and_returns(view),
+        "joins": joins(view, past.true),
         "remote_peers": elsewhere,
         "begun_anew": view.anew,
         "trained_alone": trained_alone(events, config.peers, finished),
@@ -263,10 +192,10 @@ def build(
         "unconfirmed": sorted(view.unconfirmed),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
         "participation": _participation(view),
-        "rounds_lost": len(lost),
+        "rounds_lost": len(span.lost),
         "samples": samples(counted),
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
-        "rounds_per_s": _rate(commits, events),
+        "rounds_per_s": _rate(past.true, events),
         "bytes_sent": _bytes_sent(events),
         "wall_s": round(
             max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3
@@ -284,6 +213,63 @@ def _participation(view: RunView) -> dict[str, Any] | None:
         return None
     least = None if seen.least is None else round(seen.least, 3)
     return {"mean": round(seen.mean, 3), "least": least, "window": WINDOW, "bound": BOUND}
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Which rounds a run had: from ``first`` to ``last``, without those that were ``lost``."""
+
+    first: int
+    last: int
+    lost: frozenset[int]
+
+    @property
+    def kept(self) -> int:
+        return self.last + 1 - self.first - len(self.lost)
+
+
+def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) -> _Span:
+    """``whole``: all commits that were made are here."""
+    done = {int(row["round"]) for row in past.true if isinstance(row.get("round"), int)}
+    # A side that was given up may have been ahead.
+    last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
+    # Those before a checkpoint that a run went on from were never its own.
+    first = min(done, default=0) if config.resume else 0
+    missing = set(range(first, last + 1)).difference(done) if done and whole else set()
+    return _Span(first, last, frozenset(view.lost_rounds | missing))
+
+
+def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
+    """Who was started. Who has joined may have been by another launcher, which has written into
+    the same file."""
+    return {
+        int(row["peer"])
+        for row in events
+        if row.get("event") == "spawned" and isinstance(row.get("peer"), int)
+    }
+
+
+def _seen_from(config: RunConfig, events: Iterable[Mapping[str, Any]], came: set[int]) -> RunView:
+    """What a launcher would have seen."""
+    view = RunView(sorted({*range(config.peers), *came}), config.plan)
+    for event in events:
+        view.feed(event)
+    return view
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """What it was started with."""
+    return {
+        "run": config.run,
+        "name": config.name,
+        "peers": config.peers,
+        "topology": config.topology,
+        "aggregator": config.aggregator,
+        "f": config.f,
+        "peers_for_one": config.peers_for_one,
+        "tolerance": tolerance.told(config),
+        "faults": list(config.faults),
+    }
 
 
 def _elsewhere(
@@ -352,7 +338,7 @@ def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str,
         at, after_s = join.round, join.after_s
         if first is not None:
             at, after_s = int(first["round"]), float(first["t"]) - since
-        after_ms = _rounded(after_s * 1000 if after_s is not None else None)
+        after_ms = rounded(after_s * 1000 if after_s is not None else None)
         found.append(
             {"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms}
         )
@@ -511,7 +497,3 @@ def _bytes_sent(events: list[dict[str, Any]]) -> int:
     """What nodes said they sent when they halted; whoever was killed could not say."""
     traffic = [row.get("traffic") for row in events if row.get("event") == "halted"]
     return sum(int(found.get("sent_bytes") or 0) for found in traffic if isinstance(found, dict))
-
-
-def _rounded(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds, 1)

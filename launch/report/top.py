@@ -27,6 +27,8 @@ from .top_frame import PeerLine, Standing, frame, peer_lines
 
 PLAIN_WIDTH = 120
 """Of what is written into a file or a pipe."""
+ROWS_ALL = 100_000
+"""Of what is printed once."""
 STATE_EVERY_S = 1.0
 BEGIN_S = 300.0
 """A run of which nothing has begun by then is not going to."""
@@ -62,6 +64,7 @@ class TopView:
             "round": view.round,
             "step": view.step,
             "steps": view.steps or (record.config.rounds if record.config else None),
+            "local_steps": view.local_steps,
             "steps_per_s": view.pace.per_s(now),
             "loss": view.loss,
             "server": view.server,
@@ -164,11 +167,15 @@ def show_json(folder: Path) -> None:
 
 
 def _print(view: TopView) -> None:
-    """All peers, however many."""
+    """All peers, however many, and all that went wrong."""
+    from .html import lines_of  # here: a run that is drawn each second has no time for it
+
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
-    for line in view.look(Size(width, 100_000)):
+    for line in view.look(Size(width, ROWS_ALL)):
         console.print(line)
+    for text in ("", *lines_of(view.folder, width - 1)):
+        console.print(Text(text))
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from gossip.run import shown
 
 from . import live_frame
 from .folding import folded
-from .live_frame import COLOURS, Size, behind, clock, near, numbers
+from .live_frame import COLOURS, Size, behind, clock, near
 from .run_record import Happening, PeerRecord, RunRecord
 from .screens import MARKS
 from .view import PeerRow, RunView
-from .words import counted, short_bytes
+from .words import counted, named, short_bytes
 
 SILENT_S = 15.0
 """A peer tells of itself every 5 s at least: of one that trains and has not for so long, nothing is
@@ -33,6 +33,7 @@ LATE_SHARE = 0.5
 EVENTS_LEAST, EVENTS_MOST = 4, 16
 REASON_BEGIN = 5
 REASON_LINES = 3
+MACHINE_LINES = 2
 EVENT_BEGIN = 13  # columns for the time and the count
 SERVED_ROUNDS = 100
 COLUMNS = (
@@ -99,9 +100,10 @@ def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list
     lines = peer_lines(record, standing, now)
     head = [
         Text(_title(record, standing, now), style="bold"),
-        _progress(record, now, width),
+        _progress(record, now, standing.over, width),
         _health(record, standing, lines),
         Text(_serving(record, width), style="dim"),
+        *_machines(record, standing, width),
     ]
     room = max(size.height - len(head) - 3, live_frame.ROWS_MIN)
     events = min(max(room - _height(lines, width), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
@@ -124,17 +126,19 @@ def _title(record: RunRecord, standing: Standing, now: float) -> str:
     if config is not None:
         peers = counted(config.peers, "peer")
         what = f"{peers}, {config.weighted_topology}, {config.aggregator} (f={config.f})"
+        if config.local_steps > 1:
+            what += f", {config.local_steps} local steps"
     since = clock(now - record.began) if record.began is not None else ""
     where = f"on {standing.where}" if standing.where else ""
     return "  ".join(filter(None, (name, standing.state, since, what, where)))
 
 
-def _progress(record: RunRecord, now: float, width: int) -> Text:
+def _progress(record: RunRecord, now: float, over: bool, width: int) -> Text:
     rows = record.view.rows
     if record.view.round < 0:
         here = len(rows) - len(record.view.missing)
         return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
-    return live_frame.progress_line(record.view, now, _total(record), width)
+    return live_frame.progress_line(record.view, None if over else now, _total(record), width)
 
 
 def _total(record: RunRecord) -> int | None:
@@ -145,11 +149,21 @@ def _health(record: RunRecord, standing: Standing, lines: Sequence[PeerLine]) ->
     if standing.over:
         ended = sum(line.row.state == "done" for line in lines)
         of = counted(len(lines), "peer")
-        return Text(f"over: {ended} of {of} came to the end; model: {_model(record.view)}")
+        lost = [line.row.peer for line in lines if line.state == "lost"]
+        without = f"; lost, without a last word: {named(lost)}" if lost else ""
+        told = f"over: {ended} of {of} came to the end{without}; model: {_model(record.view)}"
+        return Text(told, style="red" if lost else "")
     line = live_frame.health(record.view)
     if silent := [each.row.peer for each in lines if each.state == "silent"]:
-        line.append(f"; silent: {numbers(silent)}", style="yellow")
+        line.append(f"; silent: {named(silent)}", style="yellow")
     return line
+
+
+def _machines(record: RunRecord, standing: Standing, width: int) -> list[Text]:
+    """How the machines do; no line where none has told of itself."""
+    line, is_ill = record.machines.line(standing.over)
+    style = "yellow" if is_ill else "dim"
+    return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
 
 
 def _model(view: RunView) -> str:
@@ -194,7 +208,7 @@ def _peer_line(
     if not trouble and (known.late_share(record.view.round) or 0.0) >= LATE_SHARE:
         trouble = 1
     if row.suspected:
-        trouble, why = max(trouble, 4), why or (row.reasons[0] if row.reasons else "")
+        trouble, why = max(trouble, 4), why or row.doubt
     lie = f"[{row.lie}]" if row.lie else ""
     return PeerLine(row, known, state, trouble, "  ".join(filter(None, (lie, why))))
 
@@ -202,20 +216,19 @@ def _peer_line(
 def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> tuple[str, int, str]:
     """In a word or two, how bad that is, and why it is so."""
     silent_s = now - known.last_at
-    reason = row.reasons[0] if row.reasons else ""
     match row.state:
         case "gone":
             return "gone", 0 if row.left or row.asked else 9, row.exit
         case "done":
             return "done", 0, ""
         case _ if standing.over:
-            return "lost", 8, "it has not told how it ended"
+            return "lost", 8, row.doubt
         case "stopped":
             return "stopped", 8, ""
         case "training" | "here" if silent_s > SILENT_S:
             return "silent", 7, f"nothing heard for {clock(silent_s)}"
         case "training" if row.quarantined:
-            return "quarantined", 6, reason
+            return "quarantined", 6, row.doubt
         case "training" if row.skipped_by:
             return f"skipped by {len(row.skipped_by)}", 5, known.skipped_for
         case "starting" if known.rounds:
@@ -245,7 +258,7 @@ def _table(
         texts = _row(line, view, now, width)
         last = drawn == len(lines) - 1  # or there is one more line, for the others
         if len(table) + len(texts) + (not last) > room:
-            table.append(Text(_others(lines[drawn:]), style="dim"))
+            table.append(Text(_others(lines[drawn:], view), style="dim"))
             break
         table += texts
     return table
@@ -262,9 +275,9 @@ def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
     cells = [
         str(row.peer),
         line.state,
-        str(row.step) if row.step else "-",
-        str(behind(row, view)) if trains else "-",
-        f"{rate:.3g}" if rate is not None else "-",
+        str(row.step * view.local_steps) if row.step else "-",
+        str(behind(row, view) * view.local_steps) if trains else "-",
+        f"{rate * view.local_steps:.3g}" if rate is not None else "-",
         _percent(waits),
         _percent(late),
         _percent(part),
@@ -286,12 +299,12 @@ def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
     return [text, *(Text(" " * REASON_BEGIN + each, colour) for each in _reason(line, width))]
 
 
-def _others(lines: Sequence[PeerLine]) -> str:
+def _others(lines: Sequence[PeerLine], view: RunView) -> str:
     """Those that the table has no row for, counted by their states."""
     states = Counter(line.state for line in lines)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    steps = [line.row.step for line in lines if line.row.step]
-    spread = f"; steps {min(steps)} to {max(steps)}" if steps else ""
+    steps = [line.row.step * view.local_steps for line in lines if line.row.step]
+    spread = f"; {live_frame.steps_word(steps)}" if steps else ""
     return f" +{len(lines)}  {counts}{spread}"
 
 
@@ -319,7 +332,7 @@ def _events(record: RunRecord, width: int, room: int) -> list[Text]:
     """The last that happened, in so many lines; what happened several times is told once, with a
     count."""
     found: list[Text] = []
-    for happening, count in reversed(folded(record.happenings, room)):
+    for happening, count in reversed(folded(_happened(record), room)):
         stamp = clock(happening.at - (record.began or happening.at))
         times = f"{count}x" if count > 1 else ""
         words = shown(_near(happening, record.folder))
@@ -331,6 +344,14 @@ def _events(record: RunRecord, width: int, room: int) -> list[Text]:
         others = [Text(" " * EVENT_BEGIN + line, mark) for line in lines[1:]]
         found[:0] = [first, *others]
     return found[:room]
+
+
+def _happened(record: RunRecord) -> list[Happening]:
+    """What happened, with what people have noted, by time."""
+    noted = [Happening(note.wall, f"# {note.text} ({note.by})") for note in record.notes]
+    if not noted:
+        return list(record.happenings)
+    return sorted([*record.happenings, *noted], key=lambda each: each.at)
 
 
 def _near(happening: Happening, folder: Path) -> str:

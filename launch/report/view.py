@@ -18,7 +18,7 @@ from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord, RestartRec
 from .holders import StateHolders
 from .pace import StepPace
 from .participation import BOUND, WINDOW, Participation
-from .words import counted
+from .words import counted, numbers
 
 Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -45,6 +45,7 @@ class PeerRow:
     accuracy: float | None = None
     trust: float = 1.0
     reasons: tuple[str, ...] = ()
+    reasons_round: int | None = None  # in which they were told
     suspected: bool = False
     quarantined: bool = False
     skipped_by: set[int] = field(default_factory=set)
@@ -55,15 +56,34 @@ class PeerRow:
     step: int = 0  # so many are done
     pace: StepPace = field(default_factory=StepPace)
 
+    def because(self, event: Row) -> None:
+        """Takes over why it is doubted, and since which round that is known."""
+        self.reasons = tuple(map(str, event.get("reasons") or ()))
+        at = event.get("round")
+        self.reasons_round = at if isinstance(at, int) else None
+
+    @property
+    def doubt(self) -> str:
+        """Why it is doubted, as it was told last; "": it is not."""
+        if not self.reasons:
+            return ""
+        at = "" if self.reasons_round is None else f"round {self.reasons_round}: "
+        return f"{at}{self.reasons[0]}"
+
 
 class RunView:
     """State of a whole run. ``feed`` takes the rows in the order in which they arrive.
 
     Args:
         peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
+        local_steps: Of the script in a round. What peers tell counts rounds; people, who are shown
+            it, count steps.
     """
 
-    def __init__(self, peers: int | Iterable[int], plan: FaultPlan = NO_FAULTS) -> None:
+    def __init__(
+        self, peers: int | Iterable[int], plan: FaultPlan = NO_FAULTS, local_steps: int = 1
+    ) -> None:
+        self.local_steps = local_steps
         self.rows = {
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }
@@ -113,6 +133,7 @@ class RunView:
         self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._epochs_every_s = EPOCHS_EVERY_S
+        self._left_told = False  # whether an epoch that has left samples was told of
         self._told: dict[tuple[str, int], float] = {}
         # who here lacks whom at the start, and when it last said so
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}
@@ -365,18 +386,20 @@ class RunView:
     def _paused(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if (number := self.outage_at(t)) is not None:
             self.outages[number].paused.add(row.peer)
-        self.paused = True
+        at = event.get("round")
+        # of a peer that was away, or is cut off, the others need not know
+        self.paused = self.paused or not isinstance(at, int) or at >= self.round
         if not self._fresh("paused", -1, t):
             return []
         why = f" {event['why']}" if event.get("why") else ""
         need = f"a round needs {event.get('need')}{why}"
-        return [f"|| paused at round {event.get('round')}: alive are {event.get('alive')}, {need}"]
+        return [f"|| paused at round {event.get('round')}: alive are {_alive(event)}, {need}"]
 
     def _resumed(self, row: PeerRow, event: Row, t: float) -> list[str]:
         self.paused = False
         if not self._fresh("resumed", -1, t):
             return []
-        return [f"~ going on: alive are {event.get('alive')}"]
+        return [f"~ going on: alive are {_alive(event)}"]
 
     def _minority_continues(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if (number := self.outage_at(t)) is not None:
@@ -429,14 +452,16 @@ class RunView:
 
     def _trusted(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         was = subject.suspected
-        subject.suspected, subject.quarantined, subject.reasons = False, False, ()
+        subject.suspected, subject.quarantined = False, False
+        subject.reasons, subject.reasons_round = (), None
         return [f"~ {subject.peer} is trusted again"] if was else []
 
     def _quarantined(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         if subject.quarantined:
             return []
         subject.quarantined = True
-        subject.reasons = tuple(map(str, event.get("reasons") or ())) or subject.reasons
+        if event.get("reasons"):
+            subject.because(event)
         self.quarantines.add(subject.peer)
         trust = f"trust {_trust(event)}{_because(event)}"
         return [f"- {subject.peer} quarantined at round {event.get('round')}: {trust}"]
@@ -496,9 +521,12 @@ class RunView:
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
         """How long it took for its update, if it has contributed one."""
         who, took_us = event.get("contributors"), event.get("took_us")
-        if not isinstance(took_us, list) or not isinstance(who, list) or row.peer not in who:
+        if not isinstance(took_us, list) or not isinstance(who, list):
             return
-        at = who.index(row.peer)
+        try:
+            at = who.index(row.peer)
+        except ValueError:
+            return
         took = _number(took_us[at], None) if at < len(took_us) else None
         if took:
             row.pace.computed(t, took / 1e6)
@@ -538,22 +566,24 @@ class RunView:
         size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
         # Not the share that was told last: who was out of the roster meanwhile has begun anew
         # with a whole one.
-        why = (
-            "it was slower than most, or away"
-            if share < float(event.get("was") or 1.0)
-            else "it is quick enough for that"
-        )
+        if share >= float(event.get("was") or 1.0):
+            why = "it is quick enough for that"
+        elif subject.quarantined:
+            why = "it is in quarantine"
+        else:
+            why = "it was slower than most, or away"
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
     def _epoch(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        """A line for each epoch, or for several together where they are short. One that has left
-        samples is told at once."""
+        """A line for each epoch, or for several together where they are short. One that has used
+        samples twice is told at once, and so is the first that has left some."""
         epoch = event.get("epoch")
         if not isinstance(epoch, int) or epoch in self.epochs:
             return []
         self.epochs[epoch] = dict(event)
-        inexact = event.get("twice") or event.get("left")
-        if t < self._epochs_told_at + self._epochs_every_s and not inexact:
+        at_once = event.get("twice") or (event.get("left") and not self._left_told)
+        self._left_told = self._left_told or bool(event.get("left"))
+        if t < self._epochs_told_at + self._epochs_every_s and not at_once:
             return []
         if self._epochs_told:
             self._epochs_every_s = min(2 * self._epochs_every_s, EPOCHS_EVERY_S_MAX)
@@ -711,7 +741,7 @@ class RunView:
 
     def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0
-        subject.reasons = tuple(map(str, event.get("reasons") or ()))
+        subject.because(event)
         first = {
             "round": event.get("round"),
             "trust": subject.trust,
@@ -821,6 +851,12 @@ def _number(value: Any, otherwise: float | None) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool)
         else otherwise
     )
+
+
+def _alive(event: Row) -> str:
+    """Peers as ``0-3,5``; older runs have only their number."""
+    alive = event.get("alive")
+    return numbers(alive) if isinstance(alive, list) else str(alive)
 
 
 def _trust(event: Mapping[str, Any]) -> str:

@@ -1,11 +1,42 @@
-"""How numbers are said to people."""
+"""How numbers and lines are said to people."""
 
 from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable
+
+NARROWEST = 20
 
 
 def counted(count: int, what: str) -> str:
     """``1 peer``, ``2 peers``"""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def numbers(peers: Iterable[int]) -> str:
+    """``0-3,5``"""
+    found, parts = sorted(set(peers)), list[list[int]]()
+    for peer in found:
+        if parts and parts[-1][-1] == peer - 1:
+            parts[-1].append(peer)
+        else:
+            parts.append([peer])
+    return ",".join(
+        str(part[0])
+        if len(part) == 1
+        else f"{part[0]}-{part[-1]}"
+        if len(part) > 2
+        else f"{part[0]},{part[-1]}"
+        for part in parts
+    )
+
+
+def named(peers: Iterable[int]) -> str:
+    """``peer 3``, ``peers 0-2,5``"""
+    found = sorted(set(peers))
+    return f"peer{'s' if len(found) > 1 else ''} {numbers(found)}"
 
 
 def bytes_word(count: float) -> str:
@@ -24,3 +55,28 @@ def short_bytes(count: float) -> str:
             break
         count /= 1024
     return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Each on its own; on a terminal broken at words, and what goes on with a line is indented."""
+    width = line_width()
+    for line in lines:
+        print("\n".join(broken(line, width)), flush=True)
+
+
+def line_width() -> int | None:
+    """Of the terminal; None: what is printed goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def broken(line: str, width: int | None) -> list[str]:
+    """A line in parts that are at most so wide; ``None``: as it is."""
+    if width is None or len(line) <= width:
+        return [line]
+    indent = len(line) - len(line.lstrip()) + 2
+    return textwrap.wrap(
+        line,
+        max(width, 2 * indent, NARROWEST),
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError
-from gossip.launch.local import COMMAND, RunOutcome, Supervisor, feasible, telling
+from gossip.launch.local import COMMAND, Program, RunOutcome, Supervisor, feasible, telling
 from gossip.launch.report import Screen, counted, launchers, missed, summary
+from gossip.launch.track import tracked
 from gossip.run import (
     Task,
     answers,
@@ -58,11 +59,16 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
 
 
 def train(
-    task: Task, resolved: Resolved, command: Sequence[str], screen: Screen, code: Path
+    task: Task, resolved: Resolved, program: Program, screen: Screen, track: Sequence[str] = ()
 ) -> tuple[Path, RunOutcome]:
-    """Runs the task's peer to its end. Returns the run's folder, and how that went."""
+    """Runs the task's peer to its end. Returns the run's folder, and how that went.
+
+    Args:
+        track: Trackers, of which the first task takes care.
+    """
     feasible.check_memory(1)
-    meeting = meet(task, resolved, sys.argv, code)
+    command = program.command
+    meeting = meet(task, resolved, sys.argv, program.folder)
     where = f" at {meeting.listen}" if meeting.listen else ""
     life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
     screen.say(
@@ -81,7 +87,8 @@ def train(
     supervisor = Supervisor(
         meeting.config, command, screen, environment, share=share, files=f"-{task.peer}"
     )
-    with launchers.present(meeting.folder, share):
+    names = track if task.peer == 0 else ()
+    with launchers.present(meeting.folder, share), tracked(names, meeting.folder, screen.say):
         return meeting.folder, asyncio.run(supervisor.run())
 
 

@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ from gossip.launch.options import (
     Settings,
     ShowConfig,
     SwarmKey,
+    Track,
 )
 from gossip.launch.report import counted
 from gossip.run import shown
@@ -110,6 +112,7 @@ def hosts(
     config: Config = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    track: Track = None,
     show: ShowConfig = False,
 ) -> None:
     """Train SCRIPT on many machines over ssh: gossip hosts -H a,b:2 -- train.py --lr 0.1"""
@@ -156,33 +159,44 @@ def hosts(
         print("\n".join(plan(resolved.config, program)))
         return
     pair = keygen.own_key(key, resolved.config)
-    raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, check, as_json, quiet)))
+    told = _Telling(check, as_json, quiet, tuple(track or ()))
+    raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, told)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Telling:
+    """What is to be told, and to whom: only whether it would work (``check``), to scripts, as
+    little as may be; and to which trackers."""
+
+    check: bool
+    as_json: bool
+    quiet: bool
+    track: tuple[str, ...]
 
 
 async def _hosts(
     resolved: Resolved,
     program: AgentProgram,
     pair: KeyPair | None,
-    check: bool,
-    as_json: bool,
-    quiet: bool,
+    told: _Telling,
 ) -> int:
     from gossip.launch.local import runs
     from gossip.launch.report import PlainScreen, launchers
+    from gossip.launch.track import tracked
 
     from . import survey, weighing
     from .swarm import HostsLauncher
 
     launch: HostsLauncher
     screen = PlainScreen(
-        sys.stderr if as_json else None,
+        sys.stderr if told.as_json else None,
         every_s=10.0,
-        quiet=quiet,
+        quiet=told.quiet,
         name=lambda peer: launch.bracketed(peer),
     )
     launch = HostsLauncher(resolved.config, program, screen)
     try:
-        if not quiet:
+        if not told.quiet:
             screen.say(
                 f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}"
             )
@@ -190,10 +204,10 @@ async def _hosts(
         resolved = weighing.by_bandwidth(
             resolved, program.hosts, found.addresses, found.measured, found.report
         )
-        _print_report(found, check, as_json, quiet)
+        _print_report(found, told)
         survey.refuse(found)
         resolved = survey.with_keys(resolved, found)
-        if check:
+        if told.check:
             return 0
         folder, config = (
             runs.begin(
@@ -205,20 +219,23 @@ async def _hosts(
         screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
         runs.say_tolerance(resolved, screen.say)
         screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
-        with launchers.present(folder, range(config.peers)):
+        with (
+            launchers.present(folder, range(config.peers)),
+            tracked(told.track, folder, screen.say),
+        ):
             outcome = await launch.run(folder, config)
     finally:
         await launch.close()
-    return runs.finish(folder, outcome, screen, as_json)
+    return runs.finish(folder, outcome, screen, told.as_json)
 
 
-def _print_report(found: HostSurvey, check: bool, as_json: bool, quiet: bool) -> None:
-    if check and as_json:
+def _print_report(found: HostSurvey, told: _Telling) -> None:
+    if told.check and told.as_json:
         print(json.dumps({"addresses": dict(found.addresses), "lines": found.report.as_json()}))
         return
-    out = sys.stderr if as_json else sys.stdout
+    out = sys.stderr if told.as_json else sys.stdout
     for line in found.report.as_text():
-        if not quiet or not line.startswith("ok"):
+        if not told.quiet or not line.startswith("ok"):
             print(shown(line), file=out, flush=True)
 
 

@@ -10,14 +10,11 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import command as command
     from .beside import tracked as tracked
-    from .names import TRACKERS as TRACKERS
-    from .names import check as check
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
             "beside": ("tracked",),
             "command": ("command",),
-            "names": ("TRACKERS", "check"),
         },
     )

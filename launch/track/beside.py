@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from gossip.run import shown
+from gossip.run import shown, start_tracker, tracker_log
 
 END_S = 10.0
 """So long a tracker may take after the end of the run; then it is killed."""
@@ -39,26 +37,12 @@ def tracked(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> I
 
 
 def _start(name: str, folder: Path, say: Callable[[str], None]) -> _Exporter | None:
-    log = folder / f"tracker-{name}.log"
-    command = [sys.executable, "-m", "gossip.launch.track", name, str(folder)]
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     try:
-        with log.open("wb") as out:
-            process = _popen(command, out, {**os.environ, **threads})
+        process = start_tracker(name, folder)
     except OSError as error:
         say(f"! {name}: the tracker cannot be started ({error.strerror}); training goes on")
         return None
-    return _Exporter(name, process, log)
-
-
-def _popen(
-    command: Sequence[str], out: BinaryIO, environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C is for the run, of whose end it hears by its stdin."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, stdin=pipe, stdout=out, stderr=out, env=environment, start_new_session=True
-    )
+    return _Exporter(name, process, tracker_log(name, folder))
 
 
 def _end(exporters: Sequence[_Exporter], folder: Path, say: Callable[[str], None]) -> None:

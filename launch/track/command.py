@@ -14,7 +14,8 @@ def track(
         str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
     ],
     to: Annotated[
-        str, typer.Option(metavar="TRACKER", help="tensorboard, mlflow, wandb or trackio.")
+        str,
+        typer.Option(metavar="TRACKER", help="One of those of --track."),
     ] = "tensorboard",
     runs: Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")] = Path(
         "runs"
@@ -22,11 +23,11 @@ def track(
 ) -> None:
     """Hand a run on to a tracker, until it is over: gossip track RUN --to mlflow"""
     from gossip.launch.report import find
+    from gossip.run import check_trackers
 
     from .exporting import export
-    from .names import check
 
-    check([to])
+    check_trackers([to])
     folder = find(run, runs)
     try:
         given = export(to, folder, launched=False)

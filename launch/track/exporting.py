@@ -16,14 +16,16 @@ from .run_points import RunPoints
 
 READ_EVERY_S = 1.0
 NICE = 15
+OTHERS_S, OTHERS_EVERY_S = 30.0, 0.2
 
 
-def export(name: str, folder: Path, launched: bool) -> int:
+def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> int:
     """Until the run is over and all of it is handed on. Returns how many values that were.
 
     Args:
-        launched: A launcher of the run holds the other end of stdin, and closes it when the run
-            is over; otherwise the run's files tell.
+        launched: Whoever has started this holds the other end of stdin, and closes it when the run
+            is over for it; otherwise the run's files tell.
+        others_s: So many seconds after that they are waited for to tell the same.
     """
     tracker = open_tracker(name, folder)
     points = RunPoints(folder, tracker.points, tracker.told)
@@ -32,6 +34,8 @@ def export(name: str, folder: Path, launched: bool) -> int:
         while True:
             # asked first: what was written before the end is read after it
             over = _is_closed(READ_EVERY_S) if launched else standing_of(folder).over
+            if over and launched:
+                _wait_for_others(folder, others_s)
             points.read_on()
             if over:
                 return points.given
@@ -41,6 +45,12 @@ def export(name: str, folder: Path, launched: bool) -> int:
         tracker.close()
 
 
+def _wait_for_others(folder: Path, most_s: float) -> None:
+    until = time.monotonic() + most_s
+    while time.monotonic() < until and not standing_of(folder).over:
+        time.sleep(OTHERS_EVERY_S)
+
+
 def _is_closed(wait_s: float) -> bool:
     """Whether stdin has come to its end within that time."""
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
@@ -48,9 +58,9 @@ def _is_closed(wait_s: float) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """``python -m gossip.launch.track NAME FOLDER``, as a launcher starts it."""
+    """``python -m gossip.launch.track NAME FOLDER``, as ``gossip.run.start_tracker`` starts it."""
     os.nice(NICE)
-    name, folder = words
-    given = export(name, Path(folder), launched=True)
+    name, folder, *others = words
+    given = export(name, Path(folder), True, OTHERS_S if others else 0.0)
     print(f"{given} values were handed on")
     return 0

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import zygote
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gossip.launch.report import run_state
 from gossip.launch.report.top import TopView
@@ -54,7 +55,7 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
     folder: Path,
 ) -> None:
     places = [{"RANK": str(r), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"} for r in (1, 0)]
-    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "GOSSIP_TRACK": "tensorboard"}
     words = [sys.executable, "train.py", "20"]
     pipes: dict[str, Any] = {
         "stdout": subprocess.PIPE,
@@ -84,6 +85,7 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
     assert (state.state, state.exit_code, state.alive) == ("ended", 0, None)
     assert state.round in range(20), "the last one that was told of: not every round is"
     assert TopView(run).to_json()["step"] == 20
+    assert tracked_rounds(run) == list(range(20)), "by the tracker that GOSSIP_TRACK names"
     # The same once more: nobody said that it is another run.
     again = zygote.run(
         words,
@@ -96,6 +98,17 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
     assert again.returncode != 0
     assert "peer 0 of the run" in again.stderr
     assert "hint: give another torchrun --rdzv-id" in again.stderr
+
+
+def tracked_rounds(run: Path) -> list[int]:
+    """Rounds of the swarm's curves in TensorBoard, once the tracker has said that it is done."""
+    until, log = time.monotonic() + 100, run / "tracker-tensorboard.log"
+    while "were handed on" not in log.read_text():
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.05)  # between two looks, not instead of one
+    read = EventAccumulator(str(run / "tensorboard"), {"scalars": 0})
+    read.Reload()
+    return [each.step for each in read.Scalars("swarm/contributors")]
 
 
 def test_when_torchrun_is_killed_its_ranks_leave(folder: Path) -> None:

@@ -1,14 +1,16 @@
-"""``gossip run --track``: a real run is handed on as it goes, and a tracker that is stopped or
-killed changes nothing of it."""
+"""``gossip run --track``: a real run is handed on as it goes, and a tracker that blocks, fails or
+is killed changes nothing of it."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,23 +51,37 @@ def test_tensorboard_has_the_values_of_the_run_when_it_ends(folder: Path) -> Non
     assert len(read.Scalars("swarm/loss")) == ROUNDS
 
 
-HURT = effort([signal.SIGSTOP], [signal.SIGSTOP, signal.SIGKILL])
+def stop(tracker: int) -> None:
+    """It blocks for longer than anybody waits for it."""
+    os.kill(tracker, signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("number", HURT, ids=lambda number: number.name)
-def test_a_tracker_that_is_stopped_or_killed_changes_nothing_of_the_run(
-    folder: Path, number: signal.Signals
+def kill(tracker: int) -> None:
+    os.kill(tracker, signal.SIGKILL)
+
+
+def leave_no_room(tracker: int) -> None:
+    """As on a full disk: nothing more can be written to any of its files."""
+    resource.prlimit(tracker, resource.RLIMIT_FSIZE, (1, 1))
+
+
+HURT = effort([stop, leave_no_room], [stop, leave_no_room, kill])
+
+
+@pytest.mark.parametrize("hurt", HURT, ids=lambda hurt: hurt.__name__)
+def test_a_tracker_that_blocks_or_fails_changes_nothing_of_the_run(
+    folder: Path, hurt: Callable[[int], None]
 ) -> None:
     process = zygote.Popen(
         command(300), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     tracker = _tracker_of(process)
-    os.kill(tracker, number)
+    hurt(tracker)
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0, out
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["status"], summary["rounds"], summary["rounds_lost"]) == ("finished", 300, 0)
-    why = "had not taken everything" if number == signal.SIGSTOP else "has failed"
+    why = "had not taken everything" if hurt is stop else "has failed"
     assert f"! tensorboard {why}" in out
     assert "gossip track out --to tensorboard" in out
     with pytest.raises(ProcessLookupError):

@@ -27,9 +27,10 @@ def test_a_run_is_told_with_where_the_time_of_its_rounds_went(run: RecordedRun) 
 def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
     text = told(run)
     assert "30 rounds of 40 were closed without peer 2, which was late." in text
-    assert "peer 1 died by a signal in round 19, which no fault plan wanted." in text
-    assert "Peer 3 was suspected first in round 6: 6 updates stood out." in text
-    assert "In quarantine there were at some time: 3." in text
+    assert "round 19, peer 1: killed, and nobody had planned it" in text
+    assert "back: in round 30, " in text
+    assert "peer 3: lies about its updates: sign_flip (planned: sign_flip:3*1)" in text
+    assert "suspected at 0:01.7 (round 6); in quarantine at 0:02.6 (round 15)" in text
 
 
 def test_a_peer_is_told_with_why_it_was_skipped(run: RecordedRun) -> None:

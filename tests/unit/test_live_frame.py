@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.report.live_frame import About, Size, clock, frame, numbers
+from gossip.launch.report.live_frame import About, Size, clock, frame
 from gossip.launch.report.view import RunView
+from gossip.launch.report.words import numbers
 
 ABOUT = About("train-5014", "3 peers, rolling, suspicion (f=0)", "/tmp/runs/train-5014")
 WIDE = Size(80, 30)
@@ -48,6 +49,33 @@ def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_l
     ]
 
 
+def test_of_a_run_with_local_steps_the_steps_of_the_script_are_counted() -> None:
+    view = RunView(2, local_steps=20)
+    view.feed(event("plan", 0, steps=80, folder="/ckpt", every=10))
+    lines = drawn(view, rounds(view, 45, [0, 1]))
+    assert lines[1] == "━━━━━━━━━━━─────────  step 900/1600  200 steps/s  0:04 left"
+    assert lines[3] == "model: /ckpt, every 200 steps and at the end"
+    assert lines[6].split()[:5] == ["0", "training", "900", "0", "200"]
+
+
+def test_where_the_launcher_knows_of_the_model_it_says_so_from_the_start() -> None:
+    about = About("demo-1", "the digits", "/runs/demo-1", model="/runs/demo-1/final, at the end")
+    assert drawn(RunView(2), about=about)[3] == "model: /runs/demo-1/final, at the end"
+
+
+def test_why_a_peer_is_doubted_is_told_with_its_round_and_not_cut() -> None:
+    view = RunView(2)
+    now = rounds(view, 20, [0, 1])
+    why = ["16 of the last 16 updates stood out, 13.2x farther out than typical"]
+    view.feed(event("suspected", 0, now, subject=1, round=15, trust=0.1, reasons=why))
+    assert drawn(view, now)[8:] == [
+        "      round 15: 16 of the last 16 updates stood out, 13.2x farther out than",
+        "      typical",
+    ]
+    view.feed(event("trusted", 0, now, subject=1, round=19, trust=0.9))
+    assert len(drawn(view, now)) == 8
+
+
 def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> None:
     view = RunView(2)
     view.feed(event("plan", 0, steps=2**40, folder=""))
@@ -78,7 +106,7 @@ def test_what_is_wrong_is_in_the_line_of_health() -> None:
     view.feed(event("exited", 1, now, code=None, signal=9, how="killed by SIGKILL"))
     view.feed(event("suspected", 0, now, subject=3, trust=0.1, reasons=["far from the others"]))
     lines = drawn(view, now)
-    assert lines[2] == "degraded: 3 of 4 peers train; gone: 1; suspected: 3"
+    assert lines[2] == "degraded: 3 of 4 peers train; gone: peer 1; suspected: peer 3"
     assert (
         lines[7] == "   1  gone                20       -        -      -   1.00  killed by SIGKILL"
     )
@@ -115,7 +143,7 @@ def test_peers_of_other_launchers_are_counted_and_shown_when_they_are_suspected(
     view.feed(event("round", 4, 0.0, round=3, alive=3))
     view.feed(event("suspected", 4, subject=1, trust=0.1, reasons=["far out"]))
     lines = drawn(view)
-    assert lines[2] == "degraded: 1 of 1 peer trains, 3 alive in all; suspected: 1"
+    assert lines[2] == "degraded: 1 of 1 peer trains, 3 alive in all; suspected: peer 1"
     assert [line.split()[:2] for line in lines[6:]] == [["4", "training"], ["1", "elsewhere"]]
 
 
@@ -124,7 +152,7 @@ def test_a_run_of_which_nobody_is_left_has_failed() -> None:
     now = rounds(view, 20, [0, 1])
     for peer in (0, 1):
         view.feed(event("exited", peer, now, code=1, signal=None, how="exit code 1"))
-    assert drawn(view, now)[2] == "failed: 0 of 2 peers are done; gone: 0,1"
+    assert drawn(view, now)[2] == "failed: 0 of 2 peers are done; gone: peers 0,1"
 
 
 def test_who_lags_is_behind_and_who_tells_of_its_step_a_moment_later_is_not() -> None:
@@ -154,7 +182,7 @@ def test_of_many_peers_the_table_has_those_that_need_attention_and_counts_the_ot
     view.feed(event("quarantined", 0, now, subject=150, trust=0.0))
     table = drawn(view, now)[6:]
     assert [line.split()[0] for line in table] == ["7", "150", "+198"]
-    assert table[-1] == " +198  198 training; steps 20 to 20"
+    assert table[-1] == " +198  198 training; step 20"
 
 
 @pytest.mark.parametrize(

@@ -144,8 +144,8 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
         ],
         faults=[fault],
     )
-    found = one(run, "network")
-    assert found.round == 7
+    found = one(run, "partition of the network")
+    assert (found.round, found.who) == (7, (0, 1, 2, 3))
     assert found.noticed == "first peer skipped after 300 ms"
     assert found.back == "whole again after 4.0 s; the last peer was back 500 ms later"
     assert "peer 2 waited for a quorum" in found.effect

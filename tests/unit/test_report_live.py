@@ -12,6 +12,7 @@ from made_up_run import MadeUp, write
 
 from gossip.errors import ConfigError
 from gossip.launch.report.html import live, page
+from gossip.launch.report.loopback import LoopbackServer
 
 
 @pytest.fixture
@@ -21,12 +22,12 @@ def made() -> list[str]:
 
 
 @pytest.fixture
-def server(made: list[str]) -> Iterator[live.LiveServer]:
+def server(made: list[str]) -> Iterator[LoopbackServer]:
     def make(nonce: str) -> str:
         made.append(nonce)
         return f"page {len(made)}"
 
-    with live.LiveServer(live.Latest(make), 0) as server:
+    with LoopbackServer("/", "text/html", live.Latest(make).page, 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -34,7 +35,7 @@ def server(made: list[str]) -> Iterator[live.LiveServer]:
         thread.join()
 
 
-def get(server: live.LiveServer, path: str = "/", host: str = "") -> tuple[int, str]:
+def get(server: LoopbackServer, path: str = "/", host: str = "") -> tuple[int, str]:
     address = server.server_address
     connection = http.client.HTTPConnection(str(address[0]), int(address[1]), timeout=10)
     headers = {"Host": host} if host else {}
@@ -45,7 +46,7 @@ def get(server: live.LiveServer, path: str = "/", host: str = "") -> tuple[int, 
     return answer.status, text
 
 
-def test_it_listens_on_loopback_only_and_serves_one_page(server: live.LiveServer) -> None:
+def test_it_listens_on_loopback_only_and_serves_one_page(server: LoopbackServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
     assert get(server) == (200, "page 1")
     assert get(server, "/etc/passwd")[0] == 404
@@ -53,14 +54,14 @@ def test_it_listens_on_loopback_only_and_serves_one_page(server: live.LiveServer
 
 
 def test_a_page_is_made_once_for_all_who_ask_at_a_time(
-    server: live.LiveServer, made: list[str]
+    server: LoopbackServer, made: list[str]
 ) -> None:
     assert {get(server)[1] for _ in range(5)} == {"page 1"}
     assert len(made) == 1
 
 
 def test_a_name_of_somebody_else_that_leads_here_is_refused(
-    server: live.LiveServer, made: list[str]
+    server: LoopbackServer, made: list[str]
 ) -> None:
     port = server.server_address[1]
     assert get(server, host=f"evil.example:{port}")[0] == 403
@@ -73,14 +74,14 @@ def test_a_run_that_cannot_be_read_any_more_is_an_answer(made: list[str]) -> Non
     def make(nonce: str) -> str:
         raise ConfigError("it is gone")
 
-    with live.LiveServer(live.Latest(make), 0) as server:
+    with LoopbackServer("/", "text/html", live.Latest(make).page, 0) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         assert get(server) == (500, "the run cannot be read: it is gone\n")
         thread.join()
 
 
-def test_a_port_that_is_taken_is_said(server: live.LiveServer) -> None:
+def test_a_port_that_is_taken_is_said(server: LoopbackServer) -> None:
     with pytest.raises(ConfigError, match="cannot serve the report on port"):
         live.serve(lambda nonce: "", int(server.server_address[1]))
 

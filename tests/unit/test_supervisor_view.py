@@ -342,3 +342,33 @@ def test_a_notice_is_told_with_what_to_do() -> None:
     assert told(RunView(3), row) == [
         "! 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"
     ]
+
+
+def test_of_epochs_that_leave_samples_the_first_is_told_at_once() -> None:
+    """With a liar each epoch leaves some, since what it has read is read again."""
+    view = RunView(1)
+    told = [
+        view.feed(event("epoch", 0, 0.1 * at, epoch=at, once=99, twice=0, left=at, rounds=4))
+        for at in range(40)
+    ]
+    assert [at for at, lines in enumerate(told) if lines] == [0, 1]
+    twice = event("epoch", 0, 4.0, epoch=40, once=99, twice=1, left=0, rounds=4)
+    assert view.feed(twice)[0].startswith("! epochs 2 to 40: ")
+
+
+def test_smaller_batches_of_a_peer_in_quarantine_have_that_reason() -> None:
+    view = RunView(2)
+    smaller = {"subject": 1, "share": 0.5, "was": 1.0}
+    assert "slower than most" in view.feed(event("share", 0, 1.0, round=15, **smaller))[0]
+    view.feed(event("quarantined", 0, 2.0, subject=1, round=20, trust=0.1))
+    assert "it is in quarantine" in view.feed(event("share", 0, 3.0, round=31, **smaller))[0]
+
+
+def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
+    view = RunView(4)
+    for number in range(160):
+        view.feed(event("round", 0, number / 10, round=number, step=number + 1, alive=4))
+    view.feed(event("paused", 3, 16.0, round=120, alive=[1, 3], need=3))
+    assert not view.paused
+    view.feed(event("paused", 0, 17.0, round=160, alive=[0], need=3))
+    assert view.paused

@@ -54,7 +54,7 @@ def test_each_peer_has_its_state_and_the_reason_for_it(run: RecordedRun) -> None
     assert "gone" in row(lines, 1)
     assert row(lines, 2).split()[6:8] == ["64%", "36%"]  # late, and its part
     assert "quarantined" in row(lines, 3)
-    assert any("[sign_flip]  15 updates stood out" in line for line in lines)
+    assert any("[sign_flip]  round 15: 15 updates stood out" in line for line in lines)
     assert any("killed by 9" in line for line in lines)
 
 
@@ -179,3 +179,56 @@ def test_lines_of_peers_are_those_of_the_view(run: RecordedRun) -> None:
     lines = peer_lines(record, RUNNING, BEGAN + 4.0)
     assert [line.row.peer for line in lines] == [0, 1, 2, 3]
     assert [line.trouble for line in lines] == [0, 9, 1, 6]
+
+
+def test_what_was_noted_stands_among_the_events_where_it_belongs(run: RecordedRun) -> None:
+    run.rounds(0, 12)
+    note = {"wall": BEGAN + 2.0, "by": "ann@lab", "text": "the fan is loud"}
+    (run.folder / "notes.jsonl").write_text('{"schema":"gossip.notes/1"}\n' + json.dumps(note))
+    assert not any("the fan" in line for line in drawn(run, RUNNING, 2.5)), "its line has no end"
+    with (run.folder / "notes.jsonl").open("a") as file:
+        file.write("\n")
+    lines = drawn(run, RUNNING, 2.5)
+    noted = next(at for at, line in enumerate(lines) if "# the fan is loud (ann@lab)" in line)
+    assert lines[noted].split()[0] == "0:02"
+    assert any("3 suspected" in line for line in lines[:noted]), "which came before"
+
+
+def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
+    run: RecordedRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.whole()
+    note = {"wall": BEGAN + 1.0, "by": "ann@lab", "text": "the fan is loud"}
+    (run.folder / "notes.jsonl").write_text(json.dumps(note) + "\n")
+    monkeypatch.setattr(top, "PLAIN_WIDTH", 80)
+    top.show(run.folder, once=True, every_s=1.0)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) < 80
+    told = " ".join(out.split())
+    assert "0:00.0 round 0, peer 3: lies about its updates: sign_flip" in told
+    assert "0:03.1 round 19, peer 1: killed, and nobody had planned it noticed:" in told
+    assert "back: in round 30, 1.0 s after its death effect: rounds went on as before" in told
+    assert "Notes: 0:01.0 the fan is loud (ann@lab)" in told
+
+
+def test_a_run_that_is_over_has_no_time_left(run: RecordedRun) -> None:
+    run.rounds(0, 28)
+    assert "left" in drawn(run, RUNNING, 4.0)[1]
+    lines = drawn(run, OVER, 4.0)
+    assert "left" not in lines[1]
+    assert "lost, without a last word: peers 0,2,3" in lines[2]
+
+
+def test_a_machine_in_trouble_is_told_of_with_what_is_wrong(run: RecordedRun) -> None:
+    hardware = {"usable_cores": 2, "memory_bytes": 8 << 30}
+    (run.folder / "environment.json").write_text(json.dumps({"host": "lab", "hardware": hardware}))
+    run.rounds(0, 12)
+    assert drawn(run, RUNNING, 2.5)[4] == "lab: load 1.0 on 2 cores"
+    left = {"machine_memory_free": 300 << 20, "disk_free": 5 << 30, "load": 0.5}
+    used = {"cpu_s": 1.0, "memory": 1, "sent_bytes": 0, "received_bytes": 0}
+    run.event(2.4, 1, "usage", **used, **left)
+    line = "lab: load 0.5 on 2 cores, free memory 300M of 8.0G (low), disk 5.0G"
+    assert drawn(run, RUNNING, 2.5)[4] == line
+    run.event(2.45, 1, "usage", **used, **{**left, "machine_memory_free": 4 << 30})
+    assert "(low)" not in drawn(run, RUNNING, 2.5)[4]
+    assert drawn(run, OVER, 2.5)[4].startswith("lab at worst: load 1.0 on 2 cores, free memory 300")

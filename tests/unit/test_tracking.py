@@ -12,10 +12,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gossip.errors import ConfigError
 from gossip.launch.report import RunRecord
-from gossip.launch.track import beside, check, names
+from gossip.launch.track import beside
 from gossip.launch.track.base import Point, Told
 from gossip.launch.track.exporting import export
 from gossip.launch.track.run_points import BATCH, RunPoints
+from gossip.run import TRACKERS, check_trackers, tracker_log, trackers_asked_for
 
 
 @pytest.fixture
@@ -93,17 +94,26 @@ def test_what_a_run_was_started_with_is_told(run: RecordedRun) -> None:
 
 
 def test_a_tracker_that_is_not_there_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(names.TRACKERS, "wandb", ("no_such_package",))
+    monkeypatch.setitem(TRACKERS, "wandb", ("no_such_package",))
     with pytest.raises(ConfigError, match="needs no_such_package") as told:
-        check(["wandb"])
+        check_trackers(["wandb"])
     assert told.value.hint == "pip install 'gossip-train[wandb]'"
     with pytest.raises(ConfigError, match="Did you mean 'mlflow'"):
-        check(["mlfow"])
+        check_trackers(["mlfow"])
 
 
 def test_an_extra_of_each_name_is_declared() -> None:
     text = Path(__file__).parents[2].joinpath("pyproject.toml").read_text()
-    assert [name for name in names.TRACKERS if f"\n{name} = [" not in text] == []
+    needing = [name for name, packages in TRACKERS.items() if packages]
+    assert [name for name in needing if f"\n{name} = [" not in text] == []
+
+
+def test_trackers_of_the_environment_are_checked_as_those_of_an_option() -> None:
+    asked = {"GOSSIP_TRACK": " tensorboard, prometheus,"}
+    assert trackers_asked_for(asked) == ["tensorboard", "prometheus"]
+    assert trackers_asked_for({}) == []
+    with pytest.raises(ConfigError, match="Did you mean 'tensorboard'"):
+        trackers_asked_for({"GOSSIP_TRACK": "tensorbord"})
 
 
 # --- beside a run ---------------------------------------------------------------------------------
@@ -111,12 +121,13 @@ def test_an_extra_of_each_name_is_declared() -> None:
 
 def exporter_is(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Puts a process that runs ``code`` in the place of the exporter."""
-    started = beside._popen
 
-    def popen(command: Sequence[str], *rest: object) -> subprocess.Popen[bytes]:
-        return started([sys.executable, "-S", "-c", code], *rest)  # type: ignore[arg-type]
+    def started(name: str, folder: Path) -> subprocess.Popen[bytes]:
+        with tracker_log(name, folder).open("wb") as out:
+            command = [sys.executable, "-S", "-c", code]
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
 
-    monkeypatch.setattr(beside, "_popen", popen)
+    monkeypatch.setattr(beside, "start_tracker", started)
 
 
 def said_of(run: RecordedRun) -> list[str]:
@@ -157,7 +168,7 @@ def test_a_tracker_that_cannot_be_started_ends_nothing(
     def fails(*_: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(beside, "_popen", fails)
+    monkeypatch.setattr(beside, "start_tracker", fails)
     (line,) = said_of(run)
     assert "cannot be started (Cannot allocate memory); training goes on" in line
 

@@ -9,11 +9,13 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import command as command
     from . import page as page
+    from .incident_lines import lines_of as lines_of
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
             "command": ("command",),
+            "incident_lines": ("lines_of",),
             "page": ("page",),
         },
     )

@@ -14,6 +14,7 @@ from .incidents import Incident
 from .learning import wants_log
 from .overview import STATE_WORDS, facts
 from .recorded import RecordedRun
+from .resuming import resumed
 
 STEPS_EACH = 3
 
@@ -37,25 +38,6 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
         found.text.append(
             f"{later.name} went on from a checkpoint of {run.name}, {clock(gap)} after its end."
         )
-    return found
-
-
-def resumed(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, RecordedRun, float]]:
-    """Pairs of runs of which the second went on from a checkpoint of the first, and the seconds
-    between them: both save to the same folder, and the second was told to resume."""
-    found = []
-    ordered = sorted(runs, key=lambda run: run.began)
-    for at, run in enumerate(ordered):
-        later = [
-            other
-            for other in ordered[at + 1 :]
-            if other.config.get("resume")
-            and run.saves_to is not None
-            and other.saves_to == run.saves_to
-            and other.began >= run.ended
-        ]
-        if later:
-            found.append((run, later[0], later[0].began - run.ended))
     return found
 
 

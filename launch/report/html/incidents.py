@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gossip.errors import GossipError
-from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Slow, parse
+from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Partition, Slow, parse
 from gossip.launch.report import missed
 from gossip.run import real, whole
 
@@ -138,7 +138,7 @@ def _first(
 
 
 def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
-    told = []
+    told: list[tuple[float, str]] = []
     for name, word in (("suspected", "suspected"), ("quarantined", "in quarantine")):
         rows: dict[int, Mapping[str, Any]] = {}
         for row in run.events:
@@ -148,12 +148,12 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
             continue
         first = min(rows.values(), key=lambda row: float(row["t"]))
         many = f", {len(rows)} of {len(who)}" if len(who) > 1 else ""
-        told.append(f"{word} at {_moment(run, first)}{many}")
+        told.append((float(first["t"]), f"{word} at {_moment(run, first)}{many}"))
     if not told:
         return "nobody suspected it"
     reasons = [why.get("reasons") for peer, why in run.view.suspicions.items() if peer in who]
     because = [str(each[0]) for each in reasons if isinstance(each, list) and each]
-    return "; ".join(told) + (f" ({because[0]})" if because else "")
+    return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
 
 
 def _moment(run: RecordedRun, row: Mapping[str, Any]) -> str:
@@ -249,13 +249,19 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             what=what,
             who=(blow.peer,),
             t=blow.at,
-            round=max(0, blow.round),
+            round=max(0, blow.round if blow.planned else _round_at(run, blow.at, blow.round)),
             until=back_at or blow.at,
             noticed="; ".join(told) or "nobody told of it",
             back=back,
             effect=impact.effect(blow.at, back_at if blow.kind == "hang" else None),
             grave=4,
         )
+
+
+def _round_at(run: RecordedRun, t: float, told: int) -> int:
+    """The last that was done at a moment: what peers tell of rounds comes a while later."""
+    done = run.commits.round[run.commits.t <= t]
+    return int(max(told, done.max(initial=-1)))
 
 
 def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | None, str]:
@@ -415,12 +421,18 @@ def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _victims(fault: str) -> tuple[int, ...]:
-    """Whom a fault names, as it is typed; of a drill its number stands before it."""
+    """Whom a fault names, as it is typed."""
+    parsed = _parsed(fault)
+    return tuple(peer for peer in parsed.victims if isinstance(peer, int)) if parsed else ()
+
+
+def _parsed(fault: str) -> Fault | None:
+    """A fault as it is typed; of a drill its number stands before it. None: it is none."""
     try:
         (parsed,) = parse([fault.rpartition(": ")[2]])
     except (GossipError, ValueError):
-        return ()
-    return tuple(peer for peer in parsed.victims if isinstance(peer, int))
+        return None
+    return parsed
 
 
 def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
@@ -449,9 +461,11 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if outage.alone:
             effects.append(f"{peers(outage.alone)} went on alone")
         effects.append(impact.effect(outage.at, over))
+        apart = _apart(outage.fault)
+        what = "partition of the network" if apart else "the network was hurt"
         yield Incident(
-            what=f"the network was hurt (planned: {_planned(outage.fault)})",
-            who=tuple(sorted(dead)),
+            what=f"{what} (planned: {_planned(outage.fault)})",
+            who=apart or tuple(sorted(dead)),
             t=outage.at,
             round=outage.round,
             until=over,
@@ -460,6 +474,13 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect="; ".join(each for each in effects if each),
             grave=4,
         )
+
+
+def _apart(fault: str) -> tuple[int, ...]:
+    """Who is on a side of a partition; of another fault nobody is."""
+    parsed = _parsed(fault)
+    sides = parsed.sides if isinstance(parsed, Partition) else ()
+    return tuple(sorted(peer for side in sides for peer in side))
 
 
 def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str:
@@ -585,6 +606,13 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
                 effect=str(row.get("why") or ""),
                 grave=0,
             )
+
+
+def who(run: RecordedRun, one: Incident) -> str:
+    """Whom it befell, in words; "": nobody in particular."""
+    if len(one.who) == len(run.peers) > 1:
+        return "all"
+    return peers(one.who) if one.who else ""
 
 
 def by_peer(found: list[Incident]) -> dict[int, list[Incident]]:

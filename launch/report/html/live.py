@@ -7,12 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from gossip.errors import ConfigError, GossipError
-from gossip.run import shown
+from gossip.errors import ConfigError
+from gossip.launch.report.loopback import LoopbackServer
 
-HOST = "127.0.0.1"
 EVERY_S = 3.0
 """An open page asks so often for a newer one."""
 SHARE = 4.0
@@ -42,59 +40,10 @@ class Latest:
             return self._page
 
 
-class LiveServer(ThreadingHTTPServer):
-    """Answers requests for ``/`` that name this server by its own address: a page of somebody else
-    in the same browser cannot read a run by a name that leads here."""
-
-    daemon_threads = True
-
-    def __init__(self, latest: Latest, port: int) -> None:
-        super().__init__((HOST, port), _Handler)
-        self.latest = latest
-        self.hosts = {f"{name}:{self.server_address[1]}" for name in (HOST, "localhost")}
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self.server_address[1]}/"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: LiveServer
-    timeout = 10.0
-    server_version, sys_version = "gossip", ""
-
-    def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.hosts:
-            self._answer(403, b"this address is not the server's own\n", "text/plain")
-        elif self.path.partition("?")[0] != "/":
-            self._answer(404, b"there is only /\n", "text/plain")
-        else:
-            try:
-                page = self.server.latest.page()
-            except GossipError as error:
-                text = f"the run cannot be read: {shown(error)}\n"
-                self._answer(500, text.encode("utf-8", "backslashreplace"), "text/plain")
-            else:
-                self._answer(200, page, "text/html")
-
-    def _answer(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """A request every few seconds is no news."""
-
-
 def serve(make: Make, port: int) -> None:
     """Serves until Ctrl-C. Raises: ConfigError: The port is taken."""
     try:
-        server = LiveServer(Latest(make), port)
+        server = LoopbackServer("/", "text/html", Latest(make).page, port)
     except OSError as error:
         raise ConfigError(
             f"cannot serve the report on port {port}: {error.strerror}",

@@ -12,7 +12,7 @@ from gossip.launch.report.words import bytes_word, counted
 
 from .charts import Mark, Section, TextTable
 from .figures import NONE, clock, lasted, number, peers
-from .incidents import Incident
+from .incidents import Incident, who
 from .recorded import RecordedRun
 
 LISTED_MAX = 60
@@ -143,12 +143,11 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
 
 def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
     when = NONE if one.t is None else clock(run.since(one.t), exact=True)
-    who = "all" if len(one.who) == len(run.peers) > 1 else ""
     return (
         str(one.number),
         when,
         NONE if one.round is None else f"{one.round:,}",
-        who or (peers(one.who).replace("peers ", "").replace("peer ", "") if one.who else NONE),
+        who(run, one).replace("peers ", "").replace("peer ", "") or NONE,
         one.what,
         one.noticed,
         one.back,

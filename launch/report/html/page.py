@@ -20,6 +20,7 @@ from . import (
     learning,
     overview,
     participation,
+    resuming,
     rounds,
     timeline,
     trusting,
@@ -69,8 +70,8 @@ def make(folders: Sequence[Path]) -> RunReport:
     """
     runs = [read(folder) for folder in folders]
     _tell_apart(runs)
-    later = {run.folder: (after.name, after.began) for run, after, _ in comparing.resumed(runs)}
-    befell = [incidents.of(run, later.get(run.folder)) for run in runs]
+    later = {run.folder: (after.name, after.began) for run, after, _ in resuming.resumed(runs)}
+    befell = [incidents.of(run, later.get(run.folder) or resuming.resumed_by(run)) for run in runs]
     parts = tuple(
         _part(run, found, f"run{at}-" if len(runs) > 1 else "")
         for at, (run, found) in enumerate(zip(runs, befell, strict=True), 1)

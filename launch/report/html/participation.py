@@ -30,6 +30,7 @@ HEAD = (
     "Quarantine",
 )
 BYTES = ("Sent", "Received")
+MACHINES_MAX = 20
 LEAST_S, SILENT_S = 0.2, 12.0
 """Of two reports of a node the second is of the first's time when it comes sooner; a node that says
 nothing for longer is away."""
@@ -53,7 +54,26 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
             + (f" Of {silent} peers it is not known." if silent else "")
         )
     found.parts += _usage(run, marks)
+    found.parts += _machines(run)
     return found
+
+
+def _machines(run: RecordedRun) -> list[TextTable]:
+    """At the worst, as far as peers have told of them."""
+    told = [each for each in run.machines.found.values() if each.in_words(over=True)]
+    if not told:
+        return []
+    rows = tuple(
+        (
+            machine.host or NONE,
+            ", ".join(text for text, _ in machine.figures(over=True)),
+            ", ".join(f"{text}: {bad}" for text, bad in machine.figures(over=True) if bad) or NONE,
+        )
+        for machine in sorted(told, key=lambda each: (not each.is_ill(over=True), each.host))
+    )
+    more = f", {MACHINES_MAX} of {len(rows)}" if len(rows) > MACHINES_MAX else ""
+    head = ("Host", "At worst", "Trouble")
+    return [TextTable(f"Machines{more}", head, rows[:MACHINES_MAX])]
 
 
 def _usage(run: RecordedRun, marks: tuple[Mark, ...]) -> list[LineChart]:

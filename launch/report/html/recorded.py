@@ -13,8 +13,9 @@ from gossip.errors import ConfigError, GossipError
 from gossip.faults import FaultPlan, parse
 from gossip.launch.report import notes, run_state
 from gossip.launch.report.growing import PEERS_MAX, RunFiles
+from gossip.launch.report.machines import Machines
 from gossip.launch.report.view import RunView
-from gossip.run import checkpoints, open_in, read_object, real, shown, whole
+from gossip.run import checkpoints, open_in, read_object, real, shown, text_of, whole
 
 from .columns import CommitColumns, Logged, Points, columns_of
 
@@ -51,6 +52,8 @@ class RecordedRun:
         consensus: Consensus distances that peers measured.
         used: Of each name in ``USED`` what peers told of themselves; counters begin anew with
             each life of a peer.
+        hosts: On which each peer runs, where a launcher has said so; ``machines``: what peers have
+            told of them.
         handed_on: round -> why it went to another server, first.
         late: round -> (who was waited for, seconds).
         broken: A line on each file that is none of a run's.
@@ -81,6 +84,8 @@ class RecordedRun:
     notes: list[notes.Note] = field(default_factory=list)
     saved: list[SavedState] = field(default_factory=list)
     saves_to: Path | None = None
+    hosts: dict[int, str] = field(default_factory=dict)
+    machines: Machines = field(default_factory=Machines)
     broken: list[str] = field(default_factory=list)
     began: float = 0.0
     ended: float = 0.0
@@ -121,6 +126,7 @@ def read(folder: Path) -> RecordedRun:
     )
     if run.state.state != "ended":
         run.summary = {}  # of one launcher of several, or of none that has seen the end
+    run.machines = Machines(run.environment)
     files = RunFiles(folder)
     _take_events(run, files)
     run.commits = columns_of(files.commits())
@@ -205,6 +211,8 @@ def _look_at_sender(view: RunView, peer: int, name: str) -> None:
 def _keep(run: RecordedRun, name: str, peer: int | None, row: Mapping[str, Any]) -> None:
     if len(run.events) < EVENTS_MAX:
         run.events.append(row)
+    if name in ("spawned", "started") and peer is not None and (host := text_of(row.get("host"))):
+        run.hosts[peer] = host
     traffic = row.get("traffic")
     if name == "halted" and peer is not None and isinstance(traffic, dict):
         _take_usage(run, peer, {**traffic, "t": row["t"]})
@@ -234,6 +242,7 @@ def _take_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
 
 
 def _take_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    run.machines.take(run.hosts.get(peer, ""), row)
     for name, points in run.used.items():
         if (value := real(row.get(name))) is not None:
             points.add(peer, row["t"], value)

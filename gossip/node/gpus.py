@@ -1,0 +1,120 @@
+"""What the GPUs do that a trainer uses, as the driver's own tool tells: asked without waiting."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from gossip.run import real
+
+COLUMNS = ("index", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu")
+MIB = 2**20
+GPUS_MAX = 64
+ANSWER_BYTES = 16 * 1024
+_DEVICE = re.compile(r"/dev/nvidia\d+")
+
+
+class GpuMeter:
+    """Asks ``nvidia-smi``, which takes a part of a second: what it has answered is there the next
+    time. Where the trainer uses no GPU, or the tool is not there, nothing is asked.
+
+    Args:
+        trainer_pid: It uses a GPU if it holds a device of one open; imports nothing and starts
+            no CUDA context here.
+    """
+
+    def __init__(self, trainer_pid: int) -> None:
+        self._trainer_pid = trainer_pid
+        self._asked: subprocess.Popen[bytes] | None = None
+
+    def look(self) -> list[dict[str, float]]:
+        """What was answered to the last question: of each GPU that this process may see its index,
+        the share of the last second in which it worked, bytes that are used and that there are, and
+        degrees Celsius, as far as it tells. ``[]``: nothing is known."""
+        found: list[dict[str, float]] = []
+        if self._asked is not None:
+            if self._asked.poll() is None:
+                return []  # it hangs, as with a broken driver: there is one of it at most
+            found = read(_said(self._asked)) if self._asked.returncode == 0 else []
+            self._asked = None
+        if uses_gpu(self._trainer_pid):
+            self._ask()
+        return found
+
+    def close(self) -> None:
+        """Ends what was asked, without waiting: a broken driver may hold it for long."""
+        if self._asked is not None:
+            self._asked.kill()
+            _said(self._asked)
+
+    def _ask(self) -> None:
+        tool = shutil.which("nvidia-smi")
+        if tool is None:
+            return
+        question = [f"--query-gpu={','.join(COLUMNS)}", "--format=csv,noheader,nounits"]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        try:
+            self._asked = subprocess.Popen(
+                [tool, *question, *(["-i", visible] if visible else [])],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            self._asked = None  # no memory for it, say: it is asked again
+
+
+def _said(asked: subprocess.Popen[bytes]) -> str:
+    """What it has written until now; its end of the pipe is closed then."""
+    assert asked.stdout is not None
+    with asked.stdout as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        try:
+            return os.read(pipe.fileno(), ANSWER_BYTES).decode("utf-8", "replace")
+        except BlockingIOError:
+            return ""  # somebody else holds the pipe, and has written nothing
+
+
+def uses_gpu(pid: int) -> bool:
+    """Whether a process holds a GPU's device open."""
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+    return any(map(_is_gpu, descriptors))
+
+
+def _is_gpu(descriptor: Path) -> bool:
+    try:
+        return _DEVICE.fullmatch(os.readlink(descriptor)) is not None
+    except OSError:
+        return False  # it was closed a moment ago
+
+
+def read(answer: str) -> list[dict[str, float]]:
+    """The rows of the tool's table; a figure that it does not have is left out."""
+    found = []
+    for line in answer.splitlines()[:GPUS_MAX]:
+        cells = [_number(cell) for cell in line.split(",")]
+        if len(cells) != len(COLUMNS) or cells[0] is None:
+            continue
+        index, busy, used, total, celsius = cells
+        row = {
+            "index": index,
+            "busy": None if busy is None else busy / 100,
+            "memory": None if used is None else used * MIB,
+            "memory_total": None if total is None else total * MIB,
+            "celsius": celsius,
+        }
+        found.append({name: value for name, value in row.items() if value is not None})
+    return found
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return real(float(cell))
+    except ValueError:
+        return None  # "[N/A]"

@@ -1,0 +1,86 @@
+"""Which trackers there are, what each needs, and the process beside a run that hands it on to one.
+
+The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so whatever
+starts it waits for nothing; it ends when its stdin does, once it has handed on what is there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gossip.errors import ConfigError
+
+from .untrusted import shown
+
+VARIABLE = "GOSSIP_TRACK"
+"""Trackers for runs whose command line is somebody else's, with commas between them."""
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+    "prometheus": (),
+}
+"""Name, of the extra, too -> packages that it imports."""
+
+
+OTHERS = "others"
+
+
+def check_trackers(names: Iterable[str]) -> None:
+    """Imports nothing. Raises: ConfigError: There is no such tracker, or it is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            near = difflib.get_close_matches(name, TRACKERS, n=1)
+            suggestion = f". Did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(
+                f"there is no tracker {shown(name)!r}{suggestion}",
+                f"there are {', '.join(TRACKERS)}",
+            )
+        lacking = [each for each in TRACKERS[name] if importlib.util.find_spec(each) is None]
+        if lacking:
+            raise ConfigError(
+                f"the tracker {name} needs {', '.join(lacking)}, which is not installed",
+                f"pip install 'gossip-train[{name}]'",
+            )
+
+
+def trackers_asked_for(environment: Mapping[str, str]) -> list[str]:
+    """Those that ``GOSSIP_TRACK`` names. Raises: ConfigError: As ``check_trackers``."""
+    words = environment.get(VARIABLE, "").split(",")
+    names = [word.strip() for word in words if word.strip()]
+    check_trackers(names)
+    return names
+
+
+def tracker_log(name: str, folder: Path) -> Path:
+    """What the process writes; its last line says how it went."""
+    return folder / f"tracker-{name}.log"
+
+
+def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.Popen[bytes]:
+    """Starts the process, in a session of its own: Ctrl-C is for the run.
+
+    Args:
+        others: When this process ends, others of the run may go on for a moment: what they write
+            is handed on, too.
+    Raises: OSError: It cannot be started, or its log cannot be written.
+    """
+    command = [sys.executable, "-m", "gossip.launch.track", name, str(folder)]
+    command += [OTHERS] if others else []
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with tracker_log(name, folder).open("wb") as out:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            env=environment,
+            start_new_session=True,
+        )

@@ -1,0 +1,44 @@
+"""Trackers of a run that no launcher of ours has started: the first peer starts the processes that
+hand the run on, and they end after it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from subprocess import Popen
+
+from gossip.run import check_trackers, start_tracker, trackers_asked_for
+
+from .node_start import PeerPlace
+
+_processes: list[Popen[bytes]] = []
+"""The other end of their stdin: when this process ends, they hear of it."""
+
+
+def trackers_wanted(track: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Those of a script's argument and of ``GOSSIP_TRACK``, each once.
+
+    Raises: ConfigError: There is no such tracker, or it is not installed.
+    """
+    names = [track] if isinstance(track, str) else list(track)
+    check_trackers(names)
+    return list(dict.fromkeys([*names, *trackers_asked_for(environment)]))
+
+
+def hand_on(place: PeerPlace, names: Sequence[str]) -> None:
+    """Starts the trackers of the run at its first peer; the other peers have nothing to do. What
+    cannot be started is said, and ends nothing."""
+    if place.peer != 0:
+        return
+    for name in names:
+        try:
+            if place.run_dir is None:
+                _say(f"{name}: a script alone writes nothing down; gossip run -n 1 --track does")
+            else:
+                _processes.append(start_tracker(name, place.run_dir, others=True))
+        except OSError as error:
+            _say(f"{name}: the tracker cannot be started ({error.strerror}); training goes on")
+
+
+def _say(text: str) -> None:
+    print(f"! {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,73 @@
+"""What befell the peers of a run, as rows of ``summary.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .view import RunView
+
+
+def blows_and_returns(view: RunView) -> dict[str, list[dict[str, Any]]]:
+    """Deaths, hangs, rejoins and restarts, in the order in which they came."""
+    return {
+        "deaths": [
+            {
+                "peer": blow.peer,
+                "round": blow.round,
+                "kind": blow.kind,
+                "planned": blow.planned,
+                "skip_ms": rounded(blow.skip_ms),
+                "dead_ms": rounded(blow.dead_ms),
+                "noticed_by": sorted({*blow.skips, *blow.deaths}),
+            }
+            for blow in view.blows
+            if blow.kind != "hang"
+        ],
+        "hangs": [
+            {
+                "peer": blow.peer,
+                "round": blow.round,
+                "skip_ms": rounded(blow.skip_ms),
+                "noticed_by": sorted(blow.skips),
+            }
+            for blow in view.blows
+            if blow.kind == "hang"
+        ],
+        "rejoins": [
+            {
+                "peer": rejoin.peer,
+                "incarnation": rejoin.incarnation,
+                "round": rejoin.round,
+                "after_ms": rounded(None if rejoin.after_s is None else rejoin.after_s * 1000),
+            }
+            for rejoin in view.rejoins
+        ],
+        **_restarts(view),
+    }
+
+
+def _restarts(view: RunView) -> dict[str, list[dict[str, Any]]]:
+    """Of peers that died by themselves (``--restarts``)."""
+    return {
+        "restarts": [
+            {
+                "peer": each.peer,
+                "round": each.round,
+                "why": each.why,
+                "number": each.number,
+                "wait_s": each.wait_s,
+                "incarnation": each.incarnation,
+            }
+            for each in view.own_restarts
+            if each.number is not None
+        ],
+        "restarts_used_up": [
+            {"peer": each.peer, "round": each.round, "why": each.why}
+            for each in view.own_restarts
+            if each.number is None
+        ],
+    }
+
+
+def rounded(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds, 1)

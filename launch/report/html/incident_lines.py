@@ -1,0 +1,83 @@
+"""What went wrong in a run, in lines for a terminal: the same incidents as those of a report, for
+``gossip top`` and ``explain``."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from gossip.launch.report import notes
+from gossip.run import shown
+
+from . import incidents
+from .figures import NONE, clock
+from .recorded import RecordedRun, read
+from .resuming import resumed_by, resumed_from
+
+INDENT = 13
+"""Columns for the number and the time."""
+LISTED_MAX = 60
+
+
+def lines_of(folder: Path, width: int) -> list[str]:
+    """All incidents of a run by time, and then its notes; ``[]``: there are none.
+
+    Raises: ConfigError: The folder is none of a run's.
+    """
+    run = read(folder)
+    found = incidents.of(run, resumed_by(run))
+    lines: list[str] = []
+    if (before := resumed_from(run)) is not None:
+        name, step = before
+        lines.append(f"It went on at step {step}, from a checkpoint of run {shown(name)}.")
+    if found:
+        lines.append("What went wrong, or was done to it (times count from its start):")
+        for incident in found[:LISTED_MAX]:
+            lines += _lines(run, incident, width)
+    if len(found) > LISTED_MAX:
+        lines.append(f"{len(found) - LISTED_MAX} more: gossip report {folder.name}")
+    if run.notes:
+        lines += ["", "Notes:"] if lines else ["Notes:"]
+        for note in run.notes:
+            lines += _under(note_time(note, run.began), f"{note.text} ({note.by})", width)
+    return lines
+
+
+def note_time(note: notes.Note, began: float) -> str:
+    """As time since the beginning of the run."""
+    return "before" if note.wall < began else clock(note.wall - began, exact=True)
+
+
+def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
+    when = NONE if one.t is None else clock(run.since(one.t), exact=True)
+    at = f"round {one.round}" if one.round is not None and one.t is not None else ""
+    who = incidents.who(run, one)
+    text = ", ".join(filter(None, (at, who)))
+    lines = _under(f"{one.number:>3}  {when}", ": ".join(filter(None, (text, one.what))), width)
+    for name, said in _effects(one):
+        lines += textwrap.wrap(
+            f"{name}: {shown(said)}",
+            max(width, 2 * INDENT),
+            initial_indent=" " * INDENT,
+            subsequent_indent=" " * (INDENT + 2),
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def _effects(one: incidents.Incident) -> Iterator[tuple[str, str]]:
+    for name, said in (("noticed", one.noticed), ("back", one.back), ("effect", one.effect)):
+        if said and said != NONE:
+            yield name, said
+
+
+def _under(begin: str, text: str, width: int) -> list[str]:
+    """``text`` beside what stands before it, and below itself."""
+    return textwrap.wrap(
+        shown(text),
+        max(width, 2 * INDENT),
+        initial_indent=f"{begin:<{INDENT - 1}} ",
+        subsequent_indent=" " * INDENT,
+        break_on_hyphens=False,
+    )

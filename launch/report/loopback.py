@@ -1,0 +1,68 @@
+"""A small server on loopback only, of one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from gossip.errors import GossipError
+from gossip.run import shown
+
+HOST = "127.0.0.1"
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Answers requests for one path that name this server by its own address: a page of somebody
+    else in the same browser cannot read a run by a name that leads here.
+
+    Args:
+        path: As ``/metrics``.
+        kind: Of the content.
+        make: Returns it; called in a thread of the request.
+        port: 0: any free one.
+    Raises: OSError: The port is taken.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, path: str, kind: str, make: Callable[[], bytes], port: int) -> None:
+        super().__init__((HOST, port), _Handler)
+        self.path, self.kind, self.make = path, kind, make
+        self.hosts = {f"{name}:{self.server_address[1]}" for name in (HOST, "localhost")}
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.server_address[1]}{self.path}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LoopbackServer
+    timeout = 10.0
+    server_version, sys_version = "gossip", ""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host") not in self.server.hosts:
+            self._answer(403, b"this address is not the server's own\n", "text/plain")
+        elif self.path.partition("?")[0] != self.server.path:
+            self._answer(404, f"there is only {self.server.path}\n".encode(), "text/plain")
+        else:
+            try:
+                page = self.server.make()
+            except GossipError as error:
+                text = f"the run cannot be read: {shown(error)}\n"
+                self._answer(500, text.encode("utf-8", "backslashreplace"), "text/plain")
+            else:
+                self._answer(200, page, self.server.kind)
+
+    def _answer(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """A request every few seconds is no news."""

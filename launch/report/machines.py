@@ -1,0 +1,192 @@
+"""How the machines of a run do: load, memory and disk, as the nodes on them tell with what they
+use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gossip.run import real, text_of, whole
+
+from .words import counted, short_bytes
+
+MEMORY_SHORT = 0.05
+"""With less than this share of its memory free a machine may soon end a process."""
+DISK_SHORT = 2**30
+"""Bytes. With fewer on the disk checkpoints and records may find no room."""
+GPU_HOT_C = 90.0
+"""From about here on GPUs slow down to cool off."""
+GPUS_MAX = 64
+LOAD_HIGH = 2.0
+"""For each core: from here on processes wait for processors most of the time."""
+
+
+@dataclass(slots=True)
+class Extremes:
+    """A figure: as it was told last, and how far it went."""
+
+    last: float
+    lowest: float
+    highest: float
+
+    def take(self, value: float) -> None:
+        self.last = value
+        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
+
+
+@dataclass(slots=True)
+class GpuHealth:
+    """One GPU of a host. ``busy``: share of the last second; ``celsius``: degrees; None: not known.
+    ``memory``: bytes that are used, ``memory_total`` those that there are."""
+
+    busy: Extremes | None = None
+    memory: Extremes | None = None
+    memory_total: Extremes | None = None
+    celsius: Extremes | None = None
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        self.busy = _taken(self.busy, told.get("busy"))
+        self.memory = _taken(self.memory, told.get("memory"))
+        self.memory_total = _taken(self.memory_total, told.get("memory_total"))
+        self.celsius = _taken(self.celsius, told.get("celsius"))
+
+
+@dataclass(slots=True)
+class MachineHealth:
+    """One host.
+
+    Attributes:
+        cores, memory: How many, and bytes; None: not known.
+        load: Of the last minute, as the system counts it.
+        memory_free, disk_free: Bytes; the disk is that of the run's folder.
+        gpus: Those that peers use, by their index.
+    """
+
+    host: str
+    cores: int | None = None
+    memory: int | None = None
+    load: Extremes | None = None
+    memory_free: Extremes | None = None
+    disk_free: Extremes | None = None
+    gpus: dict[int, GpuHealth] = field(default_factory=dict)
+
+    def take(self, usage: Mapping[str, Any]) -> None:
+        """Of an event ``usage`` what it tells of the machine."""
+        self.load = _taken(self.load, usage.get("load"))
+        self.memory_free = _taken(self.memory_free, usage.get("machine_memory_free"))
+        self.disk_free = _taken(self.disk_free, usage.get("disk_free"))
+        gpus = usage.get("gpus")
+        for told in gpus[:GPUS_MAX] if isinstance(gpus, list) else ():
+            if isinstance(told, dict) and (index := real(told.get("index"))) is not None:
+                self.gpus.setdefault(int(index), GpuHealth()).take(told)
+
+    def figures(self, over: bool) -> list[tuple[str, str]]:
+        """What is known of it, now, or at the worst where the run is over; and what is wrong with
+        that: "": nothing."""
+        load = _of(self.load, over, "highest")
+        free, disk = (_of(each, over, "lowest") for each in (self.memory_free, self.disk_free))
+        found = []
+        if load is not None:
+            cores = f" on {counted(self.cores, 'core')}" if self.cores else ""
+            high = self.cores is not None and load > LOAD_HIGH * self.cores
+            found.append((f"load {load:.1f}{cores}", "high" if high else ""))
+        if free is not None:
+            of = f" of {short_bytes(self.memory)}" if self.memory else ""
+            low = self.memory is not None and free < MEMORY_SHORT * self.memory
+            found.append((f"free memory {short_bytes(free)}{of}", "low" if low else ""))
+        if disk is not None:
+            found.append((f"disk {short_bytes(disk)}", "low" if disk < DISK_SHORT else ""))
+        return [*found, *self._gpu_figures(over)]
+
+    def _gpu_figures(self, over: bool) -> list[tuple[str, str]]:
+        """Of all its GPUs together: how busy they are on average, or were least; how full the
+        fullest is, and how warm the warmest."""
+        gpus = list(self.gpus.values())
+        busy = [each for gpu in gpus if (each := _of(gpu.busy, over, "lowest")) is not None]
+        full = [
+            (used, gpu.memory_total.last)
+            for gpu in gpus
+            if (used := _of(gpu.memory, over, "highest")) is not None and gpu.memory_total
+        ]
+        warm = [each for gpu in gpus if (each := _of(gpu.celsius, over, "highest")) is not None]
+        found = []
+        if busy:
+            found.append((f"{counted(len(gpus), 'GPU')} {sum(busy) / len(busy):.0%} busy", ""))
+        if full:
+            used, total = max(full)
+            found.append((f"GPU memory {short_bytes(used)} of {short_bytes(total)}", ""))
+        if warm:
+            found.append((f"{max(warm):.0f} C", "hot" if max(warm) >= GPU_HOT_C else ""))
+        return found
+
+    def is_ill(self, over: bool) -> bool:
+        """Whether anything is wrong with it."""
+        return any(wrong for _, wrong in self.figures(over))
+
+    def in_words(self, over: bool) -> str:
+        """ "": nothing is known."""
+        words = ", ".join(f"{text} ({bad})" if bad else text for text, bad in self.figures(over))
+        return words and f"{self.host or 'machine'}{' at worst' if over else ''}: {words}"
+
+
+@dataclass(slots=True)
+class Machines:
+    """All hosts of a run that peers have told of.
+
+    Args:
+        environment: ``environment.json`` of the run: it has cores and memory of the host on which
+            it was started, where peers run that have named no other.
+    """
+
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    found: dict[str, MachineHealth] = field(default_factory=dict)
+
+    def take(self, host: str, usage: Mapping[str, Any]) -> None:
+        """What a peer on ``host`` has told; "": on the host of the run."""
+        own = text_of(self.environment.get("host")) or ""
+        name = host or own
+        if name not in self.found:
+            self.found[name] = self._new(name, name == own)
+        self.found[name].take(usage)
+
+    def _new(self, name: str, is_own: bool) -> MachineHealth:
+        hardware = self.environment.get("hardware")
+        known = hardware if is_own and isinstance(hardware, dict) else {}
+        return MachineHealth(
+            name, whole(known.get("usable_cores")), whole(known.get("memory_bytes"))
+        )
+
+    def line(self, over: bool) -> tuple[str, bool]:
+        """One machine in a line: the first in trouble, or the busiest; and whether something is
+        wrong. "": none has told of itself."""
+        told = [each for each in self.found.values() if each.in_words(over)]
+        if not told:
+            return "", False
+        ill = [each for each in told if each.is_ill(over)]
+        words = (ill[0] if ill else max(told, key=_burden)).in_words(over)
+        if len(told) > 1:
+            which = f"{len(ill)} in trouble" if ill else "this is the busiest"
+            words += f"; of {len(told)} machines {which}"
+        return words, bool(ill)
+
+
+def _burden(machine: MachineHealth) -> float:
+    return machine.load.last / (machine.cores or 1) if machine.load is not None else 0.0
+
+
+def _taken(spread: Extremes | None, told: object) -> Extremes | None:
+    value = real(told)
+    if value is None:
+        return spread
+    if spread is None:
+        return Extremes(value, value, value)
+    spread.take(value)
+    return spread
+
+
+def _of(spread: Extremes | None, over: bool, worst: str) -> float | None:
+    if spread is None:
+        return None
+    found: float = getattr(spread, worst if over else "last")
+    return found

@@ -1,0 +1,123 @@
+"""Prometheus: the newest value of each curve as text, on loopback, while the run goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from gossip.errors import ConfigError
+from gossip.launch.report import LoopbackServer
+from gossip.run import shown
+
+from .base import Point, RunDescription, Told
+
+PORT = 9464
+"""Where one looks first; another one is taken when it is not free, as beside a second run."""
+PORT_VARIABLE = "GOSSIP_PROMETHEUS_PORT"
+ADDRESS = "prometheus.url"
+"""In the run's folder: where it is."""
+CURVES_MAX = 20_000
+KIND = "text/plain; version=0.0.4"
+_PEER = re.compile(r"peer-(\d+)")
+Labels = tuple[tuple[str, str], ...]
+
+
+class Prometheus:
+    """Serves what ``GET /metrics`` asks for. ``folder``: of the run."""
+
+    def __init__(self, folder: Path, port: int | None) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[tuple[str, Labels], float] = {}
+        self._run: Labels = (("run", folder.name),)
+        self._events = self._step = 0
+        self._server = _server(self.text, port)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True
+        )
+        self._thread.start()
+        (folder / ADDRESS).write_text(f"{self.url}\n")
+        print(f"metrics are at {self.url}", flush=True)
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    def begin(self, about: RunDescription) -> None:
+        with self._lock:
+            self._run = (("run", about.name),)
+
+    def points(self, points: Sequence[Point]) -> None:
+        with self._lock:
+            for point in points:
+                name, labels = _metric(point.name)
+                key = name, labels
+                if key in self._newest or len(self._newest) < CURVES_MAX:
+                    self._newest[key] = point.value
+                self._step = max(self._step, point.step)
+
+    def told(self, told: Told) -> None:
+        with self._lock:
+            self._events += 1
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def text(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        with self._lock:
+            newest = {**self._newest, ("gossip_round", ()): float(self._step)}
+            run, events = self._run, self._events
+        by_name: dict[str, list[tuple[Labels, float]]] = {}
+        for (name, labels), value in newest.items():
+            by_name.setdefault(name, []).append((labels, value))
+        lines: list[str] = []
+        for name, found in sorted(by_name.items()):
+            lines.append(f"# TYPE {name} gauge")
+            lines += [_line(name, (*run, *labels), value) for labels, value in sorted(found)]
+        lines += ["# TYPE gossip_events_total counter", _line("gossip_events_total", run, events)]
+        return ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _metric(curve: str) -> tuple[str, Labels]:
+    """``loss/peer-0`` -> ``gossip_loss{peer="0"}``, ``swarm/loss`` -> ``gossip_swarm_loss``"""
+    name, _, where = curve.rpartition("/")
+    peer = _PEER.fullmatch(where)
+    words = name if peer or where == "swarm" else curve
+    labels = (("peer", peer[1]),) if peer else ()
+    return "gossip_" + re.sub(r"[^a-zA-Z0-9_]", "_", words), labels
+
+
+def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
+    pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
+    return f"{name}{{{pairs}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    escapes: Mapping[str, str] = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+    return "".join(escapes.get(character, character) for character in text)
+
+
+def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
+    """At the port that was asked for; else at the usual one, or at any."""
+    for chosen in (PORT, 0) if port is None else (port,):
+        try:
+            return LoopbackServer("/metrics", KIND, make, chosen)
+        except OSError as error:
+            why = error.strerror
+    raise ConfigError(
+        f"cannot serve metrics on port {port}: {why}", f"another {PORT_VARIABLE}, or none"
+    )
+
+
+def open_tracker(folder: Path) -> Prometheus:
+    """Of the run in ``folder``. Raises: ConfigError: The port that was asked for is no port, or is
+    taken."""
+    asked = os.environ.get(PORT_VARIABLE, "")
+    if asked and not (asked.isdecimal() and int(asked) < 65536):
+        raise ConfigError(f"{PORT_VARIABLE}={shown(asked)} is no port", "a number below 65536")
+    return Prometheus(folder, int(asked) if asked else None)

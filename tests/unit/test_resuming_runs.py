@@ -1,0 +1,43 @@
+"""Which run went on from a checkpoint of another, by the folders beside it."""
+
+import json
+from pathlib import Path
+
+from recorded_run import BEGAN, RecordedRun
+
+from gossip.launch.report.html import incidents, recorded, resuming
+from gossip.launch.report.html.incident_lines import lines_of
+from gossip.run import checkpoints
+
+
+def run_in(folder: Path, began: float, resume: str = "", saves_to: Path = Path("/ckpt")) -> Path:
+    RecordedRun(folder, began, name=folder.name).whole()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "resume": resume}))
+    (folder / checkpoints.NOTE).write_text(json.dumps({"folder": str(saves_to)}))
+    return folder
+
+
+def test_of_the_later_runs_that_resume_the_first_went_on(tmp_path: Path) -> None:
+    first = run_in(tmp_path / "first", BEGAN)
+    run_in(tmp_path / "anew", BEGAN + 50)
+    run_in(tmp_path / "elsewhere", BEGAN + 60, "auto", Path("/other"))
+    run_in(tmp_path / "third", BEGAN + 90, "auto")
+    run_in(tmp_path / "second", BEGAN + 70, "auto")
+    assert resuming.resumed_by(recorded.read(first)) == ("second", BEGAN + 70)
+
+
+def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
+    run_in(tmp_path / "first", BEGAN)
+    second = run_in(tmp_path / "second", BEGAN + 70, "auto")
+    for path in second.glob("peer-*/commits.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        later = [json.dumps({**row, "round": row["round"] + 30}) for row in rows]
+        path.write_text("\n".join(later) + "\n")
+    assert lines_of(second, 80)[0] == "It went on at step 30, from a checkpoint of run first."
+    assert "went on" not in lines_of(tmp_path / "first", 80)[0]
+
+
+def test_a_death_that_nobody_planned_has_the_round_of_its_time(tmp_path: Path) -> None:
+    found = incidents.of(recorded.read(run_in(tmp_path / "first", BEGAN)))
+    assert [each.round for each in found if "nobody had planned it" in each.what] == [19]

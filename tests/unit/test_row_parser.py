@@ -1,0 +1,56 @@
+"""What many peers tell alike of a round is parsed once, and nothing else changes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.launch.report import growing
+from gossip.launch.report.growing import TAILS_KEPT, GrowingFile, RowParser
+
+
+def row(peer: int, number: int, **more: Any) -> bytes:
+    told = {"t": 1.5, "peer": peer, "event": "round", "round": number, "contributors": [0, number]}
+    told |= {"trust": {"0": 1.0}, **more}
+    return json.dumps(told, separators=(",", ":")).encode()
+
+
+def test_the_rows_are_those_of_the_lines() -> None:
+    parser = RowParser()
+    lines = [row(peer, number) for number in range(3 * TAILS_KEPT) for peer in range(3)]
+    assert [parser.parse(line) for line in lines] == [json.loads(line) for line in lines]
+
+
+def test_what_peers_tell_alike_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes | str] = []
+
+    def parse(data: bytes | str) -> Any:
+        parsed.append(data)
+        return json.loads(data)
+
+    monkeypatch.setattr(growing, "parse_json", parse)
+    parser = RowParser()
+    for peer in range(200):
+        parser.parse(row(peer, 7))
+    assert sum("trust" in str(each) for each in parsed) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a":{"b":1,"contributors":[1]},"c":2}',
+        b'{"a":"x,\\"contributors\\":","b":1,"contributors":[1]}',
+        b'{"a":1,"contributors":[1],"b":{"d":1,"contributors":[2]}}',
+        b'[{"a":1,"contributors":[1]}]',
+    ],
+)
+def test_where_the_name_stands_elsewhere_the_line_is_parsed_as_a_whole(line: bytes) -> None:
+    assert RowParser().parse(line) == json.loads(line)
+
+
+def test_a_line_that_is_no_json_is_torn(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(row(0, 1)[:-5] + b"\n" + row(1, 1) + b"\n")
+    file = GrowingFile(tmp_path, "events.jsonl")
+    assert [each["peer"] for each in file.rows()] == [1]
+    assert file.torn == 1
