@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from gossip.faults import load
 from gossip.launch.cli import commands
+from gossip.pipelines import read_plan
 
 BLOCKS = every_block()
 SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
@@ -270,9 +271,13 @@ def test_signatures_are_of_python(page: str) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
-def test_toml_is_a_fault_plan(block: Block, tmp_path: Path) -> None:
+def test_toml_is_read(block: Block, tmp_path: Path) -> None:
+    """As a plan of stages, or of faults."""
     path = tmp_path / "plan.toml"
     path.write_text(block.text)
+    if "[[stage]]" in block.text:
+        assert len(read_plan(path).stages) == block.text.count("[[stage]]")
+        return
     plan = load(path)
     assert len(plan.faults) == block.text.count("[[fault]]")
     assert json.dumps(plan.to_toml())
