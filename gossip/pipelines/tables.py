@@ -17,7 +17,7 @@ FILE_BYTES_MAX = 2 * 2**20
 """Of a profile: one of 512 layers and 64 links has 150 kB."""
 SECONDS_MAX = 1e5
 """Of a layer or a link: more than a day is a mistake."""
-BYTES_MAX = 2**50
+BYTES_MAX = 10**15
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_RULE = "a name has 1 to 64 letters, digits, and - _ . behind the first"
 

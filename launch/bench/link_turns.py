@@ -52,6 +52,8 @@ class LinkTurns:
 
     def __init__(self, host: str, other_host: str, via: str, gloo: bool) -> None:
         self.host, self.other_host, self.gloo = host, other_host, gloo
+        self._mine, self._theirs = new_pair(), new_pair()
+        self.ways = Ways(0, self.host, TwoKeys(self._mine, self._theirs.public, 0))
         command = [*shlex.split(via), sys.executable, "-m", "gossip.launch.bench.link_end"]
         self.other = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -66,6 +68,8 @@ class LinkTurns:
         return self
 
     def __exit__(self, *about: object) -> None:
+        # Sockets that are left to the collector may keep it, and this process, waiting for ever.
+        self.ways.close()
         self.other.terminate()
         try:
             self.other.wait(10)
@@ -74,9 +78,9 @@ class LinkTurns:
             self.other.wait()
 
     def _meet(self) -> None:
-        mine, theirs = new_pair(), new_pair()
-        self._say(host=self.other_host, pair=[theirs.public, theirs.secret], other=mine.public)
-        self.ways = Ways(0, self.host, TwoKeys(mine, theirs.public, 0))
+        theirs = self._theirs
+        pair = [theirs.public, theirs.secret]
+        self._say(host=self.other_host, pair=pair, other=self._mine.public)
         self.ways.open()
         told = self._hear()
         self._say(addresses=self.ways.addresses)
