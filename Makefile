@@ -25,18 +25,15 @@ SCHEDULES ?= 30
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# Three at once: tests that need one process each, what knows no real time, and tests that start
-# peers. The first two take what the third leaves of the processors, whose peers wait for each
-# other half of their time. Of those that start peers there are as many as there are processors, on
-# every other where there are many; who has nothing left takes of what others have.
+# Tests that need one process each run on every processor, those that start peers on every other
+# where there are many; the longest begin first, and who has nothing left takes of what others
+# have. What knows no real time runs beside those that start peers, and takes what these leave of
+# the processors, which wait for each other half of their time.
 BRIEF := tests/unit $(wildcard tests/test_*.py)
 VIRTUAL := tests/property tests/simulation
 ALONE := $(BRIEF) $(VIRTUAL)
 TOGETHER := tests/fault tests/integration
 YIELDING := nice -n 19
-# For each of the first two half of the processors. One process needs no other that gives it tests:
-# each imports all of them, which takes as long as a tenth of the tests.
-EACH := $(shell echo $$(( $(JOBS) < 4 ? 0 : $(JOBS) / 2 )))
 SOURCES := gossip aggregators topologies launch tests examples benchmarks docs
 
 # One thread a process: several processes with a thread a core each are slower than one thread
@@ -46,7 +43,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants test-examples docs test-units
+.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,17 +72,15 @@ ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 else
 	@echo "the dear tests do what every change needs; make test-long gives them all their seeds, sizes and examples"
-	@echo "units, types with simulations, and swarms at once: each is shown when it has ended"
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-units test-virtual test-swarms
+	$(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(BRIEF)
+	@echo "types, simulations and swarms at once: each is shown when it has ended"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-virtual test-swarms
 endif
 
-# Of `make test`, which starts all three at once.
-test-units: $(INSTALLED)
-	$(YIELDING) $(BIN)/python -m pytest -q --durations=5 --numprocesses $(EACH) --dist loadgroup $(BRIEF)
-
+# Of `make test`, which starts both at once.
 test-virtual: $(INSTALLED)
 	$(YIELDING) $(BIN)/mypy
-	$(YIELDING) $(BIN)/python -m pytest -q --durations=5 --numprocesses $(EACH) --dist loadgroup $(VIRTUAL)
+	$(YIELDING) $(BIN)/python -m pytest -q --durations=5 --numprocesses $(JOBS) --dist loadgroup $(VIRTUAL)
 	$(YIELDING) $(BIN)/gossip simulate --seeds $(SCHEDULES) --jobs $(JOBS)
 
 test-swarms: $(INSTALLED)
