@@ -70,7 +70,7 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
     if answer.others:
         left_out = [name for at, name in enumerate(costs.peers) if at not in answer.others[0].peers]
         if left_out:
-            yield f"the whole model does not fit {', '.join(left_out)}"
+            yield f"no room for the whole model and a round's updates: {', '.join(left_out)}"
     else:
         yield "the whole model fits no peer, so there is no data-parallel training"
     if not answer.pipelines:
