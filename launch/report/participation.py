@@ -1,4 +1,5 @@
-"""Who takes part: of the peers that are alive in a round, how many have an update in it."""
+"""Who takes part: of the peers that are alive in a round, and not in quarantine, how many have an
+update in it."""
 
 from __future__ import annotations
 

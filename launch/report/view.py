@@ -504,18 +504,23 @@ class RunView:
 
     def _took_part(self, round_id: int, event: Row) -> list[str]:
         """As the first peer tells that has a round: how many are in it. Gossip rounds have no such
-        number, and collective operations are no steps."""
+        number, and collective operations are no steps. Who is in quarantine is kept out, and lacks
+        nowhere."""
         who, alive, step = event.get("contributors"), event.get("alive"), event.get("step")
         if not isinstance(who, list) or not isinstance(alive, int) or step == self.step:
             return []
-        if not self.participation.observe(len(who), alive):
+        kept_out = sum(
+            row.quarantined and row.state != "gone" and row.peer not in who
+            for row in self.rows.values()
+        )
+        if not self.participation.observe(len(who), alive - kept_out):
             return []
         mean = self.participation.of_window or 0.0
         return [
             f"! only {mean:.0%} of the peers that are alive took part in the rounds "
             f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): the "
-            "others were late, or in quarantine. Look at gossip top, and raise --round-timeout "
-            "where a step or a link takes long"
+            "others were late. Look at gossip top, and raise --round-timeout where steps or links "
+            "take long"
         ]
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:

@@ -50,6 +50,19 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
     assert view.participation.least == 0.0
 
 
+def test_who_is_in_quarantine_lacks_nowhere() -> None:
+    view = RunView(4)
+    locked = {"event": "quarantined", "subject": 3, "round": 0, "trust": 0.1}
+    view.feed({"t": 0.0, "peer": 0, **locked})
+    assert view.rows[3].quarantined
+    assert fed(view, range(2 * WINDOW), 3) == []
+    assert view.participation.mean == 1.0
+    view.rows[3].state = "gone"  # and is not among those alive any more
+    at = {"round": 2 * WINDOW, "step": 2 * WINDOW + 1, "alive": 3, "contributors": [0, 1]}
+    view.feed({"t": 9.0, "peer": 0, "event": "round", **at})
+    assert view.participation.last == (2, 3)
+
+
 def test_a_collective_operation_is_no_round_in_which_nobody_took_part() -> None:
     view = RunView(4)
     fed(view, range(2), 4)
