@@ -243,3 +243,36 @@ def test_a_run_whose_rows_are_gone_has_a_report(name: str, tmp_path: Path) -> No
     made(tmp_path, [], rounds=3)
     (tmp_path / name).unlink()
     assert incidents.of(recorded.read(tmp_path)) == []
+
+
+def cut_in_two(t: float, large: tuple[int, ...], small: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Rows of a partition: each side holds the other for dead, and the smaller one waits."""
+    held = [(by, of) for by in small for of in large] + [(by, of) for by in large for of in small]
+    return [
+        *(
+            {"t": t + 0.5, "peer": peer, "event": "paused", "alive": list(small), "need": 3}
+            for peer in small
+        ),
+        *({"t": t + 1.0, "peer": by, "event": "dead", "subject": of, "by": by} for by, of in held),
+    ]
+
+
+def states(run: RecordedRun, peer: int) -> list[tuple[str, float]]:
+    return [(each.state, each.start) for each in membership.spans(run)[peer]][1:]
+
+
+def test_in_a_partition_those_are_dead_whom_most_hold_for_dead(tmp_path: Path) -> None:
+    run = made(tmp_path, [*cut_in_two(5.0, (0, 1, 2), (3,)), {"t": 9.0, "event": "end"}])
+    assert [states(run, peer) for peer in (0, 1, 2)] == [[], [], []], "they train all the time"
+    assert membership.away_s(membership.spans(run)[0]) == 0.0
+    assert states(run, 3) == [("paused", 5.5)], "it waits, whatever it is for the others"
+    assert membership.away_s(membership.spans(run)[3]) == pytest.approx(3.5)
+
+
+def test_who_is_dead_for_one_of_many_trains_for_the_report(tmp_path: Path) -> None:
+    dead = [
+        {"t": 5.0 + by, "peer": by, "event": "dead", "subject": 2, "by": by} for by in (0, 1, 3)
+    ]
+    back = [{"t": 9.0, "peer": by, "event": "alive_again", "subject": 2} for by in (0, 1)]
+    run = made(tmp_path, [*dead, *back, {"t": 10.0, "event": "end"}])
+    assert states(run, 2) == [("dead", 8.0), ("training", 9.0)], "three of four are most, two not"

@@ -9,9 +9,9 @@ from .downsampling import Floats
 STATES: dict[str, str] = {
     "training": "trains",
     "starting": "starts, or takes over a state",
-    "paused": "waits for a quorum",
     "quarantined": "in quarantine",
-    "dead": "dead for the others",
+    "dead": "dead for most of the others",
+    "paused": "waits for a quorum",
     "stopped": "stopped (SIGSTOP)",
     "gone": "its process has ended",
     "done": "has finished",

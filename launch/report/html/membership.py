@@ -31,14 +31,16 @@ OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Event of a peer about itself -> which states begin, and which end."""
 ABOUT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "dead": (("dead",), ()),
-    "alive_again": ((), ("dead",)),
-    "joined": ((), ("dead",)),
     "quarantined": (("quarantined",), ()),
     "parole": ((), ("quarantined",)),
     "trusted": ((), ("quarantined",)),
 }
-"""Event that others write about a peer -> the same. The first to say so counts."""
+"""Event that others write about a peer -> the same. The first to say so counts: it follows from
+commits, so all agree on it."""
+HOLDS_DEAD: Mapping[str, bool] = {"dead": True, "alive_again": False, "joined": False}
+"""Event that others write about a peer -> whether it is dead for the writer from then on."""
+WITHOUT_VOTE = frozenset(("gone", "done", "stopped", "paused"))
+"""Who is in one of these states does not train, so whom it holds for dead changes no round."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,12 @@ class _Life:
     spans: list[Span] = field(default_factory=list)
     states: dict[str, float] = field(default_factory=dict)  # since when
     since: float = 0.0
+    held_dead_by: set[int] = field(default_factory=set)
+
+    @property
+    def votes(self) -> bool:
+        """Whether it counts who is dead for this peer."""
+        return WITHOUT_VOTE.isdisjoint(self.states)
 
     def _shown(self) -> str | None:
         return max(self.states, key=lambda state: ORDER[state], default=None)
@@ -73,21 +81,61 @@ class _Life:
 
 def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
     """Of each peer what it did, in order of time and without gaps from its first word on."""
-    lives: dict[int, _Life] = defaultdict(_Life)
+    lives = _Lives()
     for row in run.events:
         t, name = run.since(row["t"]), str(row.get("event"))
         peer, subject = whole(row.get("peer")), whole(row.get("subject"))
         if peer is not None:
             if name in OWN:
-                lives[peer].change(t, *OWN[name])
+                lives.change(t, peer, *OWN[name])
             elif change := _own_end(name, row):
-                lives[peer].change(t, *change)
-        if subject is not None and subject in lives and name in ABOUT:
-            lives[subject].change(t, *ABOUT[name])
+                lives.change(t, peer, *change)
+            if subject is not None and name in HOLDS_DEAD:
+                lives.hold_dead(t, peer, subject, HOLDS_DEAD[name])
+        if subject is not None and name in ABOUT and subject in lives.of:
+            lives.of[subject].change(t, *ABOUT[name])
     for peer in run.steps.peers:
-        if peer not in lives:  # somebody has lost its first words
-            lives[peer].change(run.since(float(run.steps.x(peer)[0])), ("training",), ())
-    return {peer: lives[peer].close(run.duration_s) for peer in sorted(lives)}
+        if peer not in lives.of:  # somebody has lost its first words
+            lives.of[peer].change(run.since(float(run.steps.x(peer)[0])), ("training",), ())
+    return {peer: lives.of[peer].close(run.duration_s) for peer in sorted(lives.of)}
+
+
+class _Lives:
+    """Of all peers. A peer is dead for the others while most of those who train hold it for dead:
+    on the two sides of a partition each holds the other for dead."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, _Life] = defaultdict(_Life)
+        self._voters: set[int] = set()
+
+    def change(self, t: float, peer: int, begin: Iterable[str], end: Iterable[str]) -> None:
+        """What a peer says of itself, or its launcher of it."""
+        life = self.of[peer]
+        life.change(t, begin, end)
+        voted = peer in self._voters
+        (self._voters.add if life.votes else self._voters.discard)(peer)
+        if "dead" in end:  # a new life, or the end: of either the others know nothing yet
+            life.held_dead_by.clear()
+            for other in self.of.values():
+                other.held_dead_by.discard(peer)
+        if voted != life.votes or "dead" in end:
+            for subject in [each for each, other in self.of.items() if other.held_dead_by]:
+                self._count(t, subject)
+
+    def hold_dead(self, t: float, by: int, subject: int, dead: bool) -> None:
+        """Whether a peer is dead for another, as that one says."""
+        if subject not in self.of:
+            return
+        held = self.of[subject].held_dead_by
+        (held.add if dead else held.discard)(by)
+        self._count(t, subject)
+
+    def _count(self, t: float, subject: int) -> None:
+        life = self.of[subject]
+        if 2 * len(life.held_dead_by & self._voters) > len(self._voters):
+            life.change(t, ("dead",), ())
+        else:
+            life.change(t, (), ("dead",))
 
 
 def _own_end(name: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
