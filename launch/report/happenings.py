@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gossip.errors import GossipError
+from gossip.faults import Fault, Partition, parse
+
 SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
 
 
@@ -22,6 +25,7 @@ class Blow:
     skips: dict[int, float] = field(default_factory=dict)  # who -> first skip after the blow
     deaths: dict[int, float] = field(default_factory=dict)  # who -> when it held the peer for dead
     until: float = 0.0  # a hang: when it is over
+    returned: bool = False  # alive for others again: what befalls it from then on is another matter
     told_skip: bool = False
     told_dead: bool = False
 
@@ -85,3 +89,24 @@ class PartitionRecord:
     over_at: float | None = None
     paused: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
+    sides: tuple[tuple[int, ...], ...] = ()  # of a partition
+
+    def is_between(self, one: int, other: int) -> bool:
+        """Whether two peers are on different sides of it."""
+        apart = [{one, other}.intersection(side) for side in self.sides]
+        return sum(len(each) == 1 for each in apart) == 2
+
+
+def fault_of(word: str) -> Fault | None:
+    """A fault as it is typed; of a drill its number stands before it. None: it is none."""
+    try:
+        (fault,) = parse([word.rpartition(": ")[2]])
+    except (GossipError, ValueError):
+        return None
+    return fault
+
+
+def sides_of(word: str) -> tuple[tuple[int, ...], ...]:
+    """Of a partition as it is typed; of another fault there are none."""
+    fault = fault_of(word)
+    return fault.sides if isinstance(fault, Partition) else ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from gossip.run import shown
 
 from . import live_frame
 from .folding import folded
-from .live_frame import COLOURS, Size, behind, clock, near
+from .live_frame import COLOURS, NO_LOSS, Size, behind, clock, near
 from .run_record import Happening, PeerRecord, RunRecord
-from .screens import MARKS
+from .screens import MARKS, lacks_loss
 from .view import PeerRow, RunView
 from .words import counted, named, short_bytes
 
@@ -55,6 +55,7 @@ STYLES = {
     "gone": "red",
     "lost": "red",
     "silent": "yellow",
+    "no quorum": "yellow",
     "stopped": "yellow",
     "done": "green",
     "elsewhere": "dim",
@@ -104,12 +105,15 @@ def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list
         _health(record, standing, lines),
         Text(_serving(record, width), style="dim"),
         *_machines(record, standing, width),
+        *([Text(NO_LOSS, style="dim")] if lacks_loss(record.view) else []),
     ]
     room = max(size.height - len(head) - 3, live_frame.ROWS_MIN)
     events = min(max(room - _height(lines, width), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
     table = _table(record.view, lines, now, width, room - events)
-    last = _events(record, width, events)
-    found = [*head, Text(), *table, *([Text(), *last] if last else [])]
+    last, earlier = _events(record, width, events)
+    report = f"(all: gossip report {record.folder.name})"
+    above = Text(f"  {counted(earlier, 'event')} before {report}" if earlier else "", style="dim")
+    found = [*head, Text(), *table, *([above, *last] if last else [])]
     for line in found:
         line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
         line.truncate(width, overflow="ellipsis")
@@ -222,13 +226,16 @@ def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> t
         case "done":
             return "done", 0, ""
         case _ if standing.over:
-            return "lost", 8, row.doubt
+            waited = f"it waited for a quorum {row.pause}" if row.pause else ""
+            return "lost", 8, "  ".join(filter(None, (row.doubt, waited)))
         case "stopped":
             return "stopped", 8, ""
         case "training" | "here" if silent_s > SILENT_S:
             return "silent", 7, f"nothing heard for {clock(silent_s)}"
         case "training" if row.quarantined:
             return "quarantined", 6, row.doubt
+        case "training" if row.pause:
+            return "no quorum", 5, row.pause
         case "training" if row.skipped_by:
             return f"skipped by {len(row.skipped_by)}", 5, known.skipped_for
         case "starting" if known.rounds:
@@ -251,11 +258,12 @@ def _table(
     view: RunView, lines: Sequence[PeerLine], now: float, width: int, room: int
 ) -> list[Text]:
     """All peers by number, or those who fit: most trouble first, and the number of the others."""
-    table = [Text(_cells([name for name, _ in COLUMNS], width), style="dim")]
+    columns = [each for each in COLUMNS if each[0] != "lag" or any(map(_trains, lines))]
+    table = [Text(_cells(columns, {name: name for name, _ in columns}, width), style="dim")]
     if _height(lines, width) > room:
         lines = sorted(lines, key=lambda line: (-line.trouble, line.row.peer))
     for drawn, line in enumerate(lines):
-        texts = _row(line, view, now, width)
+        texts = _row(line, columns, view, now, width)
         last = drawn == len(lines) - 1  # or there is one more line, for the others
         if len(table) + len(texts) + (not last) > room:
             table.append(Text(_others(lines[drawn:], view), style="dim"))
@@ -264,29 +272,34 @@ def _table(
     return table
 
 
-def _row(line: PeerLine, view: RunView, now: float, width: int) -> list[Text]:
+def _trains(line: PeerLine) -> bool:
+    return line.row.state == "training" and line.state not in ("lost", "silent")
+
+
+def _row(
+    line: PeerLine, columns: Sequence[tuple[str, int]], view: RunView, now: float, width: int
+) -> list[Text]:
     """A peer's line, and others for a reason that has no room in it."""
-    row, known = line.row, line.known
-    trains = row.state == "training" and line.state not in ("lost", "silent")
+    row, known, trains = line.row, line.known, _trains(line)
     # of one that trains no more, as it was when it did
     at = now if trains or row.pace.last_at is None else row.pace.last_at
     rate, waits = row.pace.per_s(at), row.pace.waiting(at)
     late, part, cpu = known.late_share(view.round), known.participation, known.cpu()
-    cells = [
-        str(row.peer),
-        line.state,
-        str(row.step * view.local_steps) if row.step else "-",
-        str(behind(row, view) * view.local_steps) if trains else "-",
-        f"{rate * view.local_steps:.3g}" if rate is not None else "-",
-        _percent(waits),
-        _percent(late),
-        _percent(part),
-        f"{row.trust:.2f}",
-        short_bytes(known.usage.sent) if known.usage else "-",
-        _percent(cpu),
-        short_bytes(known.usage.memory) if known.usage and known.usage.memory else "-",
-    ]
-    text = Text(_cells(cells, width))
+    cells = {
+        "peer": str(row.peer),
+        "state": line.state,
+        "step": str(row.step * view.local_steps) if row.step else "-",
+        "lag": str(behind(row, view) * view.local_steps) if trains else "-",
+        "steps/s": f"{rate * view.local_steps:.3g}" if rate is not None else "-",
+        "waits": _percent(waits),
+        "late": _percent(late),
+        "part": _percent(part),
+        "trust": f"{row.trust:.2f}",
+        "sent": short_bytes(known.usage.sent) if known.usage else "-",
+        "cpu": _percent(cpu),
+        "mem": short_bytes(known.usage.memory) if known.usage and known.usage.memory else "-",
+    }
+    text = Text(_cells(columns, cells, width))
     begin = COLUMNS[0][1]
     text.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(line.state, "yellow" if line.trouble else "")
@@ -308,11 +321,12 @@ def _others(lines: Sequence[PeerLine], view: RunView) -> str:
     return f" +{len(lines)}  {counts}{spread}"
 
 
-def _cells(cells: Sequence[str], width: int) -> str:
+def _cells(columns: Sequence[tuple[str, int]], cells: Mapping[str, str], width: int) -> str:
     """One row, as many of its cells as fit; words to the left, figures to the right."""
-    gap = 2 if width >= sum(each for _, each in COLUMNS) + 2 * (len(COLUMNS) - 1) else 1
+    gap = 2 if width >= sum(each for _, each in columns) + 2 * (len(columns) - 1) else 1
     parts, used = list[str](), 0
-    for (name, wide), cell in zip(COLUMNS, cells, strict=True):
+    for name, wide in columns:
+        cell = cells[name]
         used += wide + (gap if parts else 0)
         if used > width:
             break
@@ -328,11 +342,12 @@ def _percent(share: float | None) -> str:
 # --- what happened --------------------------------------------------------------------------------
 
 
-def _events(record: RunRecord, width: int, room: int) -> list[Text]:
-    """The last that happened, in so many lines; what happened several times is told once, with a
-    count."""
-    found: list[Text] = []
-    for happening, count in reversed(folded(_happened(record), room)):
+def _events(record: RunRecord, width: int, room: int) -> tuple[list[Text], int]:
+    """The last that happened, in so many lines, and how much happened before; what happened several
+    times is told once, with a count."""
+    found, told = list[Text](), 0
+    happened = _happened(record)
+    for happening, count in reversed(folded(happened, room)):
         stamp = clock(happening.at - (record.began or happening.at))
         times = f"{count}x" if count > 1 else ""
         words = shown(_near(happening, record.folder))
@@ -343,7 +358,8 @@ def _events(record: RunRecord, width: int, room: int) -> list[Text]:
         first = Text.assemble((f"{stamp:>7} {times:>4} ", "dim"), (lines[0], mark))
         others = [Text(" " * EVENT_BEGIN + line, mark) for line in lines[1:]]
         found[:0] = [first, *others]
-    return found[:room]
+        told += count
+    return found[:room], record.happened + len(record.notes) - told
 
 
 def _happened(record: RunRecord) -> list[Happening]:

@@ -14,11 +14,18 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
 
-from .happenings import SLACK_S, Blow, PartitionRecord, RejoinRecord, RestartRecord
+from .happenings import (
+    SLACK_S,
+    Blow,
+    PartitionRecord,
+    RejoinRecord,
+    RestartRecord,
+    sides_of,
+)
 from .holders import StateHolders
 from .pace import StepPace
 from .participation import BOUND, WINDOW, Participation
-from .words import counted, numbers
+from .words import counted, named, numbers
 
 Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -29,6 +36,7 @@ WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
 UNMET_S = 10.0  # peers say every 5 s whom they wait for
 ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
+ENDING_S = 5.0  # peers that have finished close their links one after the other
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -50,6 +58,7 @@ class PeerRow:
     quarantined: bool = False
     skipped_by: set[int] = field(default_factory=set)
     left: bool = False  # it said goodbye: whatever is said of it then is no news
+    pause: str = ""  # why it waits for a quorum; "": it does not
     lie: str = ""
     exit: str = ""
     asked: bool = False  # it was stopped, as the whole run is
@@ -241,6 +250,7 @@ class RunView:
 
     def _started(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.state, row.exit, row.left, row.asked = "here", "", False, False
+        row.pause = ""
         row.incarnation, row.pid = int(event.get("incarnation") or 0), int(event.get("pid") or 0)
         self.unannounced.pop(row.peer, None)
         if row.incarnation > 0 and not self._is_new(row):
@@ -284,9 +294,8 @@ class RunView:
     def _lingering(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if not self._fresh("lingering", -1, t):
             return []
-        lost = ", ".join(map(str, event.get("for") or ()))
-        most = event.get("at_most_s")
-        return [f"~ {row.peer} is done; for peers {lost} it waits up to {most} s (Ctrl-C: no more)"]
+        lost, most = named(event.get("for") or ()), event.get("at_most_s")
+        return [f"~ {row.peer} is done; it waits for {lost} up to {most} s"]
 
     def _ends_unconfirmed(self, row: PeerRow, event: Row, t: float) -> list[str]:
         self.unconfirmed.add(row.peer)
@@ -386,17 +395,17 @@ class RunView:
     def _paused(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if (number := self.outage_at(t)) is not None:
             self.outages[number].paused.add(row.peer)
-        at = event.get("round")
+        at, why = event.get("round"), f" {event['why']}" if event.get("why") else ""
+        alive = f"alive are {_alive(event)}, a round needs {event.get('need')}{why}"
+        row.pause = f"since round {at}: {alive}"
         # of a peer that was away, or is cut off, the others need not know
         self.paused = self.paused or not isinstance(at, int) or at >= self.round
         if not self._fresh("paused", -1, t):
             return []
-        why = f" {event['why']}" if event.get("why") else ""
-        need = f"a round needs {event.get('need')}{why}"
-        return [f"|| paused at round {event.get('round')}: alive are {_alive(event)}, {need}"]
+        return [f"|| paused at round {at}: {alive}"]
 
     def _resumed(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        self.paused = False
+        self.paused, row.pause = False, ""
         if not self._fresh("resumed", -1, t):
             return []
         return [f"~ going on: alive are {_alive(event)}"]
@@ -444,6 +453,9 @@ class RunView:
 
     def _alive_again(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.skipped_by.discard(row.peer)
+        blow = self.blow(subject.peer)
+        if blow is not None and t > blow.at:
+            blow.returned = True
         return [f"~ {subject.peer} is back"] if self._fresh("alive_again", subject.peer, t) else []
 
     def _has_left(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
@@ -473,7 +485,7 @@ class RunView:
         return [f"~ {subject.peer} on parole from round {event.get('round')}"]
 
     def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        row.state, row.round = "training", int(event.get("round") or 0)
+        row.state, row.round, row.pause = "training", int(event.get("round") or 0), ""
         row.loss = _number(event.get("loss"), row.loss)
         row.step = int(event.get("step") or row.round + 1)
         row.pace.stepped(t, row.step)
@@ -575,6 +587,8 @@ class RunView:
             why = "it is quick enough for that"
         elif subject.quarantined:
             why = "it is in quarantine"
+        elif subject.skipped_by or subject.state in ("gone", "stopped"):
+            why = "it is away"
         else:
             why = "it was slower than most, or away"
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
@@ -649,7 +663,7 @@ class RunView:
                 for each in self.outages
             ):
                 return []  # peers that cannot write down who of them tells of it all do
-            self.outages.append(PartitionRecord(fault, at, t))
+            self.outages.append(PartitionRecord(fault, at, t, sides=sides_of(fault)))
             return [f"* injected: {fault} at round {at}"]
         return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
 
@@ -714,8 +728,8 @@ class RunView:
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
-        if blow is not None and t < blow.at - SLACK_S:
-            blow = None  # before it: who was cut off has told us late
+        if blow is not None and (blow.returned or t < blow.at - SLACK_S):
+            blow = None  # after it, or before it: who was cut off has told us late
         # who was stopped itself could not notice anything
         if blow is not None and not self._slept(row.peer, blow.at, t):
             blow.noticed(name, row.peer, t)
@@ -728,21 +742,41 @@ class RunView:
                         f"ms: {event.get('reason')}"
                     )
                 ]
-            if blow is None and self._fresh("skip", subject.peer, t):
+            if blow is None and not self._ending(t) and self._fresh("skip", subject.peer, t):
                 return [f"! {subject.peer} skipped by {row.peer}: {event.get('reason')}"]
             return []
+        return self._died(row, subject, event, blow, t)
+
+    def _died(
+        self, row: PeerRow, subject: PeerRow, event: Row, blow: Blow | None, t: float
+    ) -> list[str]:
+        """What there is to say when a peer holds another for dead. ``blow``: that explains it."""
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
             by = f", says {event['by']}" if event.get("by") is not None else ""
             skip = (
                 f"; the last of {len(blow.skips)} skipped it after {blow.skip_ms:.0f} ms"
-                if blow.skip_ms is not None
+                if blow.skips and blow.skip_ms is not None
                 else ""
             )
             return [f"x {subject.peer} dead after {(t - blow.at) * 1000:.0f} ms{by}{skip}"]
+        if blow is None and self._apart(row.peer, subject.peer, t):
+            if not self._fresh("apart", subject.peer, t):
+                return []
+            return [f"! {subject.peer} is dead for {row.peer}: the partition is between them"]
         if blow is None and self._fresh("dead", subject.peer, t):
             return [f"x {subject.peer} dead, says {event.get('by', row.peer)}"]
         return []
+
+    def _apart(self, one: int, other: int, t: float) -> bool:
+        """Whether a partition is between two peers, or was until just now."""
+        number = self.outage_at(t)
+        return number is not None and self.outages[number].is_between(one, other)
+
+    def _ending(self, t: float) -> bool:
+        """Whether peers close their links because the run is over."""
+        ends = [row.get("t") for row in self.halted.values() if not row.get("exit_code")]
+        return any(isinstance(end, int | float) and 0 <= t - end < ENDING_S for end in ends)
 
     def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.report.html import incidents, membership, recorded
+from gossip.launch.report.html import (
+    happened,
+    incidents,
+    kept,
+    membership,
+    overview,
+    participation,
+    recorded,
+    rounds,
+    trusting,
+)
+from gossip.launch.report.html.charts import TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
 from gossip.run.telemetry import JsonLines, write_json
@@ -19,9 +31,14 @@ BEGAN = 1_760_000_000.0
 
 
 def made(
-    folder: Path, events: list[dict[str, Any]], rounds: int = 0, **options: Any
+    folder: Path,
+    events: list[dict[str, Any]],
+    rounds: int = 0,
+    of: Callable[[int], Iterable[int]] = lambda at: range(4),
+    **options: Any,
 ) -> RecordedRun:
-    """A run of four peers with these events; ``t`` of each is seconds since its begin."""
+    """A run of four peers with these events; ``t`` of each is seconds since its begin. ``of``: who
+    contributes to a round."""
     folder.mkdir(exist_ok=True)
     resolved = resolve({"peers": 4, "name": "t", "run_dir": str(folder), **options})
     resolved.with_values("x", run="00" * 8, f=1).config.dump(folder / "config.json")
@@ -45,7 +62,7 @@ def made(
                 "chain": f"h{at}",
                 "parent": f"h{at - 1}",
                 "digest": f"d{at}",
-                "contributors": [{"peer": peer, "weight": 0.25} for peer in range(4)],
+                "contributors": [{"peer": peer, "weight": 0.25} for peer in of(at)],
             }
         )
     commits.close()
@@ -143,12 +160,16 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
             {"t": 6.5, "peer": 2, "event": "resumed", "alive": [0, 1, 2, 3]},
         ],
         faults=[fault],
+        rounds=60,
+        of=lambda at: range(4) if at < 22 else (0, 1),
     )
-    found = one(run, "partition of the network")
+    found = one(run, "partition between peers 0, 1 and peers 2, 3")
     assert (found.round, found.who) == (7, (0, 1, 2, 3))
     assert found.noticed == "first peer skipped after 300 ms"
     assert found.back == "whole again after 4.0 s; the last peer was back 500 ms later"
-    assert "peer 2 waited for a quorum" in found.effect
+    assert found.effect == (
+        "peers 0, 1 went on; peer 2 waited for a quorum; rounds went on as before (longest 100 ms)"
+    )
     assert len(incidents.of(run)) == 1, "its dead are explained by it"
 
 
@@ -276,3 +297,120 @@ def test_who_is_dead_for_one_of_many_trains_for_the_report(tmp_path: Path) -> No
     back = [{"t": 9.0, "peer": by, "event": "alive_again", "subject": 2} for by in (0, 1)]
     run = made(tmp_path, [*dead, *back, {"t": 10.0, "event": "end"}])
     assert states(run, 2) == [("dead", 8.0), ("training", 9.0)], "three of four are most, two not"
+
+
+def killed(folder: Path, events: list[dict[str, Any]], **options: Any) -> RecordedRun:
+    """A run like that of ``made`` whose launcher was killed."""
+    run = made(folder, events, **options)
+    run.state = dataclasses.replace(run.state, state="killed")
+    return run
+
+
+def test_the_round_of_a_killed_launcher_is_that_of_the_last_commit(tmp_path: Path) -> None:
+    # Peers tell of rounds ten times a second at most.
+    run = killed(tmp_path, [{"t": 5.0, "peer": 0, "event": "round", "round": 50}], rounds=60)
+    assert incidents.of(run)[-1].round == 59
+
+
+def test_who_waited_for_a_quorum_when_all_were_killed_is_told_so(tmp_path: Path) -> None:
+    run = killed(tmp_path, [*cut_in_two(5.0, (0, 1, 2), (3,)), {"t": 9.0, "event": "end"}])
+    (table,) = [
+        part
+        for part in participation.section(run, (), []).parts
+        if isinstance(part, TextTable) and part.caption == "Each peer"
+    ]
+    assert [row[1] for row in table.rows] == [
+        *["trained when last heard of"] * 3,
+        "waited for a quorum when last heard of",
+    ]
+
+
+def test_each_side_of_a_partition_is_not_silent_for_the_round_it_held_up(tmp_path: Path) -> None:
+    fault = "partition:0-2|3@2s+4s"
+    begun = {"t": 5.85, "peer": 0, "event": "fault", "kind": "partition", "fault": fault}
+    skips = [(0, 3), (3, 0), (3, 1), (3, 2)]
+    rows = [
+        {"t": 5.88, "peer": by, "event": "skip", "subject": of, "reason": "x"} for by, of in skips
+    ]
+    run = made(tmp_path, [begun, *rows], rounds=60)
+    duration = run.commits.lasted_s()
+    who, longest, _ = run.commits.slowest()
+    told = rounds.why(run, 59, float(duration[59]), who, longest)
+    assert told == f"the network was hurt: {fault}"
+
+
+def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Path) -> None:
+    run = made(tmp_path, [], rounds=30, faults=["sign_flip:1,3"])
+    lied = "Nobody came under suspicion, though peers 1, 3 lied, as planned."
+    assert trusting.nobody_suspected(run) == lied
+    told = overview.verdict(run, incidents.of(run))
+    assert told.endswith("Peers 1, 3 lied and were never suspected.")
+    seen = {"t": 2.0, "peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "round": 9}
+    run = made(tmp_path / "seen", [seen], rounds=30, faults=["sign_flip:1,3"])
+    assert trusting.unseen_liars(run) == [1]
+
+
+def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Path) -> None:
+    refused = {"peer": 0, "event": "refused_result", "server": 2, "round": 4, "reason": "x"}
+    assert overview.nothing_noticed(made(tmp_path, [])).endswith("that anybody noticed.")
+    run = made(tmp_path / "refused", [{"t": 1.0, **refused}, {"t": 1.1, **refused}])
+    assert overview.verdict(run, []).endswith(
+        "Nothing went wrong that anybody noticed. A peer refused the result of a server 2 times."
+    )
+
+
+def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: Path) -> None:
+    run = made(tmp_path, [])
+    run.events[:] = [{**row, "t": row["t"] + 3.0 * (row["event"] == "ready")} for row in run.events]
+    at = dataclasses.replace(SOME, what="partition (planned: partition:0|1@45s+6s)")
+    of_round = dataclasses.replace(SOME, what="killed (planned: crash:server@150)")
+    assert overview.times_of_faults(run, [at]).endswith("when training began, at 0:03.0.")
+    assert overview.times_of_faults(run, [of_round]) == ""
+
+
+SOME = Incident("x", (0,), BEGAN, 1, None, "", "", "")
+
+
+def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Path) -> None:
+    again = {"t": 4.0, "peer": 2, "event": "spawned", "incarnation": 1}
+    hint = {"t": 5.0, "peer": 0, "event": "cannot_write", "path": "x", "why": "no room"}
+    run = killed(tmp_path, [again, hint, {"t": 9.0, "event": "end"}], faults=["sign_flip:3"])
+    run.saved = [
+        recorded.SavedState(100, BEGAN + 2.0, 1, ""),
+        recorded.SavedState(200, BEGAN + 99.0, 1, ""),
+    ]
+    (table,) = happened.section(run, incidents.of(run)).parts
+    assert isinstance(table, TextTable)
+    told = [row[2] for row in table.rows if "cannot write" not in row[2]]
+    assert [text.partition(" (")[0] for text in told] == [
+        "peer 3: lies about its updates: sign_flip",
+        "training begins",
+        "checkpoint of step 100",
+        "2 is started again, life 2",
+        "peers 0 to 3: the launcher was killed, and all peers with it: no last word was written",
+    ], "and no hint on what to do"
+
+
+def test_samples_that_wait_are_explained_and_so_is_the_checkpoint_that_stays(
+    tmp_path: Path,
+) -> None:
+    epoch = {"peer": 0, "event": "epoch", "epoch": 0, "once": 90, "left": 10, "rounds": 4}
+    run = made(tmp_path, [{"t": 1.0, **epoch}])
+    told = " ".join(kept.samples(run).text)
+    assert "10 were yet to be read at the end of the last one." in told
+    assert "those wait, and later epochs read them first" in told
+    run.saves_to = tmp_path
+    run.saved = [
+        recorded.SavedState(100, BEGAN, 1, "", spared=True),
+        recorded.SavedState(200, BEGAN + 99, 1, ""),
+        recorded.SavedState(300, None, None, "torn"),
+    ]
+    told = " ".join(kept.saved_states(run).text)
+    assert f"after this run: {tmp_path}/step-000000200/model.safetensors" in told
+    assert "a deterministic run can go on from no other" in told
+
+
+def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) -> None:
+    used = {"t": 2.0, "event": "usage", "sent_bytes": 3 << 20, "received_bytes": 0}
+    run = killed(tmp_path, [{**used, "peer": peer} for peer in (0, 1)])
+    assert [fact.value for fact in overview.facts(run) if fact.label == "Sent"] == ["6.0 MiB"]

@@ -372,3 +372,56 @@ def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
     assert not view.paused
     view.feed(event("paused", 0, 17.0, round=160, alive=[0], need=3))
     assert view.paused
+
+
+def test_on_the_two_sides_of_a_partition_nobody_is_called_dead() -> None:
+    view = RunView(4)
+    cut = event("fault", 0, 5.0, kind="partition", fault="partition:0,1,2|3@5s+6s", round=9)
+    sides = [(0, 3), (1, 3), (3, 0), (3, 1), (3, 2)]
+    lines = told(
+        view, cut, *(event("dead", by, 6.0 + by / 10, subject=of, by=by) for by, of in sides)
+    )
+    assert lines[1:] == [
+        "! 3 is dead for 0: the partition is between them",
+        "! 0 is dead for 3: the partition is between them",
+        "! 1 is dead for 3: the partition is between them",
+        "! 2 is dead for 3: the partition is between them",
+    ]
+    # On one side of it a death is one.
+    assert told(view, event("dead", 0, 6.5, subject=1, by=0)) == ["x 1 dead, says 0"]
+
+
+def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() -> None:
+    view = RunView(3)
+    lines = told(
+        view,
+        event("fault", 1, 10.0, kind="hang", round=5, seconds=3.0),
+        event("dead", 0, 11.0, subject=1, by=0),
+        event("alive_again", 0, 13.0, subject=1),
+        event("dead", 2, 40.0, subject=1, by=2),
+    )
+    assert lines[1:] == ["x 1 dead after 1000 ms, says 0", "~ 1 is back", "x 1 dead, says 2"]
+    assert view.blows[0].dead_ms == 1000.0
+
+
+def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
+    view = RunView(3)
+    over = event("halted", 0, 30.0, reason="finished", exit_code=0, round=9)
+    gone = {"subject": 1, "reason": "disconnected"}
+    assert told(view, over, event("skip", 2, 30.1, **gone)) == []
+    assert told(view, event("skip", 2, 60.0, **gone)) == ["! 1 skipped by 2: disconnected"]
+
+
+def test_who_is_away_gets_smaller_batches_for_that() -> None:
+    view = RunView(3)
+    (_, line) = told(
+        view,
+        event("skip", 0, 9.0, subject=1, reason="suspect"),
+        event("share", 0, 10.0, subject=1, was=1.0, share=0.5, round=20),
+    )
+    assert line == "= 1 gets half batches from round 21 on: it is away"
+
+
+def test_whom_a_peer_waits_for_at_the_end_is_told_in_words() -> None:
+    (line,) = told(RunView(3), event("lingering", 0, 9.0, **{"for": [2], "at_most_s": 5.0}))
+    assert line == "~ 0 is done; it waits for peer 2 up to 5.0 s"

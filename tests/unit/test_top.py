@@ -232,3 +232,53 @@ def test_a_machine_in_trouble_is_told_of_with_what_is_wrong(run: RecordedRun) ->
     run.event(2.45, 1, "usage", **used, **{**left, "machine_memory_free": 4 << 30})
     assert "(low)" not in drawn(run, RUNNING, 2.5)[4]
     assert drawn(run, OVER, 2.5)[4].startswith("lab at worst: load 1.0 on 2 cores, free memory 300")
+
+
+def paused(run: RecordedRun) -> None:
+    """Peer 2 waits for a quorum after 28 rounds."""
+    run.rounds(0, 28)
+    run.event(3.95, 2, "paused", alive=[2], need=3, round=28)
+
+
+def test_who_waits_for_a_quorum_is_shown_with_whom_it_has(run: RecordedRun) -> None:
+    paused(run)
+    lines = drawn(run, RUNNING, 4.0, width=120)
+    assert "no quorum" in row(lines, 2)
+    assert "since round 28: alive are 2, a round needs 3" in " ".join(lines)
+    lines = drawn(run, OVER, 4.0, width=120)
+    assert "lost" in row(lines, 2)
+    assert "it waited for a quorum since round 28: alive are 2" in " ".join(lines)
+    run.event(4.0, 2, "resumed", alive=[0, 1, 2, 3])
+    assert "training" in row(drawn(run, RUNNING, 4.1), 2)
+
+
+def test_a_run_that_is_over_has_no_column_for_who_lags(run: RecordedRun) -> None:
+    head = next(line for line in drawn(run.whole(), OVER, 5.7) if line.startswith("peer"))
+    assert head.split()[:4] == ["peer", "state", "step", "steps/s"]
+
+
+def test_how_many_events_are_not_shown_is_told(run: RecordedRun) -> None:
+    for at in range(30):
+        run.event(0.3 + at / 100, 0, "error", message=f"kind {'x' * at}")
+    lines = drawn(run, RUNNING, 1.0)
+    (above,) = [at for at, line in enumerate(lines) if "events before" in line]
+    shown = len(lines) - above - 1
+    assert lines[above].strip() == f"{30 - shown} events before (all: gossip report run)"
+
+
+def test_without_a_loss_it_says_which_line_to_add(run: RecordedRun) -> None:
+    run.rounds(0, 12)
+    assert not any("no loss is shown" in line for line in drawn(run, RUNNING, 2.5))
+    (run.folder / "events.jsonl").write_text(
+        (run.folder / "events.jsonl").read_text().replace('"loss": ', '"other": ')
+    )
+    assert any("peer.log(loss=loss.item())" in line for line in drawn(run, RUNNING, 2.5))
+
+
+def test_a_run_without_a_fault_is_told_so(
+    run: RecordedRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = run.folder / "config.json"
+    config.write_text(config.read_text().replace('"sign_flip:3"', ""))
+    top.show(run.folder, once=True, every_s=1.0)
+    assert "Nothing went wrong that anybody noticed." in capsys.readouterr().out

@@ -9,7 +9,7 @@ import numpy as np
 from .charts import Line, LineChart, Section, TextTable
 from .configuration import differences
 from .downsampling import Buckets
-from .figures import NONE, clock
+from .figures import NONE, lasted
 from .incidents import Incident
 from .learning import wants_log
 from .overview import STATE_WORDS, facts
@@ -36,7 +36,7 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
     found.parts.append(differences(runs))
     for run, later, gap in resumed(runs):
         found.text.append(
-            f"{later.name} went on from a checkpoint of {run.name}, {clock(gap)} after its end."
+            f"{later.name} went on from a checkpoint of {run.name}, {lasted(gap)} after its end."
         )
     return found
 

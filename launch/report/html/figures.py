@@ -23,7 +23,7 @@ def clock(seconds: float | None, exact: bool = False) -> str:
     second when ``exact``."""
     if seconds is None or not math.isfinite(seconds):
         return NONE
-    tenths = round(max(0.0, seconds) * 10) if exact else int(max(0.0, seconds)) * 10
+    tenths = round(max(0.0, seconds) * 10) if exact else round(max(0.0, seconds)) * 10
     whole, tenth = divmod(tenths, 10)
     end = f".{tenth}" if exact else ""
     minutes, s = divmod(whole, MINUTE_S)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
+from gossip.run import shown, whole
 
 from .charts import Section, TextTable
-from .figures import clock
+from .figures import clock, peers
+from .incidents import Incident
+from .overview import training_began
 from .recorded import RecordedRun
+from .resuming import resumed_from
 
 LINES_MAX = 300
 WORDS = {
@@ -23,9 +27,9 @@ WORDS = {
 """The first letter of a line -> of which kind it is."""
 
 
-def section(run: RecordedRun) -> Section:
+def section(run: RecordedRun, incidents: list[Incident]) -> Section:
     found = Section("events", "Time line")
-    lines = _folded(run)
+    lines = [*_folded(run), *_milestones(run, incidents)]
     notes = [(note.wall, "note", f"{note.text} ({note.by})") for note in run.notes]
     rows = sorted([*lines, *notes])
     if run.notes:
@@ -53,6 +57,38 @@ def section(run: RecordedRun) -> Section:
     return found
 
 
+def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float, str, str]]:
+    """What no line of a run tells: its begin, lies, lives, checkpoints and its end."""
+    trained = training_began(run)
+    found = [] if trained is None else [(trained, "progress", _begins(run))]
+    for row in run.events:
+        again = whole(row.get("incarnation"))
+        if row.get("event") == "spawned" and again:
+            told = f"{row.get('peer')} is started again, life {again + 1}"
+            found.append((row["t"], "came", told))
+    found += [
+        (each.wall, "progress", f"checkpoint of step {each.step:,} (still on disk)")
+        for each in run.saved
+        if each.wall is not None and run.began <= each.wall <= run.ended + 1
+    ]
+    found += [
+        (one.t, "fault", f"{peers(one.who)}: {one.what}")
+        for one in incidents
+        if one.t is not None and one.untold
+    ]
+    if run.state.over and run.state.state != "killed":
+        how = run.state.status or run.state.state
+        found.append((run.ended, "progress", f"the run is over: {how}"))
+    return found
+
+
+def _begins(run: RecordedRun) -> str:
+    if (before := resumed_from(run)) is None:
+        return "training begins"
+    name, step = before
+    return f"training goes on at step {step:,}, from a checkpoint of run {shown(name)}"
+
+
 def _when(run: RecordedRun, wall: float) -> str:
     if wall < run.began:
         return "before"
@@ -63,6 +99,7 @@ def _folded(run: RecordedRun) -> list[tuple[float, str, str]]:
     folder, found = EventFolder(), []
     t = run.began
     for t, line in run.lines:
-        found += [(t, text) for text in folder.said(line, t)]
+        if not line.startswith("  "):  # what to do about the line before, while the run goes on
+            found += [(t, text) for text in folder.said(line, t)]
     found += [(t, text) for text in folder.rest(t)]
     return [(t, WORDS.get(text[:1], "event"), text.lstrip("+-x!?~=*| ")) for t, text in found]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .figures import lasted
+from .figures import clock, lasted
 from .recorded import RecordedRun
 
 AFTER_S = 3.0
@@ -37,7 +37,9 @@ class Impact:
         inside = (self._t >= t) & (self._t <= stop)
         again = int((self._run.commits.attempt[inside] > 0).sum())
         if again:
-            told.append(f"{again} of {int(inside.sum())} rounds went to another server")
+            until = clock(self._run.since(stop), exact=True)
+            rounds = f"of the {rounds_word(int(inside.sum()))} until {until}"
+            told.append(f"{rounds} {again} went to another server")
         lost = {
             row.get("round")
             for row in self._run.events

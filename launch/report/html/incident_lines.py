@@ -12,6 +12,7 @@ from gossip.run import shown
 
 from . import incidents
 from .figures import NONE, clock
+from .overview import nothing_noticed, times_of_faults
 from .recorded import RecordedRun, read
 from .resuming import resumed_by, resumed_from
 
@@ -21,7 +22,7 @@ LISTED_MAX = 60
 
 
 def lines_of(folder: Path, width: int) -> list[str]:
-    """All incidents of a run by time, and then its notes; ``[]``: there are none.
+    """All incidents of a run by time, or that there is none, and then its notes.
 
     Raises: ConfigError: The folder is none of a run's.
     """
@@ -33,8 +34,12 @@ def lines_of(folder: Path, width: int) -> list[str]:
         lines.append(f"It went on at step {step}, from a checkpoint of run {shown(name)}.")
     if found:
         lines.append("What went wrong, or was done to it (times count from its start):")
+        if origin := times_of_faults(run, found):
+            lines += textwrap.wrap(origin, max(width, 2 * INDENT))
         for incident in found[:LISTED_MAX]:
             lines += _lines(run, incident, width)
+    else:
+        lines += textwrap.wrap(nothing_noticed(run), max(width, 2 * INDENT))
     if len(found) > LISTED_MAX:
         lines.append(f"{len(found) - LISTED_MAX} more: gossip report {folder.name}")
     if run.notes:

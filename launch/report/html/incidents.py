@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gossip.errors import GossipError
-from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Partition, Slow, parse
+from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Slow
 from gossip.launch.report import missed
+from gossip.launch.report.happenings import PartitionRecord, fault_of
 from gossip.run import real, whole
 
 from .figures import NONE, clock, lasted, number, peers, share
@@ -58,6 +58,7 @@ class Incident:
         until: When it was over, for its effect; None: it lasts.
         noticed, back, effect: In words.
         grave: How much it matters, for the marks of which there is not room for all.
+        untold: Whether no event of the run tells of it.
     """
 
     what: str
@@ -70,6 +71,7 @@ class Incident:
     effect: str
     grave: int = 1
     number: int = 0
+    untold: bool = False
 
 
 def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Incident]:
@@ -118,6 +120,7 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
                 back=_trusted(run, group),
                 effect=_weight(run, group),
                 grave=3,
+                untold=True,
             )
 
 
@@ -217,7 +220,8 @@ def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
         told.append(f"{share(none, len(known))} of its updates got no weight")
     lowest = [float(commits.trust.y(peer).min()) for peer in who if peer in commits.trust.peers]
     if lowest:
-        told.append(f"lowest trust {min(lowest):.2f}")
+        unseen = not run.view.suspicions.keys() & set(who)
+        told.append(f"{'trust stayed at' if unseen else 'lowest trust'} {min(lowest):.2f}")
     return "; ".join(told)
 
 
@@ -436,17 +440,8 @@ def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 def _victims(fault: str) -> tuple[int, ...]:
     """Whom a fault names, as it is typed."""
-    parsed = _parsed(fault)
+    parsed = fault_of(fault)
     return tuple(peer for peer in parsed.victims if isinstance(peer, int)) if parsed else ()
-
-
-def _parsed(fault: str) -> Fault | None:
-    """A fault as it is typed; of a drill its number stands before it. None: it is none."""
-    try:
-        (parsed,) = parse([fault.rpartition(": ")[2]])
-    except (GossipError, ValueError):
-        return None
-    return parsed
 
 
 def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
@@ -469,14 +464,15 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             if row.get("event") in ("dead", "skip") and outage.at <= row["t"] <= stop:
                 dead.setdefault(whole(row.get("subject")) or 0, row["t"])
         first = min(dead.values(), default=None)
-        effects = []
+        effects = [_went_on(run, outage)]
         if outage.paused:
             effects.append(f"{peers(outage.paused)} waited for a quorum")
         if outage.alone:
             effects.append(f"{peers(outage.alone)} went on alone")
         effects.append(impact.effect(outage.at, over))
-        apart = _apart(outage.fault)
-        what = "partition of the network" if apart else "the network was hurt"
+        apart = tuple(sorted(peer for side in outage.sides for peer in side))
+        between = " and ".join(map(peers, outage.sides))
+        what = f"partition between {between}" if apart else "the network was hurt"
         yield Incident(
             what=f"{what} (planned: {_planned(outage.fault)})",
             who=apart or tuple(sorted(dead)),
@@ -490,11 +486,14 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-def _apart(fault: str) -> tuple[int, ...]:
-    """Who is on a side of a partition; of another fault nobody is."""
-    parsed = _parsed(fault)
-    sides = parsed.sides if isinstance(parsed, Partition) else ()
-    return tuple(sorted(peer for side in sides for peer in side))
+def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
+    """Who had a part in rounds until a partition was over."""
+    over = run.ended if outage.over_at is None else outage.over_at
+    done = np.flatnonzero((run.commits.t > outage.at) & (run.commits.t <= over))
+    if not outage.sides or not len(done):
+        return ""
+    last = done[np.argmax(run.commits.t[done])]
+    return f"{peers(run.commits.who[run.commits.of == last].tolist())} went on"
 
 
 def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str:
@@ -571,12 +570,13 @@ def _end(run: RecordedRun, resumed_by: Continuation | None) -> list[Incident]:
             what="the launcher was killed, and all peers with it: no last word was written",
             who=tuple(run.peers),
             t=run.ended,
-            round=run.view.round,
+            round=_round_at(run, run.ended, run.view.round),
             until=None,
             noticed="by nobody: nobody was left",
             back=back,
             effect=_steps_lost(run, resumed_by),
             grave=5,
+            untold=True,
         )
     ]
 

@@ -11,7 +11,7 @@ from gossip.run import whole
 
 from .charts import Section, TextTable
 from .figures import NONE, clock
-from .recorded import RecordedRun
+from .recorded import RecordedRun, SavedState
 
 EPOCHS_MAX = 20
 SAVED_MAX = 20
@@ -29,13 +29,19 @@ def samples(run: RecordedRun) -> Section:
     left = rows[-1][2]
     found.text.append(
         f"{len(rows):,} epochs were completed. {twice:,} samples were used twice or more; "
-        f"{left:,} were left unread at the end of the last one."
+        f"{left:,} were yet to be read at the end of the last one."
     )
+    if left:
+        found.text.append(
+            "An epoch has as many rounds as it takes when all peers are there. Where some are away "
+            "its rounds read fewer samples; those wait, and later epochs read them first."
+        )
     total = run.summary.get("samples")
     if isinstance(total, dict):
         found.text.append(
-            f"Over the whole run, counted from commits: {_count(total, 'once')} used once, "
-            f"{_count(total, 'twice')} twice or more, {_count(total, 'never')} never."
+            "Of this run alone, counted from its commits, without epochs of which another run has "
+            f"read a part: {_count(total, 'once')} used once, {_count(total, 'twice')} twice or "
+            f"more, {_count(total, 'never')} never."
         )
     shown = rows[-EPOCHS_MAX:]
     return_rows = tuple(
@@ -45,7 +51,7 @@ def samples(run: RecordedRun) -> Section:
     caption = "Completed epochs"
     if len(shown) < len(rows):
         caption = f"The last {len(shown)} of {len(rows):,} completed epochs"
-    head = ("Epoch", "Used once", "Twice or more", "Left for the next", "Rounds")
+    head = ("Epoch", "Used once", "Twice or more", "Yet to be read", "Rounds")
     found.parts.append(
         TextTable(caption, head, return_rows, frozenset(range(5)), folded=len(shown) > 5)
     )
@@ -80,6 +86,19 @@ def saved_states(run: RecordedRun) -> Section:
         + (f", every {every:,} steps." if every else ".")
         + f" {len(run.saved)} are there now."
     )
+    if whole_ones := [one for one in run.saved if not one.problem]:
+        newest = whole_ones[-1]
+        by = f", written {_written(run, newest.wall)}" if newest.wall is not None else ""
+        found.text.append(
+            f"The newest model{by}: {run.saves_to}/step-{newest.step:09d}/model.safetensors. "
+            "safetensors.torch.load_file reads it, gossip checkpoints export copies it."
+        )
+    if any(one.spared for one in run.saved):
+        found.text.append(
+            "Of the checkpoints the newest stay, as many as the script keeps, and besides the "
+            "newest before which no round lacked the update of a peer: a deterministic run can go "
+            "on from no other."
+        )
     if run.view.not_saved:
         found.text.append(f"The last one is not there: {run.view.not_saved}")
     rows = []
@@ -90,14 +109,18 @@ def saved_states(run: RecordedRun) -> Section:
             when = moment.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + " UTC"
             by = _written(run, one.wall)
         size = NONE if one.nbytes is None else bytes_word(one.nbytes)
-        rows.append((f"{one.step:,}", when, by, size, one.problem or "complete"))
+        rows.append((f"{one.step:,}", when, by, size, one.problem or _state(one)))
     if rows:
         head = ("Step", "Written", "In this run", "Size", "State")
         found.parts.append(TextTable("Checkpoints on disk", head, tuple(rows), frozenset({0, 3})))
     return found
 
 
+def _state(one: SavedState) -> str:
+    return "complete; no round before lacked an update" if one.spared else "complete"
+
+
 def _written(run: RecordedRun, wall: float) -> str:
     if wall < run.began:
-        return "before it"
-    return "after it" if wall > run.ended + 1 else f"at {clock(run.since(wall))}"
+        return "before this run"
+    return "after this run" if wall > run.ended + 1 else f"at {clock(run.since(wall))}"

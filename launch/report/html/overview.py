@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,9 @@ from gossip.launch.report.words import bytes_word, counted
 from .charts import Mark, Section, TextTable
 from .figures import NONE, clock, lasted, number, peers
 from .incidents import Incident, who
+from .participation import sent_in_all
 from .recorded import RecordedRun
+from .trusting import unseen_liars
 
 LISTED_MAX = 60
 MARKED_MAX = 20
@@ -43,12 +46,25 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
     told = f"The run {how}"
     told += f", with exit code {run.state.exit_code}. " if run.state.exit_code else ". "
     if not befell:
-        return told + "Nothing went wrong that anybody noticed."
+        return told + nothing_noticed(run)
+    unseen = unseen_liars(run)
+    were = "was" if len(unseen) == 1 else "were"
+    lied = f" {peers(unseen).capitalize()} lied and {were} never suspected." if unseen else ""
     return told + (
         f"{counted(len(befell), 'incident')} befell "
         f"{peers({peer for one in befell for peer in one.who})}. The table says when, who noticed, "
-        "and what it cost."
+        f"and what it cost.{lied}"
     )
+
+
+def nothing_noticed(run: RecordedRun) -> str:
+    """Of a run without incidents."""
+    refused = sum(run.refused.values())
+    told = "Nothing went wrong that anybody noticed"
+    if not refused:
+        return f"{told}."
+    times = "once" if refused == 1 else f"{refused:,} times"
+    return f"{told}. A peer refused the result of a server {times}."
 
 
 def facts(run: RecordedRun) -> list[Fact]:
@@ -76,8 +92,9 @@ def facts(run: RecordedRun) -> list[Fact]:
     handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""
     found.append(Fact("Rounds lost", f"{lost:,}", handed))
     sent = run.summary.get("bytes_sent")
-    if isinstance(sent, int) and sent:
-        found.append(Fact("Sent", bytes_word(sent)))
+    known = sent if isinstance(sent, int) and sent else sent_in_all(run)
+    if known:
+        found.append(Fact("Sent", bytes_word(known)))
     same = run.summary.get("replicas_identical")
     if same is not None:
         found.append(Fact("Replicas", "identical" if same else "different"))
@@ -138,7 +155,25 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
     if len(incidents) > LISTED_MAX:
         found.text.append(f"The table has the first {LISTED_MAX} of {len(incidents)}.")
     found.text.append("The numbers are those above the pictures below. Times count from the start.")
+    if origin := times_of_faults(run, incidents):
+        found.text.append(origin)
     return found
+
+
+def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
+    """From when the times of a fault plan count; "": it has none."""
+    trained = training_began(run)
+    timed = any(re.search(r"planned: .*@[\d.]+(ms|s|m)\b", one.what) for one in incidents)
+    if trained is None or not timed:
+        return ""
+    at = clock(run.since(trained), exact=True)
+    return f"The times of planned faults (as in @20s) count from when training began, at {at}."
+
+
+def training_began(run: RecordedRun) -> float | None:
+    """When the first peer had everybody whom it waited for; seconds since 1970."""
+    ready = [row["t"] for row in run.events if row.get("event") == "ready"]
+    return min(ready, default=None)
 
 
 def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> Run
         kept.samples(run),
         kept.saved_states(run),
         configuration.section(run),
-        happened.section(run),
+        happened.section(run, found),
     )
     facts = tuple(overview.facts(run))
     return RunPart(run, prefix, overview.verdict(run, found), facts, tuple(found), sections)

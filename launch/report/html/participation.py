@@ -25,7 +25,7 @@ HEAD = (
     "In rounds",
     "No weight",
     "Served",
-    "Refused",
+    "Refused by others",
     "Away",
     "Quarantine",
 )
@@ -41,14 +41,18 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if len(run.commits):
         found.parts.append(_heat(run, marks))
     found.parts.append(_table(run, incidents))
+    if len(run.commits):
+        found.text.append(
+            "In the table: No weight: its updates that counted for nothing in the result. Refused "
+            "by others: how often another peer refused a result that it had made as a server."
+        )
     traffic = _traffic(run)
-    sent = sum(each.get("sent_bytes") or 0 for each in traffic.values())
     if not traffic:
         found.text.append("How many bytes were sent is not known: no node has said so.")
     else:
         steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
         rounds = max(1.0, len(run.commits) or steps)
-        silent = len(run.peers) - len(traffic)
+        sent, silent = sent_in_all(run), len(run.peers) - len(traffic)
         found.text.append(
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
             + (f" Of {silent} peers it is not known." if silent else "")
@@ -168,6 +172,11 @@ def _heat(run: RecordedRun, marks: tuple[Mark, ...]) -> HeatMap:
     )
 
 
+def sent_in_all(run: RecordedRun) -> float:
+    """Bytes that all lives of all peers have sent, as far as they have said so."""
+    return sum(float(each.get("sent_bytes") or 0) for each in _traffic(run).values())
+
+
 def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:
     """Of each peer what all its lives have sent and received, as far as they have said so."""
     sent, received = run.used["sent_bytes"], run.used["received_bytes"]
@@ -216,7 +225,8 @@ def _row(
     if row is not None and state != "done" and row.exit:
         state = row.exit
     if run.state.state == "killed" and state == "training":
-        state = "trained when last heard of"
+        waited = spans.get(peer, ())[-1:] and spans[peer][-1].state == "paused"
+        state = f"{'waited for a quorum' if waited else 'trained'} when last heard of"
     return (
         named(run, peer).removeprefix("peer "),
         state if state != "done" else "finished",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,18 @@ TEXT_BYTES_MAX = 2**20
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A checkpoint that is on disk now."""
+    """A checkpoint that is on disk now.
+
+    Attributes:
+        spared: Before it no round lacked the update of a peer, and of later ones that is not so:
+            it stays however many there are.
+    """
 
     step: int
     wall: float | None
     nbytes: int | None
     problem: str
+    spared: bool = False
 
 
 @dataclass(slots=True)
@@ -294,6 +300,7 @@ def _look_for_checkpoints(run: RecordedRun) -> None:
     except ConfigError as error:
         run.broken.append(str(error))
         return
+    lacks_none: int | None = None  # the newest before which no round lacked an update
     for step, path in there:
         try:
             found = checkpoints.open_at(path)
@@ -302,6 +309,9 @@ def _look_for_checkpoints(run: RecordedRun) -> None:
         else:
             wall = real(found.manifest.get("wall_time_s"))
             run.saved.append(SavedState(step, wall, found.nbytes, ""))
+            lacks_none = len(run.saved) - 1 if found.everybody else lacks_none
+    if lacks_none is not None and lacks_none < len(run.saved) - 1:
+        run.saved[lacks_none] = replace(run.saved[lacks_none], spared=True)
 
 
 def _set_times(run: RecordedRun) -> None:

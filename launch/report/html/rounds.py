@@ -141,6 +141,9 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
     }
     if paused:
         told.append(f"{peers(p for p in paused if isinstance(p, int))} waited for a quorum")
+    cut = run.view.outage_at(stop)
+    if cut is not None and run.view.outages[cut].at >= start:
+        told.append(f"the network was hurt: {run.view.outages[cut].fault}")
     if round_id in run.handed_on:
         told.append(f"handed on to another server: {run.handed_on[round_id]}")
     if round_id in run.late:
@@ -151,7 +154,7 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
         for row in run.events
         if row.get("event") in ("skip", "dead") and start <= row["t"] <= stop
     }
-    if skipped:
+    if skipped and cut is None:  # each side of a partition skips the other
         told.append(f"{peers(p for p in skipped if isinstance(p, int))} fell silent")
     lost = [row for row in run.events if row.get("event") == "lost_round"]
     if any(start <= row["t"] <= stop for row in lost):

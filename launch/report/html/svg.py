@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark
+from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark, Span
 from .downsampling import Floats
 from .figures import clock, number, time_ticks, value_ticks
 
@@ -233,6 +233,10 @@ def _words_of_lines(chart: LineChart) -> str:
 # --- rows of peers --------------------------------------------------------------------------------
 
 
+def _from_to(span: Span) -> str:
+    return f"{clock(span.start, exact=True)} to {clock(span.stop, exact=True)}"
+
+
 def _lanes(chart: LaneChart) -> Drawing:
     scale = WIDE / chart.x_max
     inner, seen, told = [], set(), [f"{chart.title}. {chart.about}".strip()]
@@ -241,13 +245,13 @@ def _lanes(chart: LaneChart) -> Drawing:
         for span in spans:
             left, width = span.start * scale, max((span.stop - span.start) * scale, 1.0)
             seen.add(span.state)
-            said = f"{name}: {STATES[span.state]}, {clock(span.start)} to {clock(span.stop)}"
+            said = f"{name}: {STATES[span.state]}, {_from_to(span)}"
             inner.append(
                 f'<rect class="s-{span.state}" x="{left:.1f}" y="{at * ROW + 3}" '
                 f'width="{width:.1f}" height="{ROW - 6}"><title>{html.escape(said)}</title></rect>'
             )
             if span.state not in ("training", "done"):
-                words.append(f"{STATES[span.state]} from {clock(span.start)}")
+                words.append(f"{STATES[span.state]} {_from_to(span)}")
         told.append(f"{name}: {', '.join(words[:8]) or 'trains'}")
     high = ROW * max(1, len(chart.lanes))
     marks = _mark_lines(chart.marks, chart.x_max, high)

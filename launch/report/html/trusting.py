@@ -7,7 +7,7 @@ import numpy as np
 from . import curves
 from .charts import Chart, HeatMap, Line, LineChart, Mark, Section, TextTable
 from .columns import Points
-from .figures import NONE, clock, number
+from .figures import NONE, clock, number, peers
 from .learning import named
 from .recorded import RecordedRun
 from .timeline import heat_buckets
@@ -35,8 +35,20 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         if len(rows) > LISTED_MAX:
             found.text.append(f"The table has the first {LISTED_MAX} of {len(rows)} peers.")
     else:
-        found.text.append("Nobody came under suspicion.")
+        found.text.append(nobody_suspected(run))
     return found
+
+
+def nobody_suspected(run: RecordedRun) -> str:
+    """In words, and whether that is good."""
+    unseen = unseen_liars(run)
+    but = f", though {peers(unseen)} lied, as planned" if unseen else ""
+    return f"Nobody came under suspicion{but}."
+
+
+def unseen_liars(run: RecordedRun) -> list[int]:
+    """Peers that lied by the plan and never came under suspicion."""
+    return sorted(set(run.plan.byzantine) - run.view.suspicions.keys())
 
 
 def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> Chart:
