@@ -7,6 +7,7 @@ the lines to print.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -540,9 +541,8 @@ class RunView:
         who, took_us = event.get("contributors"), event.get("took_us")
         if not isinstance(took_us, list) or not isinstance(who, list):
             return
-        try:
-            at = who.index(row.peer)
-        except ValueError:
+        at = bisect_left(who, row.peer)  # of a commit they are in order
+        if at == len(who) or who[at] != row.peer:
             return
         took = _number(took_us[at], None) if at < len(took_us) else None
         if took:
