@@ -73,8 +73,8 @@ def _parsed(text: str) -> Any:
     """What ``parse_json`` makes of it, in two thirds of the time."""
     try:
         found, end = _DECODER.raw_decode(text)
-    except RecursionError as error:
-        raise ValueError("too many brackets in one another") from error
+    except (ValueError, RecursionError):
+        return parse_json(text)  # blanks before it, or it is no JSON
     return found if end == len(text) else parse_json(text)
 
 

@@ -290,6 +290,11 @@ def test_in_a_partition_those_are_dead_whom_most_hold_for_dead(tmp_path: Path) -
     assert membership.away_s(membership.spans(run)[3]) == pytest.approx(3.5)
 
 
+def test_whom_those_hold_for_dead_who_wait_is_dead_for_nobody_who_trains(tmp_path: Path) -> None:
+    run = made(tmp_path, [*cut_in_two(5.0, (3,), (0, 1, 2)), {"t": 9.0, "event": "end"}])
+    assert states(run, 3) == []
+
+
 def test_who_is_dead_for_one_of_many_trains_for_the_report(tmp_path: Path) -> None:
     dead = [
         {"t": 5.0 + by, "peer": by, "event": "dead", "subject": 2, "by": by} for by in (0, 1, 3)

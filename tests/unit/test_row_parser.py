@@ -54,3 +54,16 @@ def test_a_line_that_is_no_json_is_torn(tmp_path: Path) -> None:
     file = GrowingFile(tmp_path, "events.jsonl")
     assert [each["peer"] for each in file.rows()] == [1]
     assert file.torn == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b' {"a":1} ', b'\xef\xbb\xbf{"a":1}', b'{"a":1} {"b":2}', b"[" * 9999]
+)
+def test_a_line_without_the_name_is_parsed_or_refused_as_by_json(line: bytes) -> None:
+    try:
+        expected = growing.parse_json(str(line, "utf-8"))
+    except ValueError:
+        with pytest.raises(ValueError):
+            RowParser().parse(line)
+    else:
+        assert RowParser().parse(line) == expected

@@ -37,8 +37,8 @@ class Impact:
         inside = (self._t >= t) & (self._t <= stop)
         again = int((self._run.commits.attempt[inside] > 0).sum())
         if again:
-            until = clock(self._run.since(stop), exact=True)
-            rounds = f"of the {rounds_word(int(inside.sum()))} until {until}"
+            end = clock(self._run.since(stop), exact=True)
+            rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
             told.append(f"{rounds} {again} went to another server")
         lost = {
             row.get("round")
