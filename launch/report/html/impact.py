@@ -39,7 +39,7 @@ class Impact:
         if again:
             end = clock(self._run.since(stop), exact=True)
             rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
-            told.append(f"{rounds} {again} went to another server")
+            told.append(f"{rounds}, {again} went to another server")
         lost = {
             row.get("round")
             for row in self._run.events
