@@ -21,7 +21,7 @@ SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 util-linux slurm-wlm munge
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
-SCHEDULES ?= 30
+SCHEDULES ?= 20
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -29,7 +29,7 @@ INSTALLED := $(VENV)/.installed
 # where there are many; the longest begin first, and who has nothing left takes of what others
 # have. What knows no real time runs beside those that start peers, and takes what these leave of
 # the processors, which wait for each other half of their time.
-BRIEF := tests/unit $(wildcard tests/test_*.py)
+BRIEF := $(wildcard tests/test_*.py) tests/unit
 VIRTUAL := tests/property tests/simulation
 ALONE := $(BRIEF) $(VIRTUAL)
 TOGETHER := tests/fault tests/integration

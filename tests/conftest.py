@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
+import sys
 import uuid
 from collections.abc import Iterator
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -79,6 +82,29 @@ def is_running(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Each of several processes that run tests imports all of them, which compiles what is not
+    compiled yet. So each begins with files of its own, and finds the others compiled."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    given = map(Path, session.config.args)
+    files = [f for path in given for f in ([path] if path.is_file() else path.rglob("test_*.py"))]
+    for path in sorted(files)[int(worker["workerid"][2:]) :: worker["workercount"]]:
+        sys.path.insert(0, str(path.resolve().parent))
+        with contextlib.suppress(Exception):  # it is imported once more, and told of, afterwards
+            import_module(path.stem)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where groups of tests stay together, those that fork commands do: the process that forks
+    them takes seconds to start, and each process that runs tests has its own."""
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item.module, "zygote"):
+            item.add_marker(pytest.mark.xdist_group("zygote"))
 
 
 def pytest_collection_finish() -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -39,12 +40,18 @@ def words_of(command: str) -> list[str]:
     return words[1:] if words[0] == "sudo" else words
 
 
+@cache
+def command_line() -> Any:
+    """That of ``gossip``, as its parser has it. To make it takes 60 ms."""
+    return typer.main.get_command(commands.app)
+
+
 def parsed(words: Sequence[str]) -> Any:
     """The context of a command of ``gossip``, as its own parser makes it. Nothing is started.
 
     Raises: a usage error of the parser.
     """
-    command: Any = typer.main.get_command(commands.app)
+    command = command_line()
     rest, context = list(words[1:]), None
     while hasattr(command, "resolve_command"):
         context = command.make_context(words[0], rest, parent=context)

@@ -15,14 +15,19 @@ import os
 import re
 import sys
 import tomllib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tokenize import COMMENT, tokenize
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Each file is parsed once, not once for each process that runs tests.
+pytestmark = pytest.mark.xdist_group("architecture")
 
 # Each layer imports from those before it, imports inside functions and under
 # TYPE_CHECKING included.
@@ -185,14 +190,11 @@ def sources(folder: Path) -> Iterator[Path]:
 def imports(tree: ast.Module, package: str) -> Iterator[Imported]:
     """Every import of a module, also those in functions and under TYPE_CHECKING. ``package`` is
     where its dots count from."""
-    inner = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, FUNCTIONS)
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
-        at_module_level = id(node) not in inner
+    left: deque[tuple[ast.AST, bool]] = deque([(tree, True)])
+    while left:
+        node, at_module_level = left.popleft()
+        within = at_module_level and not isinstance(node, FUNCTIONS)
+        left += [(child, within) for child in ast.iter_child_nodes(node) if holds_statements(child)]
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Imported(node.lineno, alias.name, "", 0, at_module_level)
@@ -205,7 +207,18 @@ def imports(tree: ast.Module, package: str) -> Iterator[Imported]:
                 yield Imported(node.lineno, module, alias.name, node.level, at_module_level)
 
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def holds_statements(node: ast.AST) -> bool:
+    """Only these can have an import in them."""
+    return isinstance(node, ast.stmt | ast.excepthandler | ast.match_case)
+
+
+@cache
+def imports_of(text: str, package: str) -> tuple[Imported, ...]:
+    """Those of a module of that text."""
+    return tuple(imports(ast.parse(text), package))
 
 
 def area_of(module: str) -> str:
@@ -239,7 +252,7 @@ def violations(root: Path) -> list[str]:
             )
             continue
         pure = area in PURE_AREAS and module not in FINDERS
-        for imported in imports(tree, package):
+        for imported in imports_of(text, package):
             found += [
                 f"{relative}:{imported.line}: {imported.statement}: {why}"
                 for why in wrong_import(imported, area, package, pure, module)
@@ -405,8 +418,8 @@ def arrows(root: Path) -> list[Arrow]:
 
     found = []
     for module, path in paths.items():
-        for imported in imports(
-            ast.parse(path.read_text()), module if module in packages else module.rpartition(".")[0]
+        for imported in imports_of(
+            path.read_text(), module if module in packages else module.rpartition(".")[0]
         ):
             whole = f"{imported.module}.{imported.name}"
             target = whole if whole in paths else imported.module
@@ -451,7 +464,7 @@ def packages_imported(root: Path) -> dict[str, set[str]]:
     for path in sources(root / "gossip"):
         relative = path.relative_to(root)
         area = area_of(".".join(relative.with_suffix("").parts).removesuffix(".__init__"))
-        for imported in imports(ast.parse(path.read_text()), ".".join(relative.parts[:-1])):
+        for imported in imports_of(path.read_text(), ".".join(relative.parts[:-1])):
             if imported.module.split(".")[0] == "gossip":
                 found[area].add(target_area(imported))
     return {area: targets - {area} for area, targets in found.items()}
@@ -538,7 +551,7 @@ def past_faces(root: Path) -> list[str]:
     found = []
     for module, path in paths.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        for imported in imports(ast.parse(path.read_text()), package):
+        for imported in imports_of(path.read_text(), package):
             whole = f"{imported.module}.{imported.name}"
             target = whole if whole in paths else imported.module
             if (
@@ -642,6 +655,8 @@ def exceptions(project: Path) -> list[str]:
         found += [f"{pattern}: {code}" for code in sorted(LIMITS.intersection(codes))]
     for folder in ("gossip", "benchmarks", "examples", "tests"):
         for path in sources(project / folder):
+            if "noqa:" not in path.read_text("utf-8"):
+                continue
             with path.open("rb") as file:
                 comments = [each for each in tokenize(file.readline) if each.type == COMMENT]
             found += [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -48,10 +49,21 @@ def classes(module: ModuleType) -> set[str]:
 
 
 @cache
-def trees() -> tuple[ast.Module, ...]:
-    """Of all sources. That takes seconds, so it is for the process alone that runs these tests."""
+def texts() -> tuple[str, ...]:
+    """Of all sources."""
     paths = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))]
-    return tuple(ast.parse(path.read_text("utf-8")) for path in paths)
+    return tuple(path.read_text("utf-8") for path in paths)
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """That takes seconds for all of them, so it is for the process alone that runs these tests."""
+    return ast.parse(text)
+
+
+def trees(*words: str) -> Iterator[ast.Module]:
+    """Of the sources that have all these words in them."""
+    return (parsed(text) for text in texts() if all(word in text for word in words))
 
 
 def words(node: ast.AST | None) -> list[str]:
@@ -76,7 +88,7 @@ def keys(node: ast.AST) -> set[str]:
 def literal(name: str) -> set[str]:
     """What the ``Literal`` of that name allows."""
     found: set[str] = set()
-    for tree in trees():
+    for tree in trees(name):
         for node in tree.body:
             if (
                 isinstance(node, ast.AnnAssign)
@@ -89,6 +101,7 @@ def literal(name: str) -> set[str]:
     return found
 
 
+@cache
 def events_written() -> tuple[set[str], set[str]]:
     """The events, and their fields, by what the code calls.
     What is put together elsewhere is not seen."""
@@ -111,7 +124,7 @@ def events_written() -> tuple[set[str], set[str]]:
 
 def function(name: str, beside: str) -> ast.FunctionDef:
     """The function of that name, in the module that has ``beside`` in it."""
-    for tree in trees():
+    for tree in trees(f"def {name}(", beside):
         found = [
             node
             for node in ast.walk(tree)
@@ -169,13 +182,12 @@ def test_each_field_of_a_summary_has_a_sentence() -> None:
 
 
 def test_nothing_is_explained_that_is_gone() -> None:
-    written = {word for tree in trees() for node in ast.walk(tree) for word in words(node)}
-    written |= {
-        node.arg
-        for tree in trees()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.keyword) and node.arg
-    }
+    written = set[str]()
+    for tree in trees():
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(word)) | ast.keyword(arg=str(word)):
+                    written.add(word)
     tables = glossary()
     for heading in (
         "Events in events.jsonl",

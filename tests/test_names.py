@@ -6,9 +6,15 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
+# Each file is parsed once, not once for each process that runs tests.
+pytestmark = pytest.mark.xdist_group("names")
+
 PACKAGE = ("gossip", "launch", "aggregators", "topologies")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs")
 
@@ -63,23 +69,31 @@ def trees(project: Path) -> Iterator[tuple[Path, ast.Module]]:
             yield path.relative_to(project), ast.parse(path.read_text("utf-8"))
 
 
+@cache
+def definitions(project: Path) -> list[tuple[str, str]]:
+    """The name of each class, and where it is defined."""
+    return [
+        (node.name, f"{path}:{node.lineno}")
+        for path, tree in trees(project)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
 def classes(project: Path) -> dict[str, list[str]]:
     """Name -> where a class of that name is defined."""
     found = defaultdict(list)
-    for path, tree in trees(project):
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found[node.name].append(f"{path}:{node.lineno}")
+    for name, where in definitions(project):
+        found[name].append(where)
     return found
 
 
 def replaced(project: Path) -> list[str]:
     """Classes for which the field has another name."""
     return [
-        f"{path}:{node.lineno}: {node.name} -> {REPLACED[name]}"
-        for path, tree in trees(project)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and (name := node.name.strip("_").lower()) in REPLACED
+        f"{where}: {name} -> {REPLACED[plain]}"
+        for name, where in definitions(project)
+        if (plain := name.strip("_").lower()) in REPLACED
     ]
 
 

@@ -5,7 +5,8 @@ from one process that has imported them, one for each process that runs tests.
 ``python SCRIPT ...`` as ``subprocess`` does, and what is started is a child of the caller with its
 own streams, working directory, environment, session and command line, as ``/proc`` tells them. A
 launcher started so has its warm process in the same way, a script its node, and a benchmark the run
-that it measures. ``HOST`` in the environment names the network namespace to start in.
+that it measures. ``HOST`` in the environment names the network namespace to start in, ``FIRST`` a
+script that runs before all else, as ``sitecustomize`` would.
 
 Tests of how a command starts, of what it imports, of the processor time that it takes, and of what
 it says when it cannot start use ``subprocess``; so every way to start is also taken as a shell
@@ -25,6 +26,7 @@ import io
 import json
 import os
 import random
+import runpy
 import signal
 import socket
 import subprocess
@@ -39,6 +41,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import typer.main
 
 WARM, NODE = "gossip.launch.local.warm", "gossip.node"
 # What commands start themselves that imports torch.
@@ -57,7 +61,7 @@ OF_COMMANDS = (
     "gossip.topologies.rolling",
     "pydantic_settings",
 )
-HOST = "TEST_HOST"
+HOST, FIRST = "TEST_HOST", "TEST_FIRST"
 READY_S = 100.0
 REQUEST_BYTES_MAX, FDS_MAX = 2**18, 64
 # Room for what /proc shows of a child, which is written over what it shows of this process.
@@ -264,6 +268,8 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     if "-P" not in flags:
         beside = os.path.dirname(os.path.realpath(rest[1]))
         sys.path.insert(0, {"-m": request["folder"], "-c": ""}.get(rest[0], beside))
+    if first := os.environ.get(FIRST):
+        runpy.run_path(first)
     if rest[1] not in (WARM, NODE):
         Spare.install()
     return lambda: run_main(*rest[:2])
@@ -442,6 +448,13 @@ class LaunchersPopen(Popen):
             Exec._execute_child(self, args, *rest)  # type: ignore[attr-defined]
 
 
+def make_command_line() -> None:
+    """Each command would make all of it anew, which takes 60 ms of a processor."""
+    ours, make = import_module("gossip.launch.cli").app, typer.main.get_command
+    made = make(ours)
+    typer.main.get_command = lambda app: made if app is ours else make(app)
+
+
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     sys.path.pop(0)  # of this file
@@ -453,6 +466,7 @@ def main() -> None:
 
     for name in OF_COMMANDS:
         import_module(name)
+    make_command_line()
     # the first optimizer of a process imports torch._dynamo
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     torch.set_num_threads(1)

@@ -17,6 +17,8 @@ from gossip.faults.world import RESULT_ATTACKS
 from gossip.run.telemetry import read_lines
 
 PEERS, ATTACKERS, ROUNDS = effort((5, (3,), 150), (8, (5, 6), 250))
+LAST = effort(60, 250)
+"""Rounds where just the last one counts."""
 UNPROVEN = ("slightly_wrong_results", "kept_results", "two_results")
 """Not to be told from the truth; silence, which is no evidence;
 what is refused by half of the peers only."""
@@ -26,7 +28,7 @@ goes up and down by 0.02 without any fault."""
 LOST_MAX = {"two_results": 10}
 """A swarm that is split evenly again and again gives up a round now and then."""
 
-TOOK_THE_LIE = "another result of the last round", f"on another branch at round {ROUNDS}"
+TOOK_THE_LIE = "another result of the last round", f"on another branch at round {LAST}"
 """What the victim of a lie in the last round finds: as it asks the others for theirs, or before, as
 they tell where they are."""
 
@@ -111,12 +113,13 @@ def test_one_lie_in_the_last_round_leaves_no_replica_apart(tmp_path: Path) -> No
 def mended(folder: Path) -> bool:
     """Whether the victim took the lie for the result. However that is, all replicas end alike."""
     folder.parent.mkdir()
-    run(folder, "--fault", f"last_results:{','.join(map(str, range(PEERS)))}")
+    attackers = ",".join(map(str, range(PEERS)))
+    run(folder, "--rounds", str(LAST), "--fault", f"last_results:{attackers}")
     events = list(read_lines(folder / "events.jsonl"))
     halted = {row["peer"]: row for row in events if row.get("event") == "halted"}
     assert sum(row["attacks"].get("last_results", 0) for row in halted.values()) == 1
     assert len({row["state_digest"] for row in halted.values()}) == 1
-    assert {row["state_round"] for row in halted.values()} == {ROUNDS}
+    assert {row["state_round"] for row in halted.values()} == {LAST}
     finals = [load_file(folder / f"peer-{peer}" / "final.safetensors") for peer in range(PEERS)]
     assert all(final[name].equal(finals[0][name]) for final in finals for name in finals[0]), (
         "what scripts have saved"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zygote
 from swarm import ProcessSwarm, again
 
 pytestmark = pytest.mark.timeout(300)
@@ -64,8 +65,8 @@ def start_again(swarm: ProcessSwarm, peer: int, incarnation: int = 1) -> dict[st
     ]
 
 
-# Python imports this before anything else, in trainers and in nodes. The node of the first that is
-# to give a piece dies.
+# It runs in the process that trainers and nodes are forked from. The node of the first that is to
+# give a piece dies.
 DEATH = """
 import contextlib, os
 from gossip.core.transfer import donor as donating
@@ -88,12 +89,8 @@ def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits
 ) -> None:
     """Peer 3 comes back to three others, of whom f + 1 = 2 vouch. The node of the first that is
     asked for a piece is killed."""
-    deaths = tmp_path / "deaths"
-    deaths.mkdir()
-    (deaths / "sitecustomize.py").write_text(DEATH)
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join(filter(None, (str(deaths), os.environ.get("PYTHONPATH", ""))))
-    )
+    (tmp_path / "death.py").write_text(DEATH)
+    monkeypatch.setenv(zygote.FIRST, str(tmp_path / "death.py"))
     swarm = large_swarm(tmp_path / "run", 4, f=1)
     try:
         swarm.wait_round(3, 3)

@@ -27,7 +27,7 @@ FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 
 
 @pytest.mark.parametrize("lie", OF_WHOLE_STATES)
-@pytest.mark.parametrize("seed", effort((1, 2), tuple(range(1, 21))))
+@pytest.mark.parametrize("seed", effort((2,), tuple(range(1, 21))))
 def test_two_lying_donors_of_five_mislead_nobody_who_comes_back(lie: str, seed: int) -> None:
     """Peer 0, the first whom everybody asks, and another tell the same lie; f is 2."""
     schedule = Schedule(
@@ -103,7 +103,7 @@ def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one
     assert named, "it was not necessary: the test proves nothing"
     assert max(named) < here + 100, "no liar chooses it"
     assert not swarm.reports(1, "unattested_state")
-    swarm.run_for(0.5)
+    swarm.run_for(0.2)
 
 
 @pytest.mark.parametrize("donor", [2, 5])

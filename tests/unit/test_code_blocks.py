@@ -17,10 +17,10 @@ import made_up_run
 import pytest
 import shown_commands
 import shown_python
+import typer.testing
 import zygote
 from code_blocks import ROOT, Block, blocks_of, every_block
 from effort import LONG, effort
-from typer.testing import CliRunner
 
 from gossip.faults import load
 from gossip.launch.cli import commands
@@ -135,9 +135,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line, which each call would make anew."""
+    monkeypatch.setattr(typer.testing, "_get_command", lambda app: shown_commands.command_line())
+
+
 def invoke(words: list[str]) -> str:
     """What a command of ours prints, run within this process; it must succeed."""
-    done = CliRunner().invoke(commands.app, words[1:])
+    done = typer.testing.CliRunner().invoke(commands.app, words[1:])
     assert done.exit_code == 0, f"{words}: {done.output}{done.exception!r}"
     return done.output
 

@@ -39,7 +39,7 @@ import json
 from gossip import mutant_probes
 from gossip.simulation.schedules.generator import generate
 from gossip.simulation.campaign.play import run
-print(json.dumps([run(generate(seed)).trace_hash for seed in (5, 11)]))
+print(json.dumps([run(generate(seed)).trace_hash for seed in (1, 5)]))
 """
 
 
@@ -322,4 +322,4 @@ def test_the_copy_with_all_probes_plays_what_the_package_plays(
     done = subprocess.run(
         plays, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout) == [run(generate(seed)).trace_hash for seed in (5, 11)]
+    assert json.loads(done.stdout) == [run(generate(seed)).trace_hash for seed in (1, 5)]
