@@ -198,9 +198,9 @@ class Bootstrap:
         ]
 
     def only_waits(self, now: float) -> bool:
-        """Whether ``decide`` can only wait, and nothing is to be said of that: nobody has begun, and
-        somebody who may come is missing. That is what all hellos but the last find, and ``decide``
-        looks at everybody each time."""
+        """Whether ``decide`` can only wait, and nothing is to be said of that: nobody has begun,
+        and somebody who may come is missing. That is what all hellos but the last find, and
+        ``decide`` looks at everybody each time."""
         waited_s, rounds = self.waited_s(now), self.settings.rounds
         if (
             self._begun

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gossip import topologies
@@ -17,16 +18,13 @@ from gossip.core import (
     CoreSettings,
     Effect,
     Envelope,
-    Event,
     Payload,
     Peer,
     PeerId,
     RoundSettings,
-    Started,
 )
 from gossip.inject import OutMessage
 from gossip.simulation.world import SimulationStuck, Swarm, ToyTrainer, address, weighted_mean
-from gossip.topologies import Topology
 from gossip.transport import decode, encode
 
 from .play import CachedTopology
@@ -36,13 +34,14 @@ START_TIMEOUT_S = 60.0
 ROUND_TIMEOUT_S = 10.0
 STEP_S = 0.1
 PATIENCE_S = 120.0
+KILLED_AFTER, JOINS_AFTER, BACK_AFTER = 5, 7, 10  # rounds
 SAMPLES = 100_003
 
 
 @dataclass(frozen=True, slots=True)
 class ManyPeers:
-    """``rounds`` rounds of ``n`` peers. In the fifth of them one is killed, a newcomer is started
-    as it is found dead, and the killed one comes back half-way."""
+    """``rounds`` rounds of ``n`` peers. On the way one is killed, one joins, and the killed one
+    comes back."""
 
     n: int
     seed: int = 1
@@ -120,29 +119,31 @@ class AcquaintedPeer(Peer):
         return effects
 
 
-def many_peers(world: ManyPeers, tell: Callable[[str], None] = lambda text: None) -> ManyPeersResult:
+def many_peers(
+    world: ManyPeers, tell: Callable[[str], None] = lambda text: None
+) -> ManyPeersResult:
     """Plays it. Raises: SimulationStuck: Something does not come about."""
     lives = dict.fromkeys(range(world.n), 0)
     swarm = _swarm(world, lives)
     killed, newcomer = world.n // 2, world.n
     meter = Meter()
     swarm.outgoing = meter
-    _advance(swarm, lambda: _round(swarm) >= 1, "a first round", tell)
+    _advance(swarm, partial(_is_in, swarm, 1), "a first round", tell)
     begun, before, by_peer = _round(swarm), meter.nbytes, Counter(meter.by_peer)
     most = 0
     acts: dict[int, Callable[[], None]] = {
-        5: lambda: swarm.crash(killed),
-        7: lambda: _start(swarm, newcomer, 0, lives),
-        world.rounds // 2: lambda: _start(swarm, killed, 1, lives),
+        KILLED_AFTER: lambda: swarm.crash(killed),
+        JOINS_AFTER: lambda: _start(swarm, newcomer, 0, lives),
+        BACK_AFTER: lambda: _start(swarm, killed, 1, lives),
     }
     for number in range(begun + 1, world.rounds + 1):
-        _advance(swarm, lambda: _round(swarm) >= number, f"round {number}", tell)
+        _advance(swarm, partial(_is_in, swarm, number), f"round {number}", tell)
         most = max(most, *(meter.by_peer - by_peer).values())
         by_peer = Counter(meter.by_peer)
         if act := acts.get(number):
             act()
     sent_bytes = (meter.nbytes - before) / world.n / (_round(swarm) - begun)
-    _advance(swarm, lambda: _is_whole(swarm, world.n + 1), "all are in the roster", tell)
+    _advance(swarm, partial(_is_whole, swarm, world.n + 1), "all are in the roster", tell)
     held = {
         (swarm.inspections[peer].rounds.round_id, host.trainer.digest)
         for peer, host in swarm.hosts.items()
@@ -208,6 +209,10 @@ def _round(swarm: Swarm[Peer]) -> int:
         if swarm.hosts[peer].running and core.phase == "running"
     ]
     return min(training, default=0)
+
+
+def _is_in(swarm: Swarm[Peer], number: int) -> bool:
+    return _round(swarm) >= number
 
 
 def _is_whole(swarm: Swarm[Peer], n: int) -> bool:
