@@ -16,7 +16,8 @@ and its clients a message each way; a megabyte of four updates takes as long to 
 
 SUMMED_SHARD_BYTES = 4 * 2**20
 """The same on one host, for a rule that adds up: no link is shared there, and a shard more costs
-each peer about as much as four megabytes less to add up save (``gossip bench exchange``)."""
+each peer about as much as four megabytes less to add up save (``gossip bench exchange``). Of two
+peers none waits for the other where both serve, so they cut as all others do."""
 
 CROSS_SHARD_BYTES = 4 * 2**20
 """The same where shards decide together, which takes another message each way."""
@@ -43,11 +44,11 @@ def shard_sizes(
         summed_here: The rule adds up, and peers of one host read each other's memory.
     Returns: lengths in elements, all but the last multiples of 16: one up to 1 MiB, then
         as many as keep each at about 1 MiB, but at most ``peers``. 4 MiB where they decide
-        together, or are ``summed_here``.
+        together, or are ``summed_here`` by more than two.
     """
     assert elements > 0
     if not cross_shard:
-        shard_bytes = SUMMED_SHARD_BYTES if summed_here else SHARD_BYTES
+        shard_bytes = SUMMED_SHARD_BYTES if summed_here and peers > 2 else SHARD_BYTES
         return (elements,) if whole_vector else _even(elements, peers, shard_bytes)
     if bytes_for(elements) <= CROSS_SHARD_BYTES or peers == 1:
         return (elements,)
