@@ -105,7 +105,7 @@ class AcquaintedPeer(Peer):
     """Knows everybody's address as it starts; whoever is here from the start has met everybody who
     is."""
 
-    def __init__(self, *arguments: Any, lives: dict[PeerId, int], **addresses: str) -> None:
+    def __init__(self, *arguments: Any, lives: dict[PeerId, int], **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
         self._lives = lives
 
