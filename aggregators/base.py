@@ -50,7 +50,7 @@ ever for parameters or for rules that run in the trainer; ``state``, what it ret
 is handed on by callers of the library alone, and by no run: a rule must do without."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, it is no larger than 1e119
-RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]]], NDArray[np.float32] | None]
+RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +146,11 @@ class Rule:
 
     def of_rows(self, function: RowFunction) -> RowFunction:
         """Gives a rule that treats all updates alike, whatever f is, and has no options a second
-        function: ``(rows) -> aggregate``.
+        function, which writes the aggregate where it is to lie: ``(rows, out) -> whether``.
 
-        ``rows`` are float32 arrays of one length, finite, at least one. None instead of an
-        aggregate means: take the other.
+        ``rows`` are float32 arrays of one length, at least one, and share no memory with ``out``,
+        which is as long. True: the aggregate is there, and each number of it was found finite.
+        False: take the other.
         """
         assert not self.discerning
         assert self.needs <= {"f"}

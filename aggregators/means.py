@@ -42,18 +42,22 @@ def mean(updates: Tensor, *, f: int = 0) -> Verdict:
 
 
 @mean.of_rows
-def mean_of_rows(rows: Sequence[NDArray[np.float32]]) -> NDArray[np.float32] | None:
+def mean_of_rows(rows: Sequence[NDArray[np.float32]], out: NDArray[np.float32]) -> bool:
     """The same from the updates where they lie: a quarter of the time for 4 rows of 69 KB that are
     not in the cache.
 
     Args:
         rows: ``(d,)`` each, in order; at least one.
-    Returns: ``(d,)``, new; None when the sum left the range of float32.
+        out: ``(d,)``, where the mean goes.
+    Returns: False when the sum left the range of float32.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.add(rows[0], rows[1]) if len(rows) > 1 else rows[0].copy()
+        if len(rows) > 1:
+            np.add(rows[0], rows[1], out=out)
+        else:
+            np.copyto(out, rows[0])
         for row in rows[2:]:
-            np.add(total, row, out=total)
-        np.divide(total, np.float32(len(rows)), out=total)
-        squares = np.dot(total, total)  # finite only if all are: one pass, and no memory
-    return total if np.isfinite(squares) or np.isfinite(total).all() else None
+            np.add(out, row, out=out)
+        np.divide(out, np.float32(len(rows)), out=out)
+        squares = np.dot(out, out)  # finite only if all are: one pass, and no memory
+    return bool(np.isfinite(squares)) or bool(np.isfinite(out).all())

@@ -557,6 +557,8 @@ class Peer:
         return effects
 
     def _decide(self, now: float) -> list[Effect]:
+        if self.bootstrap.only_waits(now):
+            return []
         match decision := self.bootstrap.decide(now):
             case gathering.WaitForPeers(missing):
                 return list(self.bootstrap.report_waiting(missing, now))

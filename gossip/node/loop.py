@@ -570,6 +570,8 @@ class Node:
             progress = self.trainer.progress()
             if progress is not None and not self._trainer_gone:
                 self._handle(progress, now)
+            if self._seed_folder is not None:
+                self._look_for_later_life(self._seed_folder)
         if self._announcement is not None:
             self._announcement.tick(now)
         if self._seed_folder is not None:
@@ -585,7 +587,6 @@ class Node:
                 self._handle(
                     events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
                 )
-            self._look_for_later_life(self._seed_folder)
         self._topology.look_ahead()
         self._write_what_is_due(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:

@@ -58,8 +58,12 @@ Ahead: TypeAlias = Callable[[np.ndarray], None] | None
 """Told of a result that is finite before its digest is made: others may begin to receive it."""
 
 
-RowRule: TypeAlias = Callable[[Sequence[np.ndarray]], np.ndarray | None]
-"""A rule that treats each coordinate alone, on rows that lie apart; None: it gives up."""
+RowRule: TypeAlias = Callable[[Sequence[np.ndarray], np.ndarray], bool]
+"""A rule that treats each coordinate alone, on rows that lie apart: whether its finite aggregate is
+in the second argument. False: it gives up."""
+
+BlockMaker: TypeAlias = Callable[[int, int, np.ndarray], bool]
+"""Puts these numbers of a result into their place. Returns: Whether all of them are finite."""
 
 Describe: TypeAlias = Callable[[np.ndarray], Payload]
 """A finite result as others receive it, with its facts."""
@@ -122,7 +126,7 @@ class ResultMaker:
     def payload(self, vector: np.ndarray) -> Payload | None:
         """With its facts; None when it is not finite."""
         if self.room is not None:
-            return self._in_blocks(lambda start, stop: vector[start:stop], self.room)
+            return _in_blocks(partial(_copy_block, vector), self.room)
         if not is_finite(vector):
             return None
         return as_payload(vector, self.ahead) if self.encode is None else self.encode(vector)
@@ -130,27 +134,30 @@ class ResultMaker:
     def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
         """The result of a rule that treats each coordinate alone; None when that gives up."""
         if self.room is not None:
-            return self._in_blocks(
-                lambda start, stop: rule([row[start:stop] for row in rows]), self.room
+            return _in_blocks(
+                lambda start, stop, place: rule([row[start:stop] for row in rows], place), self.room
             )
-        whole = rule(rows)
-        return None if whole is None else self.payload(whole)
+        whole = np.empty(len(rows[0]), np.float32)
+        if not rule(rows, whole):
+            return None
+        return as_payload(whole, self.ahead) if self.encode is None else self.encode(whole)
 
-    def _in_blocks(
-        self, block_of: Callable[[int, int], np.ndarray | None], room: NDArray[np.uint8]
-    ) -> Payload | None:
-        """Each block is made, put into its place and looked at while it is in the cache."""
-        result, digest = from_bytes(room), PayloadDigest()
-        step = BLOCK_BYTES // result.itemsize
-        for start in range(0, len(result), step):
-            block, place = block_of(start, start + step), result[start : start + step]
-            if block is None:
-                return None
-            np.copyto(place, block)
-            if not is_finite(place):
-                return None
-            digest.update(place)
-        return Payload(result, len(room), True, digest.digest())
+
+def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
+    """Each block is made in its place, and hashed while it is in the cache."""
+    result, digest = from_bytes(room), PayloadDigest()
+    step = BLOCK_BYTES // result.itemsize
+    for start in range(0, len(result), step):
+        place = result[start : start + step]
+        if not make(start, start + step, place):
+            return None
+        digest.update(place)
+    return Payload(result, len(room), True, digest.digest())
+
+
+def _copy_block(vector: np.ndarray, start: int, stop: int, place: np.ndarray) -> bool:
+    np.copyto(place, vector[start:stop])
+    return is_finite(place)
 
 
 @dataclass(frozen=True, slots=True)

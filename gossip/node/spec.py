@@ -79,9 +79,14 @@ def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFo
     encoding = load_encoding(config.encoding)
     whole = rule.whole_vector or not rolling
     together = shards_decide_together(config, rule, rolling=rolling)
+    # without keys all peers are on one host, unless somebody has insisted on the contrary
+    one_host = not config.keyed and not config.insecure
+    summed_here = one_host and isinstance(encoding, Float32) and rule.from_rows is not None
 
     def found(elements: int, marks: int, shapes: tuple[Shape, ...]) -> WireFormat:
-        sizes = shard_sizes(elements, config.peers, whole, cross_shard=together)
+        sizes = shard_sizes(
+            elements, config.peers, whole, cross_shard=together, summed_here=summed_here
+        )
         return WireFormat(encoding, config.seed, sizes, elements - marks, config.peers_max, shapes)
 
     return found

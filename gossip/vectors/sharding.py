@@ -14,6 +14,11 @@ SHARD_BYTES = 2**20
 """From here on a vector has several servers, which work at the same time. A shard costs a server
 and its clients a message each way; a megabyte of four updates takes as long to average."""
 
+SUMMED_SHARD_BYTES = 4 * 2**20
+"""The same on one host, for a rule that adds up: no link is shared there, and a shard more costs
+each peer about as much as four megabytes less to add up save (``gossip bench exchange``). Of two
+peers none waits for the other where both serve, so they cut as all others do."""
+
 CROSS_SHARD_BYTES = 4 * 2**20
 """The same where shards decide together, which takes another message each way."""
 
@@ -21,7 +26,12 @@ SHARD_ALIGNMENT = 16  # elements: 64 bytes
 
 
 def shard_sizes(
-    elements: int, peers: int, whole_vector: bool, *, cross_shard: bool = False
+    elements: int,
+    peers: int,
+    whole_vector: bool,
+    *,
+    cross_shard: bool = False,
+    summed_here: bool = False,
 ) -> tuple[int, ...]:
     """How the flat vector is cut. The same on every peer:
     nothing but the run's settings and the model goes in.
@@ -31,13 +41,15 @@ def shard_sizes(
         whole_vector: The rule needs the vector in one piece.
         cross_shard: Unless its shards decide together. Then a first one, which everybody waits
             for, is as short as can be.
+        summed_here: The rule adds up, and peers of one host read each other's memory.
     Returns: lengths in elements, all but the last multiples of 16: one up to 1 MiB, then
         as many as keep each at about 1 MiB, but at most ``peers``. 4 MiB where they decide
-        together.
+        together, or are ``summed_here`` by more than two.
     """
     assert elements > 0
     if not cross_shard:
-        return (elements,) if whole_vector else _even(elements, peers, SHARD_BYTES)
+        shard_bytes = SUMMED_SHARD_BYTES if summed_here and peers > 2 else SHARD_BYTES
+        return (elements,) if whole_vector else _even(elements, peers, shard_bytes)
     if bytes_for(elements) <= CROSS_SHARD_BYTES or peers == 1:
         return (elements,)
     rest = _even(elements - SHARD_ALIGNMENT, peers, CROSS_SHARD_BYTES)

@@ -24,7 +24,9 @@ from .turns import REPETITIONS, Spread, as_json, draw, others_told, ratios, told
 
 END_S = 20.0
 TURN_S = 0.3
-"""A turn takes about so long."""
+"""A turn takes about so long, on each side."""
+NUMBER_S = 3e-9
+"""Of an exchange, for each number of each peer: what two cores take."""
 STEPS_MAX = 50
 PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
 
@@ -82,7 +84,7 @@ def exchange(
         for count in numbers:
             best = limits.measure(4 * count)
             for n in peers:
-                steps = max(1, min(STEPS_MAX, int(3e6 / (count * n))))
+                steps = max(1, min(STEPS_MAX, int(TURN_S / (NUMBER_S * count * n))))
                 task = BenchTask("vector", count, 0, steps, repetitions, n, "")
                 took = measure(task, contest)
                 rows.append({**_row(n, count, took), "limits": asdict(best)})
@@ -231,6 +233,7 @@ def _row(n: int, count: int, took: dict[str, Any]) -> dict[str, Any]:
         "numbers": count,
         "seconds": {name: asdict(Spread.of(took[name])) for name in (GLOO, GOSSIP)},
         "ratio": asdict(ratios(took[GOSSIP], took[GLOO])),
+        "processor_s": took["processor"],
         **{name: took[name] for name in ("rounds", "rounds_without_somebody")},
         "turns": {name: took[name] for name in (GLOO, GOSSIP)},
     }
@@ -242,6 +245,16 @@ def _ms(seconds: float) -> str:
 
 def _spread(figures: dict[str, float], show: Any) -> str:
     return f"{show(figures['median'])} ({show(figures['least'])} to {show(figures['most'])})"
+
+
+def _processor(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of what a step takes of the processors: other work disturbs that less than its time."""
+    spent = row["processor_s"]
+    return [
+        ("processor time of a peer, gloo", _ms(spent[GLOO])),
+        ("processor time of a peer, gossip", _ms(spent[GOSSIP])),
+        ("the same, gossip over gloo", _plain(spent[GOSSIP] / spent[GLOO])),
+    ]
 
 
 def _plain(figure: float) -> str:
@@ -256,6 +269,7 @@ def _show(rows: Sequence[dict[str, Any]], title: str, quiet: bool) -> None:
             ("gloo", _spread(seconds[GLOO], _ms)),
             ("gossip", _spread(seconds[GOSSIP], _ms)),
             ("gossip over gloo, within a turn", _spread(row["ratio"], _plain)),
+            *_processor(row),
             ("limit: copy the numbers once", _ms(best["copy_s"])),
             ("limit: over a unix socket", _ms(best["unix_s"])),
             ("limit: over TCP", _ms(best["tcp_s"])),
@@ -275,6 +289,7 @@ def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
         ("DDP over gloo", _spread(per_s[GLOO], lambda each: f"{each:,.1f}")),
         ("gossip", _spread(per_s[GOSSIP], lambda each: f"{each:,.1f}")),
         ("gossip over DDP, within a turn", _spread(faster, _plain)),
+        *[(f"ms of {what}", spent) for what, spent in _processor(row)[:2]],
         ("limit: ms to copy the parameters once", _ms(best["copy_s"])),
         ("limit: ms over a unix socket", _ms(best["unix_s"])),
         ("limit: ms over TCP", _ms(best["tcp_s"])),

@@ -6,6 +6,7 @@ Started by ``gossip run``, with what is to be done as JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -122,40 +123,60 @@ def main() -> None:
     sides = {GLOO: _gloo_side(task, peer.id), GOSSIP: Side(task, peer.id)}
     ours = sides[GOSSIP]
     ours.model, ours.optimizer = peer.prepare(ours.model, ours.optimizer)
-    took = _measured(task, peer.id, {name: side.step for name, side in sides.items()})
+    took, spent = _measured(task, peer.id, {name: side.step for name, side in sides.items()})
     # a step is over when the last one has it
     dist.all_reduce(took, dist.ReduceOp.MAX)
+    dist.all_reduce(spent)
     if peer.id == 0:
-        _leave(task, took.tolist())
+        _leave(task, took.tolist(), (spent / task.peers).tolist())
     dist.barrier()
     dist.destroy_process_group()
     peer.close()
 
 
-def _measured(task: BenchTask, rank: int, steps: dict[str, Callable[[], None]]) -> Any:
-    """``(sides, turns)``: seconds a step. The first turn warms up, and is left out."""
+def _processor_s(name: str) -> float:
+    """Seconds of processors that this side of a peer has used so far: the node is gossip's."""
+    processes = ["self"]
+    if name == GOSSIP:
+        for children in Path("/proc/self/task").glob("*/children"):
+            processes += children.read_text("ascii").split()
+    used_ns = 0
+    for process in processes:
+        for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
+            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+                used_ns += int(thread.read_text("ascii").split()[0])
+    return used_ns / 1e9
+
+
+def _measured(task: BenchTask, rank: int, steps: dict[str, Callable[[], None]]) -> tuple[Any, Any]:
+    """``(sides, turns)``: seconds a step; and ``(sides,)``: of processors, by this peer. The first
+    turn warms up, and is left out."""
     import torch
     import torch.distributed as dist
 
     took = torch.zeros(len(steps), task.repetitions, dtype=torch.float64)
+    spent = torch.zeros(len(steps), dtype=torch.float64)
     names = tuple(steps)
     for turn in range(task.repetitions + 1):
         for name in in_order(names, turn):
             dist.barrier()
-            began = time.perf_counter()
+            used, began = _processor_s(name), time.perf_counter()
             for _ in range(task.steps):
                 steps[name]()
             if turn:
-                took[names.index(name), turn - 1] = (time.perf_counter() - began) / task.steps
+                at, every = names.index(name), task.steps * task.repetitions
+                took[at, turn - 1] = (time.perf_counter() - began) / task.steps
+                spent[at] += (_processor_s(name) - used) / every
         if rank == 0:
             print(f"{TURN}{turn}", flush=True)
-    return took
+    return took, spent
 
 
-def _leave(task: BenchTask, took: list[list[float]]) -> None:
+def _leave(task: BenchTask, took: list[list[float]], spent: list[float]) -> None:
     result = Path(task.folder, "result.json")
     part = result.with_suffix(".part")
-    part.write_text(json.dumps({GLOO: took[0], GOSSIP: took[1]}))
+    processor = dict(zip((GLOO, GOSSIP), spent, strict=True))
+    part.write_text(json.dumps({GLOO: took[0], GOSSIP: took[1], "processor": processor}))
     os.replace(part, result)
 
 

@@ -55,6 +55,8 @@ def test_both_sides_take_turns_in_the_same_processes(
     assert all(each > 0 for turns in row["turns"].values() for each in turns)
     ratios = [b / a for a, b in zip(row["turns"]["gloo"], row["turns"]["gossip"], strict=True)]
     assert min(ratios) <= row["ratio"]["median"] <= max(ratios)
+    assert set(row["processor_s"]) == {"gloo", "gossip"}
+    assert all(each > 0 for each in row["processor_s"].values())
     assert row["rounds"] > 2
     assert row["limits"]["nbytes"] == 4 * row["numbers"]
     assert min(row["limits"].values()) > 0

@@ -25,7 +25,7 @@ from gossip.core.rounds.shard import ShardRound
 from gossip.core.rounds.validation import ROUNDS_KEPT, ResultValidator
 from gossip.core.settings import CoreSettings
 from gossip.topologies.base import Roster
-from gossip.vectors.likeness import similarity_of
+from gossip.vectors.likeness import BLOCK_NUMBERS, similarity_of
 
 BAD_COMMIT = Objection("it is no result of this round", event="bad_commit")
 OPPOSED, ALIKE = ResultSimilarity(1.0, 1.0, -0.9), ResultSimilarity(1.0, 1.0, 0.9)
@@ -305,6 +305,17 @@ def test_likeness_is_lengths_and_product() -> None:
     assert similarity_of(payload(1e30), (payload(1.0),)).length == float("inf")
     assert ResultSimilarity(1.0).cosine == 0.0
     assert ResultSimilarity(float("inf"), 1.0, float("nan")).cosine == 0.0
+
+
+@pytest.mark.parametrize("numbers", [BLOCK_NUMBERS, 2 * BLOCK_NUMBERS + 1])
+def test_likeness_is_of_all_blocks(numbers: int) -> None:
+    draw = np.random.default_rng(1)
+    result, own = (draw.standard_normal(numbers).astype(np.float32) for _ in range(2))
+    found = similarity_of(Payload(result, 4 * numbers), (Payload(own, 4 * numbers),))
+    exact = (result.astype(float), own.astype(float))
+    assert found.length == pytest.approx(np.linalg.norm(exact[0]), rel=1e-6)
+    assert found.own == pytest.approx(np.linalg.norm(exact[1]), rel=1e-6)
+    assert found.product == pytest.approx(float(exact[0] @ exact[1]), abs=1e-2)
 
 
 def test_who_has_refused_a_result_says_so_until_it_is_in_the_history() -> None:

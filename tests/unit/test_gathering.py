@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -185,3 +186,23 @@ def test_who_has_an_older_one_or_none_takes_the_state_of_who_has_the_newest() ->
     bench.hear(1, round_id=9, state=b"")
     bench.hear(0, round_id=0)
     assert bench.decided() == BeginFresh(PEERS), "who has none waits for us to begin"
+
+
+def test_where_a_hello_changes_nothing_the_whole_decision_is_only_to_wait() -> None:
+    draw, waits = Random(3), 0
+    for _ in range(500):
+        bench = BootstrapBench()
+        bench.core = Bootstrap(1, bench.settings, bench.view)
+        bench.core.start(0.0)
+        heard = [1, *draw.sample(PEERS, draw.randrange(4))]
+        bench.view.gone = set(draw.sample((0, 2, 3), draw.choice((0, 0, 1, 3))))
+        for peer in heard:
+            layout = b"another" if draw.random() < 0.1 else b"layout"
+            begun, round_id = draw.random() < 0.1, draw.choice((0, 0, 0, 0, 0, 0, 7))
+            bench.hear(peer, layout=layout, begun=begun, round_id=round_id)
+        now = draw.choice((0.1, 1.0, 6.0, 1e3))
+        bench.core.report_waiting((), now - 1.0)
+        if bench.core.only_waits(now):
+            waits += 1
+            assert isinstance(bench.core.decide(now), WaitForPeers)
+    assert 50 < waits < 450

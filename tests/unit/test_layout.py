@@ -245,6 +245,9 @@ def test_shards_cover_the_vector_and_stay_within_their_bounds():
         assert len(together) == 1 or 4 * elements > 2**22
     assert shard_sizes(2**18, 8, False) == (2**18,)
     assert shard_sizes(1_000_000, 2, False) == (500_000,) * 2
+    assert shard_sizes(1_000_000, 4, False, summed_here=True) == (1_000_000,)
+    assert shard_sizes(1_000_000, 2, False, summed_here=True) == (500_000,) * 2
+    assert shard_sizes(2_000_000, 4, False, summed_here=True) == (1_000_000,) * 2
     assert shard_sizes(25_000_000, 8, False) == (3_125_008,) * 7 + (3_124_944,)
 
 

@@ -195,9 +195,8 @@ def test_a_result_is_the_same_wherever_it_is_made():
 def test_a_rule_on_rows_gives_the_same_block_by_block():
     rows = [LONG, LONG[::-1].copy()]
 
-    def mean(given: list[np.ndarray]) -> np.ndarray:
-        return (given[0] + given[1]) / np.float32(2)
-
+    mean = aggregators.load("mean").from_rows
+    assert mean is not None
     there = ResultMaker(room=room()).from_rows(mean, rows)
     anywhere = ResultMaker().from_rows(mean, rows)
     assert there.data.tobytes() == anywhere.data.tobytes()
@@ -209,15 +208,17 @@ def test_a_rule_on_rows_gives_the_same_block_by_block():
 def test_a_result_with_a_number_that_is_not_finite_is_none(at, bad):
     spoilt = LONG.copy()
     spoilt[at] = bad
+    mean = aggregators.load("mean").from_rows
+    assert mean is not None
     for maker in (ResultMaker(room=room()), ResultMaker()):
         assert maker.payload(spoilt) is None
-        assert maker.from_rows(lambda rows: rows[0], [spoilt]) is None
+        assert maker.from_rows(mean, [spoilt]) is None
         assert maker.answer(1, spoilt, (), ()).reason == "non_finite result"
 
 
 def test_a_rule_that_gives_up_on_a_block_gives_up():
-    maker = ResultMaker(room=room())
-    assert maker.from_rows(lambda rows: None if rows[0][0] else rows[0], [LONG]) is None
+    for maker in (ResultMaker(room=room()), ResultMaker()):
+        assert maker.from_rows(lambda rows, out: bool(rows[0][0]), [LONG * 0]) is None
 
 
 def rows_of(elements: int) -> tuple[Row, ...]:

@@ -83,9 +83,9 @@ def test_what_is_changed_between_two_blocks_harms_no_other_update(bad, monkeypat
     assert rule is not None
     blocks: list[int] = []
 
-    def rewriting(rows: Sequence[np.ndarray]) -> np.ndarray | None:
+    def rewriting(rows: Sequence[np.ndarray], out: np.ndarray) -> bool:
         blocks.append(len(rows[0]))
-        added_up = rule(rows)
+        added_up = rule(rows, out)
         swarm.memories[0][:] = bad  # all that was read, and all that is to come
         return added_up
 

@@ -90,6 +90,10 @@ class Bootstrap:
         self.local, self.settings, self.view = local, settings, view
         self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
+        self._first = frozenset(settings.peers)
+        # models that hellos speak of; whether any is of a run that has begun
+        self._layouts: set[bytes] = set()
+        self._begun = False
         self._started_at = self._reported_at = 0.0
         self._prepared_at: float | None = None  # since when we have a model ourselves
         self._heard_since: set[PeerId] = set()
@@ -160,6 +164,8 @@ class Bootstrap:
         """Whether that is the first that we hear of it."""
         new = peer not in self.hellos
         self.hellos[peer] = hello
+        self._layouts.add(hello.layout)
+        self._begun = self._begun or hello.begun or hello.round_id > 0
         if hello.round_id > 0 and peer != self.local:
             self._said[peer] = max(hello.round_id, self._said.get(peer, 0))
         self._stale.discard(peer)
@@ -191,6 +197,23 @@ class Bootstrap:
             Report("waiting", {"missing": list(missing), "waited_s": round(self.waited_s(now), 1)})
         ]
 
+    def only_waits(self, now: float) -> bool:
+        """Whether ``decide`` can only wait, and nothing is to be said of that: nobody has begun,
+        and somebody who may come is missing. That is what all hellos but the last find, and
+        ``decide`` looks at everybody each time."""
+        waited_s, rounds = self.waited_s(now), self.settings.rounds
+        if (
+            self._begun
+            or len(self._layouts) > 1
+            or rounds.min_peers
+            or waited_s > rounds.start_timeout_s
+            or now - self._reported_at >= WAITING_REPORT_S
+            or self.local not in self._first
+        ):
+            return False
+        missing = self._first.difference(self.hellos)
+        return any(not (self.view.is_gone(peer) or self.view.has_ended(peer)) for peer in missing)
+
     def decide(self, now: float) -> Decision:
         """What to do now. After the start timeout, or the patience of ``min_peers``: begin with
         those here, or not at all."""
@@ -205,7 +228,7 @@ class Bootstrap:
         voices = {
             peer: hello
             for peer, hello in self.hellos.items()
-            if peer in expected or hello.round_id > 0
+            if peer in self._first or hello.round_id > 0
         }
         if own is None or not voices:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
@@ -239,12 +262,13 @@ class Bootstrap:
         if running and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
-        if self.local not in expected:
+        if self.local not in self._first:
             # until the others have begun
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
         here = (peer for peer in sorted(voices) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
-        missing = tuple(peer for peer in expected if peer not in present)
+        here_now = frozenset(present)
+        missing = tuple(peer for peer in expected if peer not in here_now)
         time_is_up = (
             self._is_patience_over(present, now)
             or self.waited_s(now) > self.settings.rounds.start_timeout_s
@@ -330,7 +354,7 @@ class Bootstrap:
         """Whether what so many say sends this peer away. Its own word weighs against theirs; a
         newcomer's does not."""
         return (
-            self.local in self.settings.peers
+            self.local in self._first
             or sayers > self.settings.f
             or self.waited_s(now) > WAITING_REPORT_S
         )
@@ -339,7 +363,7 @@ class Bootstrap:
         """As long as nobody of the run has said anything,
         or as a newcomer to one that has not begun."""
         waited_s = self.waited_s(now)
-        if self.local in self.settings.peers or waited_s <= self.settings.rounds.start_timeout_s:
+        if self.local in self._first or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)
         return HaltTooFewPeers(f"nobody of the run has let this newcomer in for {waited_s:.0f} s")
 

@@ -171,7 +171,7 @@ Folder = dict[PeerId, tuple[int, str, str]]
 what the run's folder of addresses says."""
 
 
-class _CachedTopology(Topology):
+class CachedTopology(Topology):
     """Makes each plan once. A topology is a pure function,
     and all peers of a swarm ask it for much the same."""
 
@@ -386,7 +386,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
     Raises: ConfigError: There is no such topology or rule.
     """
-    topology = _CachedTopology(topologies.load(schedule.weighted_topology))
+    topology = CachedTopology(topologies.load(schedule.weighted_topology))
     attackers = tolerated(schedule)
     reducer, updates_for = reducer_of(schedule.aggregator, attackers)
     step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None

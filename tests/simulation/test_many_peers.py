@@ -1,0 +1,22 @@
+"""Rounds of a large swarm, of which the benchmark ``many_peers.py`` is told, in small."""
+
+from __future__ import annotations
+
+from gossip.simulation.campaign.many_peers import ManyPeers, many_peers
+from gossip.transport.codec import HEADER_BYTES_MAX
+
+PEERS_MOST = 1000
+
+
+def test_who_joins_and_who_comes_back_hold_what_all_hold_and_messages_grow_with_the_peers() -> None:
+    few, more = (many_peers(ManyPeers(n, rounds=14)) for n in (6, 12))
+    for found in (few, more):
+        assert found.together
+        assert found.rounds >= 14
+        # each sends an update to the server, and the server a commit to each
+        assert found.sent["Commit"] >= 14 * (found.n - 1) - 3
+        assert found.sent["StateOffer"] >= 2, "a newcomer and one that came back took a state"
+        assert found.most_sent_bytes > found.largest["Commit"] * (found.n - 2)
+    for kind, nbytes in more.largest.items():
+        each = max(0, nbytes - few.largest[kind]) / (more.n - few.n)
+        assert nbytes + each * (PEERS_MOST - more.n) < HEADER_BYTES_MAX, kind
