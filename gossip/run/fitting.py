@@ -115,6 +115,12 @@ def check_rule(resolved: Resolved) -> Resolved:
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
+    if config.overlap and answer["asks_loss"]:
+        raise ConfigError(
+            f"overlap = 1: the rule {answer['name']} asks the trainer for the loss in every round, "
+            "so no trainer can compute beside it",
+            "leave out one of both",
+        )
     check_start(config, answer["f"], answer["needs"], answer["name"])
     resolved = resolved.with_values(
         f"what {answer['name']} allows", peers_for_one=answer["for_one"]
