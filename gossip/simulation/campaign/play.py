@@ -444,6 +444,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),
             piece_bytes=schedule.piece_bytes,
             local_steps=schedule.local_steps,
+            overlap=schedule.overlap,
         )
 
     link = LinkModel(

@@ -66,6 +66,7 @@ class Schedule:
         quorum: ``RoundSettings.quorum``.
         local_steps: That make an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
+        overlap: 1: trainers compute the next update beside the round of the last one.
     """
 
     seed: int
@@ -101,6 +102,7 @@ class Schedule:
     told: bool = False
     quorum: Quorum = "majority"
     local_steps: int = 1
+    overlap: int = 0
 
     @property
     def everybody(self) -> int:
@@ -213,6 +215,7 @@ class Schedule:
             f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds",
         )
         yield self.local_steps >= 1, f"local_steps = {self.local_steps}: at least 1"
+        yield self.overlap in (0, 1), f"overlap = {self.overlap}: 0 or 1"
         yield self.piece_bytes >= 1, f"piece_bytes = {self.piece_bytes}: at least 1"
         yield (
             bool(self.shards) and min(self.shards) >= 1,
