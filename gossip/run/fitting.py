@@ -64,6 +64,7 @@ def check(config: RunConfig) -> None:
         )
     topologies.load(config.weighted_topology)
     _check_alike(config, topology.rolling)
+    _check_overlap(config, topology.rolling)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # what another makes of weights of its own is its matter
         given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
@@ -89,6 +90,16 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
             f"deterministic: with min_peers = {config.min_peers} of {config.peers} it depends on "
             "the clock who begins",
             "leave out one of both",
+        )
+
+
+def _check_overlap(config: RunConfig, rolling: bool) -> None:
+    """Raises ConfigError: There is no round that could be computed beside."""
+    if config.overlap and not rolling:
+        raise ConfigError(
+            f"overlap = 1: in {config.topology} rounds nobody waits for a result of all, and the "
+            "parameters of peers, which differ anyway, would come apart farther",
+            "leave it out, or --topology rolling",
         )
 
 

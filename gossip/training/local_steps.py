@@ -6,10 +6,9 @@ what the rounds decide is applied there, by the outer optimizer. So rules, attac
 states and checkpoints see what they see of gradients: parameters that are the same on all peers,
 and the memory of the optimizer that steps them.
 
-With overlap a peer goes on while its round runs: its next steps begin where the last ones have
-ended, its own difference on top of the anchor. When the round is applied, at the end of these
-steps, what the swarm has made of the differences takes the place of the own one (Kale et al. 2025,
-arXiv:2502.12996).
+With overlap a peer goes on while its round runs. Its next steps begin where the outer step would
+lead if its own difference were the aggregate. When the round is applied, at the end of these steps,
+the aggregate takes the place of the own difference (Kale et al. 2025, arXiv:2502.12996).
 
 The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
 one. Only their settings, such as the learning rate, are part of the state that is handed over.
@@ -55,10 +54,10 @@ class LocalSteps:
     ) -> None:
         """``inner_step``: of the user's optimizers, without an exchange."""
         self.total, self.taken, self.good, self.ended = total, 0, 0, False
-        self.outer = outer.optimizer(layout.parameters)
+        self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
         self._anchor: list[Tensor] = []
-        # where this peer's steps began: the anchor, or its own difference in flight on top of it
+        # where this peer's steps began: the anchor, or a step with its own difference from there
         self._start: list[Tensor] = []
         self._is_ahead = False  # they did so there
         self._kept: dict[str, Any] = {}
@@ -114,12 +113,14 @@ class LocalSteps:
 
     def go_ahead(self) -> None:
         """The gradients, the own model difference, were offered, and their round is not applied:
-        the next steps begin with the difference on top of the anchor."""
+        the next steps begin behind an outer step with that difference. The memory of the outer step
+        is as it was before."""
         self._note_anchor()
         with torch.no_grad():
             for parameter in self._layout.parameters:
                 if parameter.grad is not None:
-                    parameter.sub_(parameter.grad)
+                    memory = self.outer.state[parameter].get("momentum_buffer")
+                    parameter.sub_(self._outer_step.move(parameter.grad, memory)[0])
         self._start, self._is_ahead = self._layout.copy_parameters(), True
 
     def rewind(self) -> int:
@@ -129,7 +130,7 @@ class LocalSteps:
         return self._forget_steps()
 
     def abandon(self) -> None:
-        """Undoes the steps, and the own difference in flight below them."""
+        """Undoes the steps, and the outer step with the own difference below them."""
         self.rewind()
         if self._is_ahead and not self._at_anchor:
             self._layout.set_parameters(self._anchor)

@@ -83,7 +83,7 @@ STABLE = 0.2  # of the schedules: a peer that is started again has its old addre
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
-OVERLAP = 0.2
+OVERLAP = 0.3  # of those with rolling rounds
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
@@ -307,9 +307,11 @@ def _with_local_steps(drawn: Schedule) -> Schedule:
 
 
 def _with_overlap(drawn: Schedule) -> Schedule:
-    """The same with trainers that compute beside rounds, in some of them."""
+    """The same with trainers that compute beside rounds, in some of those where somebody serves."""
     lot = Random(f"schedule/{drawn.seed}/overlap")
-    return replace(drawn, overlap=1) if lot.random() < OVERLAP else drawn
+    if lot.random() >= OVERLAP or not topologies.load(drawn.topology).rolling:
+        return drawn
+    return replace(drawn, overlap=1)
 
 
 def _is_of_an_attacker(fault: Fault) -> bool:

@@ -215,7 +215,6 @@ class Schedule:
             f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds",
         )
         yield self.local_steps >= 1, f"local_steps = {self.local_steps}: at least 1"
-        yield self.overlap in (0, 1), f"overlap = {self.overlap}: 0 or 1"
         yield self.piece_bytes >= 1, f"piece_bytes = {self.piece_bytes}: at least 1"
         yield (
             bool(self.shards) and min(self.shards) >= 1,
@@ -227,6 +226,10 @@ class Schedule:
             "shards = [8]",
         )
         rolling = topologies.load(self.weighted_topology).rolling
+        yield (
+            self.overlap in ((0, 1) if rolling else (0,)),
+            f"overlap = {self.overlap}: 0, or with rolling rounds 1",
+        )
         yield (
             max(read_weights(self.server_weights), default=0) < self.everybody,
             f"server_weights = {self.server_weights!r}: there are {self.everybody} peers",

@@ -187,8 +187,9 @@ def weighted_mean(
 class MadeOf(NamedTuple):
     """What an update was computed of."""
 
-    round_id: int  # the parameters before that round
-    restores: int  # states of others that the trainer had taken over by then
+    round_id: int  # in which it was offered
+    lacks: int  # rounds that were applied since then
+    restores: int  # states of others that were taken over since then
     samples: events.DataSlice | None  # that it has read
 
 
@@ -200,7 +201,8 @@ class _Draft:
     honest: list[float]
     offered: list[float]
     samples: int
-    made_of: MadeOf
+    applied: int  # rounds that its trainer had applied by then
+    restores: int  # likewise, states of others that it had taken over
 
 
 @dataclass(eq=False, repr=False)
@@ -461,8 +463,7 @@ class ToyTrainer:
             if self.lie is None
             else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
         )
-        made_of = MadeOf(self.next_round, len(self.restored), go.samples)
-        return _Draft(go, honest, offered, samples, made_of)
+        return _Draft(go, honest, offered, samples, len(self.applied), len(self.restored))
 
     def _compute(self, go: events.StartRound) -> list[tuple[float, Said]]:
         draft, self._draft, self._go = self._draft, None, go
@@ -474,7 +475,9 @@ class ToyTrainer:
             draft = self._drafted(go)
             pause_s = self._pause_s(draft.samples)
         self.computed.append((go.round_id, draft.samples))
-        self.made_of, self._in_flight = draft.made_of, draft.honest
+        lacks, restores = len(self.applied) - draft.applied, len(self.restored) - draft.restores
+        self.made_of = MadeOf(go.round_id, lacks, restores, draft.go.samples)
+        self._in_flight = draft.honest
         contributed = self._contribution(draft, go)
         self.computing = contributed
         return [(pause_s, contributed)]
@@ -499,7 +502,7 @@ class ToyTrainer:
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
-        beside = self._in_flight if self.local_steps > 1 else ()
+        beside = self._outer_step(self._in_flight)[0] if self.local_steps > 1 else ()
         self._draft = self._drafted(go, beside)
         self.computing = ComputedAhead()
         return [(self._pause_s(self._draft.samples), self.computing)]
@@ -633,22 +636,29 @@ class ToyTrainer:
         self.applied.append((apply.round_id, said))
         self.next_round, self.changed_at = apply.round_id + 1, now
 
-    def _moved(self, content: bytes) -> Sequence[float]:
+    def _moved(self, content: bytes) -> Values:
         """What an aggregate is applied as."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
             return aggregate
-        self._momentum = array(
+        moved, memory = self._outer_step(aggregate)
+        self._momentum = array("f", memory)
+        return moved
+
+    def _outer_step(self, aggregate: Values) -> tuple[list[float], list[float]]:
+        """Where it leads, and its memory then."""
+        memory = array(
             "f",
             [
                 OUTER.momentum * held + each
                 for held, each in zip(self._momentum, aggregate, strict=True)
             ],
         )
-        return [
+        moved = [
             OUTER.lr * (each + OUTER.momentum * held)
-            for held, each in zip(self._momentum, aggregate, strict=True)
+            for held, each in zip(memory, aggregate, strict=True)
         ]
+        return moved, memory.tolist()
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
         packed, most = bytes_of_state(restore.payload), len(self._shared)

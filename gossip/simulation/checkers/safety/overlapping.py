@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class ComputedInTurn(Checker):
-    """S20: an update is of the parameters that its round begins with or, where a trainer computes
-    beside a round, of those one round older, and in any case of the same history; and of the
-    samples that its peer has in its round."""
+    """S20: an update is of its peer's parameters as they are or, where a trainer computes beside a
+    round, of those one round older, and in any case of the same history; and of the samples that
+    its peer has in its round."""
 
     invariant = "S20"
     events = (Contributed,)
@@ -38,20 +38,20 @@ class ComputedInTurn(Checker):
             return
         trainer = swarm.hosts[peer].trainer
         # Else it was told of another round meanwhile, and the core leaves this update out.
-        if isinstance(trainer, ToyTrainer) and trainer.made_of and given.round_id == event.round_id:
-            self._judge(swarm, peer, given, trainer.made_of)
+        made_of = trainer.made_of if isinstance(trainer, ToyTrainer) else None
+        if made_of is not None and made_of.round_id == given.round_id == event.round_id:
+            self._judge(swarm, peer, given, made_of)
 
     def _judge(self, swarm: Swarm[Any], peer: PeerId, given: StartRound, made_of: MadeOf) -> None:
         trainer = swarm.hosts[peer].trainer
         assert isinstance(trainer, ToyTrainer)
-        round_id, at = given.round_id, made_of.round_id
-        here = f"its update of round {round_id}"
+        here = f"its update of round {given.round_id}"
         self.demand(
-            round_id - trainer.overlap <= at <= round_id,
-            *(swarm, peer, f"{here} is of the parameters before round {at}"),
+            made_of.lacks <= trainer.overlap,
+            *(swarm, peer, f"{here} is of parameters that lack {made_of.lacks} rounds"),
         )
         self.demand(
-            made_of.restores == len(trainer.restored),
+            not made_of.restores,
             *(swarm, peer, f"{here} is of parameters that it has replaced by those of others"),
         )
         has, read = given.samples, made_of.samples
