@@ -526,8 +526,9 @@ class ToyTrainer:
         )
 
     def _used(self, round_id: int, samples: int) -> int:
-        """Of its slice. With local steps a peer may take fewer than others, and leaves the rest."""
-        if self.local_steps == 1 or samples < 2:
+        """Of its slice. With local steps a peer may take fewer than others, and leaves the rest;
+        with overlap it does not."""
+        if self.local_steps == 1 or self.overlap or samples < 2:
             return samples
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")
         return lot.choice([samples, lot.randint(1, samples)])
