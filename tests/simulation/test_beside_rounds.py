@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gossip import topologies
+from gossip.core.ledger.prefetch import CursorLookahead
 from gossip.faults import Restart
 from gossip.simulation import Schedule, generate, run
 from gossip.simulation.world import ToyTrainer
@@ -52,6 +54,20 @@ def test_an_update_of_older_parameters_is_found_out(monkeypatch: pytest.MonkeyPa
     outcome = run(SCHEDULE)
     assert outcome.violation is not None
     assert "of parameters that lack 2 rounds" in str(outcome.violation)
+
+
+def test_without_a_fault_every_guess_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    calm = replace(SCHEDULE, faults=())
+    assert run(calm).violation is None
+    look = CursorLookahead.look
+
+    def present(self: CursorLookahead, *asked: Any) -> Any:
+        return tuple([(epoch, ((0, 1),)) for epoch, _ in look(self, *asked)])
+
+    monkeypatch.setattr(CursorLookahead, "look", present)
+    outcome = run(calm)
+    assert outcome.violation is not None
+    assert outcome.violation.invariant == "S20"
 
 
 def test_some_schedules_with_rolling_rounds_have_overlap() -> None:

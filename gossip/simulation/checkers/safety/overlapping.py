@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class ComputedInTurn(Checker):
     """S20: an update is of its peer's parameters as they are or, where a trainer computes beside a
     round, of those one round older, and in any case of the same history; and of the samples that
-    its peer has in its round."""
+    its peer has in its round. Without any fault all that is computed beside a round is offered."""
 
     invariant = "S20"
     events = (Contributed,)
@@ -41,6 +41,13 @@ class ComputedInTurn(Checker):
         made_of = trainer.made_of if isinstance(trainer, ToyTrainer) else None
         if made_of is not None and made_of.round_id == given.round_id == event.round_id:
             self._judge(swarm, peer, given, made_of)
+
+    def finish(self, swarm: Swarm[Any]) -> None:
+        for peer, host in swarm.hosts.items():
+            trainer = host.trainer
+            if self.circumstances.faultless and isinstance(trainer, ToyTrainer):
+                text = f"{trainer.dropped} updates that it has computed beside rounds were dropped"
+                self.demand(not trainer.dropped, swarm, peer, text)
 
     def _judge(self, swarm: Swarm[Any], peer: PeerId, given: StartRound, made_of: MadeOf) -> None:
         trainer = swarm.hosts[peer].trainer
