@@ -87,12 +87,53 @@ def test_nothing_is_in_flight_where_a_checkpoint_is_due(tmp_path: Any) -> None:
     model, optimizer = small_model()
     with FakeNodeSwarm(echo, overlap=1) as swarm:
         swarm.session.prepare(model, optimizer)
-        rounds = []
+        behind = []
         for step in swarm.session.steps(6, save=tmp_path / "saved", every=3):
-            rounds.append(swarm.session.round)
             backward(model, step)
             optimizer.step()
-        assert rounds == [0, 0, 1, 3, 3, 4]
+            behind.append(swarm.session.round)
+        assert behind == [0, 1, 3, 3, 4, 6]
+
+
+def test_behind_epochs_without_a_loader_every_round_is_applied() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, overlap=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for epoch in swarm.session.epochs(2):
+            backward(model, epoch)
+            optimizer.step()
+        assert swarm.session.round == 2
+        assert same_bits(model, delayed_steps(2))
+
+
+def test_what_was_computed_beside_several_rounds_is_dropped() -> None:
+    """The others went on without this peer: its gradient is older than one round."""
+
+    def hurries(node: FakeNode) -> None:
+        node.prepared()
+        node.go(0)
+        node.expect(control.Contribute)
+        node.send(*[control.ApplyCommand(at, -1, 0.0) for at in range(3)])
+        node.go(3)
+        for _ in range(3):
+            node.expect(control.AppliedReply)
+        said = node.expect(control.Contribute)
+        assert said.round_id == 3
+        node.send(control.ApplyCommand(3, -1, 0.0))
+        node.expect(control.AppliedReply)
+        node.go(4)
+        node.halt()
+
+    model, optimizer = small_model()
+    with FakeNodeSwarm(hurries, overlap=1) as swarm:
+        swarm.session.prepare(model, optimizer)
+        steps = []
+        for seed in range(3):
+            backward(model, seed)
+            optimizer.step()
+            steps.append(swarm.session.step)
+    assert steps == [1, 3, 4]
+    assert any('"skipped": "overlap"' in line for line in swarm.nodes[0].logs)
 
 
 def test_a_node_that_dies_with_an_update_in_flight_has_a_successor_that_gets_it() -> None:
@@ -177,7 +218,9 @@ def read_all(*rounds: tuple[Slice, Slice | None]) -> tuple[FakeNodeSwarm, list[i
     """What a loop over one epoch reads, and where its scheduler was behind each step."""
     model, optimizer = small_model()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    data = DataLoader(TensorDataset(torch.randn(24, 5), torch.arange(24)), batch_size=4)
+    data = DataLoader(
+        TensorDataset(torch.randn(24, 5), torch.arange(24)), batch_size=4, shuffle=True
+    )
     read, rates = [], []
     with FakeNodeSwarm(deals(*rounds), overlap=1) as swarm:
         swarm.session.prepare(model, optimizer)
