@@ -80,13 +80,15 @@ def row_of(setting: Setting, options: Any) -> dict[str, Any]:
 def main() -> int:
     options_of = parser(__doc__, peers=4, seed="the first")
     options_of.add_argument("--seeds", type=int, default=3)
+    options_of.add_argument("--rows", type=int, nargs="+", default=range(5), help="from 0")
     options_of.add_argument("--pause", type=float, default=0.03)
     options_of.add_argument("--steps", type=int, default=200)
     options = options_of.parse_args()
     print("| link | steps/s | with overlap | gain | accuracy | with overlap |")
     print("|---|---|---|---|---|---|")
     rows = []
-    for setting in settings(options.pause, options.steps):
+    every = settings(options.pause, options.steps)
+    for setting in [every[at] for at in options.rows]:
         row = row_of(setting, options)
         rows.append(row)
         without, beside = map(statistics.median, row["steps_per_s"])

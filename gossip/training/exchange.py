@@ -94,7 +94,7 @@ class _UpdateOffer:
 
 
 @dataclass(frozen=True)
-class _InFlight:
+class _UnsettledUpdate:
     """An update whose round nobody has waited for: what it answers, and what was offered."""
 
     go: control.StartRoundCommand
@@ -135,7 +135,7 @@ class Exchange:
         self._sender = sender
         # nobody waits for the round of an update before the next one is there
         self._overlaps = place.config.overlap > 0
-        self._in_flight: _InFlight | None = None
+        self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
         self.encoder: UpdateEncoder | None = None  # where updates are encoded
@@ -372,7 +372,7 @@ class Exchange:
             offer = _UpdateOffer(samples, loss, steps=steps)
             self._offer(go, go.slot, offer)
             if self._overlaps and samples:
-                self._in_flight = _InFlight(go, offer)
+                self._in_flight = _UnsettledUpdate(go, offer)
                 self._snapshot()  # there is no wait in which it would be made
                 self._flush()
             else:
