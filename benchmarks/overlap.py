@@ -34,10 +34,11 @@ class Setting(NamedTuple):
     words: tuple[str, ...] = ()
 
 
-def settings(pause_s: float, steps: int) -> list[Setting]:
+def settings(pause_s: float, steps: int, peers: int) -> list[Setting]:
     """Of the table."""
     delay = "--fault", f"delay:all*20ms{ALWAYS}"
-    narrow = "--fault", f"trickle:all*2000000{ALWAYS}"
+    everybody = ",".join(map(str, range(peers)))
+    narrow = "--fault", f"trickle:{everybody}*2000000{ALWAYS}"
     local = "--local-steps", "10"
     return [
         Setting("one machine, no pause, lr 0.1", 0.0, 4 * steps, 0.1),
@@ -87,7 +88,7 @@ def main() -> int:
     print("| link | steps/s | with overlap | gain | accuracy | with overlap |")
     print("|---|---|---|---|---|---|")
     rows = []
-    every = settings(options.pause, options.steps)
+    every = settings(options.pause, options.steps, options.peers)
     for setting in [every[at] for at in options.rows]:
         row = row_of(setting, options)
         rows.append(row)
