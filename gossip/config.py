@@ -127,6 +127,12 @@ class RunConfig(BaseModel):
             "nesterov:lr=0.7,momentum=0.9, which is the default with local steps"
         ),
     )
+    overlap: int = Field(
+        default=0,
+        ge=0,
+        le=1,
+        description="rounds that a peer computes beside: 1, the next update while a round runs",
+    )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
     rounds: int | None = Field(
         default=None, ge=1, le=2**40, description="rounds to train; the script decides when empty"
@@ -405,7 +411,10 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            slices="equal" if self.deterministic else self.slices,
+            # Beside a round it does not show how long the local steps behind it take.
+            slices="equal"
+            if self.deterministic or (self.overlap and self.has_local_steps)
+            else self.slices,
             local_steps=self.has_local_steps,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(

@@ -141,6 +141,14 @@ Outer = Annotated[
         show_default=False,
     ),
 ]
+Overlap = Annotated[
+    int | None,
+    typer.Option(
+        help="1: peers compute the next update while a round runs, and apply its result one step "
+        "later. 0 (the default): they wait for it.",
+        show_default=False,
+    ),
+]
 Byzantine = Annotated[
     int | None,
     typer.Option(
@@ -382,6 +390,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "encoding": (Encoding, None),
     "local_steps": (LocalSteps, None),
     "outer": (Outer, None),
+    "overlap": (Overlap, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),
     "faults": (Faults, None),

@@ -64,6 +64,7 @@ def check(config: RunConfig) -> None:
         )
     topologies.load(config.weighted_topology)
     _check_alike(config, topology.rolling)
+    _check_overlap(config, topology.rolling)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # what another makes of weights of its own is its matter
         given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
@@ -92,6 +93,16 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
         )
 
 
+def _check_overlap(config: RunConfig, rolling: bool) -> None:
+    """Raises ConfigError: There is no round that could be computed beside."""
+    if config.overlap and not rolling:
+        raise ConfigError(
+            f"overlap = 1: in {config.topology} rounds nobody waits for a result of all, and the "
+            "parameters of peers, which differ anyway, would come apart farther",
+            "leave it out, or --topology rolling",
+        )
+
+
 def check_rule(resolved: Resolved) -> Resolved:
     """The config with its ``f`` and ``peers_for_one`` set.
 
@@ -115,6 +126,12 @@ def check_rule(resolved: Resolved) -> Resolved:
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
+    if config.overlap and answer["asks_loss"]:
+        raise ConfigError(
+            f"overlap = 1: the rule {answer['name']} asks the trainer for the loss in every round, "
+            "so no trainer can compute beside it",
+            "leave out one of both",
+        )
     check_start(config, answer["f"], answer["needs"], answer["name"])
     resolved = resolved.with_values(
         f"what {answer['name']} allows", peers_for_one=answer["for_one"]

@@ -93,6 +93,14 @@ class _UpdateOffer:
     steps: tuple[int, int] = (1, 1)  # local steps that it is of, and that a round has
 
 
+@dataclass(frozen=True)
+class _UnsettledUpdate:
+    """An update whose round nobody has waited for: what it answers, and what was offered."""
+
+    go: control.StartRoundCommand
+    offer: _UpdateOffer
+
+
 class Exchange:
     """One trainer's model, arena and channel.
 
@@ -104,6 +112,7 @@ class Exchange:
         on_collected: Told what peers have given to collective operations, round by round.
         peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
         restarts: How often the node was started again.
+        restores: How often a state of others was taken over.
         sender_memory: This peer's own, such as its momentum. It is no part of the swarm's state:
             who joins begins without one.
     """
@@ -124,6 +133,9 @@ class Exchange:
             sender: What is made of an update before it leaves.
         """
         self._sender = sender
+        # nobody waits for the round of an update before the next one is there
+        self._overlaps = place.config.overlap > 0
+        self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
         self.encoder: UpdateEncoder | None = None  # where updates are encoded
@@ -147,6 +159,7 @@ class Exchange:
         self._confirmed_step = -1  # that others were asked about last
         self._outbox = PacketQueue()
         self._changes = 0  # counts what has changed the parameters
+        self.restores = 0
         self._in_step = False
         # whether steps are short; when we last handed over to the user
         self._brief, self._left_at = False, 0.0
@@ -228,6 +241,7 @@ class Exchange:
         """From now on rounds come with samples, and with a guess at those of the next ``ahead``.
         Also before ``prepare``. ``extended``: of so many epochs what is left is read in further
         rounds."""
+        ahead += self._overlaps  # those that are read beside a round, too
         self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
         if self._prepared:
@@ -241,6 +255,12 @@ class Exchange:
     @property
     def step(self) -> int:
         return self.round_id - self.collectives
+
+    @property
+    def in_flight(self) -> int:
+        """Updates that were offered, and whose round is not applied: 0 or 1."""
+        pending = self._in_flight
+        return int(pending is not None and self.round_id <= pending.go.round_id)
 
     @property
     def state_step(self) -> int:
@@ -294,6 +314,21 @@ class Exchange:
         return self.go is not None and (self._shard is None or self.go.sharded)
 
     @property
+    def guess(self) -> control.StartRoundCommand | None:
+        """What to compute beside the round that is under way: what will probably follow it. None:
+        there is none, or it is not known what will."""
+        if self._in_flight is None:
+            return None
+        go = self._in_flight.go
+        following = replace(go, round_id=go.round_id + 1)
+        if not go.sharded:
+            return following
+        if not go.coming:
+            return None
+        (epoch, ranges), *later = go.coming
+        return replace(following, epoch=epoch, ranges=ranges, coming=tuple(later))
+
+    @property
     def deadline_s(self) -> float:
         """How long the local steps of the round may take; 0: all are to be taken."""
         return 0.0 if self.go is None else self.go.deadline_us / 1e6
@@ -306,7 +341,8 @@ class Exchange:
         steps: tuple[int, int] = (1, 1),
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
-        round is applied.
+        round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
+        the round, and comes before the next call.
 
         Without a shard it also waits for the next ``Go``, so that the caller's next gradient
         belongs to current parameters; with one, the loader waits for that.
@@ -335,18 +371,48 @@ class Exchange:
                 before_send()
             offer = _UpdateOffer(samples, loss, steps=steps)
             self._offer(go, go.slot, offer)
-            self._settle(go, offer)
+            if self._overlaps and samples:
+                self._in_flight = _UnsettledUpdate(go, offer)
+                self._snapshot()  # there is no wait in which it would be made
+                self._flush()
+            else:
+                self._settle(go, offer)
         finally:
             self._in_step = False
+        if self._in_flight is not None:
+            self._left_at = time.monotonic()
+            return
         if self._shard is None and self._halted is None:
             # A halt after our round was applied is for the next call to tell:
             # this one has done its work.
             self._serve(lambda: self._may_go or self._halted is not None)
         self._left_at = time.monotonic()
 
+    def settle(self) -> bool:
+        """Returns when the round of the update in flight, if there is one, is applied. The user's
+        gradients stay as they are.
+
+        Returns: whether that round is all that was applied since the update was offered. Else what
+            was computed beside it is of parameters that are older than one round, or of others.
+        """
+        if self._in_flight is None:
+            return True
+        self._brief = time.monotonic() - self._left_at < BRIEF_S
+        go, restores = self._in_flight.go, self.restores
+        try:
+            self._settle(go, self._in_flight.offer)
+        finally:
+            self._in_flight = None
+        return self.restores == restores and self.round_id == go.round_id + 1
+
+    def abandon(self) -> None:
+        """Nobody will wait for the round of the update in flight."""
+        self._in_flight = None
+
     def give(self, data: bytes) -> None:
         """Gives ``data`` to a collective operation, in the next round, and returns when that is
         applied and another may be computed. ``on_collected`` is told what that round collected."""
+        self.settle()
         go = self.wait_go()
         offer = _UpdateOffer(0, None, data)
         self._offer(go, go.slot, offer)
@@ -605,6 +671,7 @@ class Exchange:
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
             self._changes += 1
+            self.restores += 1
             if self.encoder is not None:
                 self.encoder.forget()
             self.round_id = self.restored_at = message.round_id

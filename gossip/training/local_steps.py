@@ -6,6 +6,10 @@ what the rounds decide is applied there, by the outer optimizer. So rules, attac
 states and checkpoints see what they see of gradients: parameters that are the same on all peers,
 and the memory of the optimizer that steps them.
 
+With overlap a peer goes on while its round runs. Its next steps begin where the outer step would
+lead if its own difference were the aggregate. When the round is applied, at the end of these steps,
+the aggregate takes the place of the own difference (Kale et al. 2025, arXiv:2502.12996).
+
 The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
 one. Only their settings, such as the learning rate, are part of the state that is handed over.
 """
@@ -50,9 +54,12 @@ class LocalSteps:
     ) -> None:
         """``inner_step``: of the user's optimizers, without an exchange."""
         self.total, self.taken, self.good, self.ended = total, 0, 0, False
-        self.outer = outer.optimizer(layout.parameters)
+        self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
         self._anchor: list[Tensor] = []
+        # where this peer's steps began: the anchor, or a step with its own difference from there
+        self._start: list[Tensor] = []
+        self._is_ahead = False  # they did so there
         self._kept: dict[str, Any] = {}
         self._at_anchor = False  # steps were taken, and the parameters are the shared ones
 
@@ -76,39 +83,68 @@ class LocalSteps:
             self.good += 1
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
+        if not self._is_ahead:
+            self._note_anchor()
+            self._start = self._anchor
+        self._kept = copy.deepcopy(extra())
+
+    def _note_anchor(self) -> None:
         if self._anchor:
             now = _values(self._layout)
             torch._foreach_copy_(self._anchor, now)  # pyright: ignore[reportPrivateImportUsage]
         else:
             self._anchor = self._layout.copy_parameters()
-        self._kept = copy.deepcopy(extra())
 
     def put_difference(self) -> bool:
         """Goes back to the anchor. The gradients are the model difference now; a parameter that has
         no gradient and that no step has moved still has none. Returns whether any step was taken.
         """
-        for parameter, value, anchor in self._triples():
+        for parameter, value, start in self._triples():
             gradient = parameter.grad
             if gradient is not None and not (gradient.requires_grad or gradient.is_sparse):
-                torch.sub(anchor, value, out=gradient)
-            elif not torch.equal(anchor, value):
-                parameter.grad = anchor - value
+                torch.sub(start, value, out=gradient)
+            elif not torch.equal(start, value):
+                parameter.grad = start - value
         moved = self.good > 0
-        self.rewind()
+        self._layout.set_parameters(self._anchor)
+        self._forget_steps()
+        self._is_ahead = False
         return moved
 
+    def go_ahead(self) -> None:
+        """The gradients, the own model difference, were offered, and their round is not applied:
+        the next steps begin behind an outer step with that difference. The memory of the outer step
+        is as it was before."""
+        self._note_anchor()
+        with torch.no_grad():
+            for parameter in self._layout.parameters:
+                if parameter.grad is not None:
+                    memory = self.outer.state[parameter].get("momentum_buffer")
+                    parameter.sub_(self._outer_step.move(parameter.grad, memory)[0])
+        self._start, self._is_ahead = self._layout.copy_parameters(), True
+
     def rewind(self) -> int:
-        """Goes back to the anchor. Returns how many steps that undoes."""
+        """Goes back to where the steps began. Returns how many steps that undoes."""
         if self.taken and not self._at_anchor:
+            self._layout.set_parameters(self._start)
+        return self._forget_steps()
+
+    def abandon(self) -> None:
+        """Undoes the steps, and the outer step with the own difference below them."""
+        self.rewind()
+        if self._is_ahead and not self._at_anchor:
             self._layout.set_parameters(self._anchor)
+        self._is_ahead = False
+
+    def _forget_steps(self) -> int:
         undone, self.taken, self.good, self.ended = self.taken, 0, 0, False
         return undone
 
     @contextmanager
     def at_anchor(self) -> Iterator[None]:
-        """Within it the parameters are those that all peers share, and may be replaced. Afterwards
-        this peer's steps are on top of them again."""
-        if not self.taken:
+        """Within it the parameters are those that all peers share, and may be replaced: no round
+        is in flight at its end. Afterwards this peer's steps are on top of them again."""
+        if not (self.taken or self._is_ahead):
             yield
             return
         own = self._layout.copy_parameters()
@@ -117,22 +153,23 @@ class LocalSteps:
         try:
             yield
         finally:
-            self._at_anchor = False
+            self._at_anchor = self._is_ahead = False
             if self.taken:  # else they were undone meanwhile
                 self._put_back(own)
 
     def _put_back(self, own: list[Tensor]) -> None:
         with torch.no_grad():
-            for (_, shared, anchor), mine in zip(self._triples(), own, strict=True):
-                if not torch.equal(shared, anchor):
-                    mine.add_(shared - anchor)
-                    anchor.copy_(shared)
+            for (_, shared, start), mine in zip(self._triples(), own, strict=True):
+                if not torch.equal(shared, start):
+                    mine.add_(shared - start)
+        self._note_anchor()
+        self._start = self._anchor
         self._layout.set_parameters(own)
 
     def _triples(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each parameter: itself, its values, and those at the anchor."""
+        """Of each parameter: itself, its values, and those where the steps began."""
         values = _values(self._layout)
-        return zip(self._layout.parameters, values, self._anchor, strict=True)
+        return zip(self._layout.parameters, values, self._start, strict=True)
 
     def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What belongs to the anchor beside the model: as it was when the round began, or as it is

@@ -163,6 +163,8 @@ def _replace(
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # Schedulers warn where no step came before theirs; one whose round is in flight is one.
+        self._opt_called = True  # type: ignore[attr-defined]
         steps.asked(
             at, None if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss)
         )

@@ -127,6 +127,10 @@ class Session:
         self._scheduler_pace = SchedulerPace()
         self._local: LocalSteps | None = None  # where a round follows several steps
         self._local_undone = False  # steps of one were, and it was said
+        self._overlaps = self._config.overlap > 0
+        self._reading: StartRoundCommand | None = None  # the round, or guess, of the batch in hand
+        self._state_in_flight: dict[str, Any] = {}  # what goes with the state before that round
+        self._dropped: dict[str, Any] | None = None  # a step was: what its script set before it
         self._clock = StepClock()
         self._kept_at = -1  # the step of the states that came last, where that was said
         self._in_round = self._counting = False
@@ -154,7 +158,11 @@ class Session:
         )
         self._judges_by_reference = False
         self._exchange = Exchange(
-            start, connection, place, self._look_around, senders.load(self._config.sender)
+            start,
+            connection,
+            place,
+            self._look_around,
+            senders.load(self._config.sender),
         )
         self._exchange.on_collected = self._collectives.answers.collected
         if place.run_dir is not None:
@@ -215,6 +223,11 @@ class Session:
                 "write peer.prepare(model, optimizer, "
                 "judge=lambda batch: loss_fn(model(batch[0]), batch[1])), "
                 "or take a rule without a judge: --aggregator suspicion",
+            )
+        if rule.needs_trainer and self._overlaps:
+            raise ConfigError(
+                f"overlap = 1, and the rule {rule.name} needs the trainer in every round",
+                "leave out one of both",
             )
         by_batch = judge is not None and takes_batch(judge)
         if judge is not None and self._reference is not None and not by_batch:
@@ -490,9 +503,11 @@ class Session:
                 self._collectives.answers.reached(2 * step)
                 self._draw()  # whatever was drawn behind the step before, as for an evaluation
                 yield step
-                if self.step == step and not self.finished:
+                if self.step == step and self._dropped is None and not self.finished:
                     self.pass_round()
                 self._between_steps()
+                if self.step >= total:
+                    self._drain()
         finally:
             self._counting = False
         self._collectives.answers.reached(2 * self.step)
@@ -503,6 +518,7 @@ class Session:
     def _end_training(self) -> None:
         """The loop is over: others confirm the final state, and it is saved."""
         self._undo_local_steps()
+        self._drain()
         self._scheduler_pace.follow(self._kept, self.step, over=True)
         self._confirm(self._look_around)
         if self._saver is not None:
@@ -598,9 +614,14 @@ class Session:
     def step(self) -> int:
         """Number of the next step, from 0: so many updates are in the parameters. A collective
         operation, such as ``mean``, takes a round and is no step. With ``local_steps`` each round
-        counts so many."""
+        counts so many. With ``overlap`` the last one may be in flight."""
         taken = 0 if self._local is None else self._local.taken
-        return self._exchange.step * self._config.local_steps + taken
+        return self._rounds_made * self._config.local_steps + taken
+
+    @property
+    def _rounds_made(self) -> int:
+        """By the script: steps in the parameters, and the one in flight."""
+        return self._exchange.step + self._exchange.in_flight
 
     @property
     def is_main(self) -> bool:
@@ -669,7 +690,13 @@ class Session:
         self._undo_local_steps()
         try:
             if reason == "finished":
+                with suppress(SystemExit):  # of a node that has ended as it should
+                    self._drain()
                 self._confirm(hurry)
+            else:
+                self._exchange.abandon()
+                if self._local is not None:
+                    self._local.abandon()
             if self._saver is not None:
                 self._save_last(self._saver, SAVED_S if reason == "finished" else HURRIED_CLOSE_S)
                 self._saver.close()
@@ -729,28 +756,114 @@ class Session:
                 return
             steps = self._local.taken, self._local.total
             overflow = not self._local.put_difference()
-        samples = self._samples_taken(steps[0])
-        samples = 0 if overflow else samples
-        if loss is None:
-            loss = self._loss
-        self._loss = None
+        if self._take_round(loss, overflow, steps):
+            self._collectives.answers.reached(behind)
+            self._step_is_over()
+        else:
+            self._drop_step()
+
+    def _take_round(self, loss: float | None, overflow: bool, steps: tuple[int, int]) -> bool:
+        """The round of the gradients. False: they were of no use."""
         self._in_round = True
         try:
-            computed = partial(self._steps.computed, self._computing_since)
-            self._exchange.contribute(samples, loss, computed, steps)
+            if not self._offer(loss, overflow, steps):
+                return False
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
         finally:
             self._in_round = False
-        self._collectives.answers.reached(behind)
-        self._step_is_over()
+        if self._drain_is_due:
+            self._drain()
+        return True
+
+    def _offer(self, loss: float | None, overflow: bool, steps: tuple[int, int]) -> bool:
+        """Offers the gradients. Without overlap it returns when their round is applied. False:
+        they are of no use, and were not offered."""
+        computed: Callable[[], None] | None = partial(self._steps.computed, self._computing_since)
+        if self._overlaps:
+            self._steps.computed(self._computing_since)  # beside the round, as the computing was
+            computed = None
+            if not self._is_of_use():
+                return False
+        samples = self._samples_taken(steps[0])
+        loss, self._loss = self._loss if loss is None else loss, None
+        self._exchange.contribute(0 if overflow else samples, loss, computed, steps)
+        if self._local is not None and self._exchange.in_flight:
+            self._local.go_ahead()
+        return True
 
     @property
     def _behind_round(self) -> int:
         """Where a script is behind the last step of this round: the same for all, however many
         local steps each has taken."""
-        return 2 * (self._exchange.step + 1) * self._config.local_steps - 1
+        return 2 * (self._rounds_made + 1) * self._config.local_steps - 1
+
+    # --- overlap ----------------------------------------------------------------------------------
+
+    def _is_of_use(self) -> bool:
+        """Waits for the round in flight, and applies it. Returns whether what was computed beside
+        it can be offered to the round that comes: on parameters that lack one round at most, and on
+        the samples that this peer has in it."""
+        exchange, reading = self._exchange, self._reading
+        before, restores = self._state_before_round(), exchange.restores
+        in_turn = exchange.settle()
+        go = exchange.wait_go()
+        replaced = exchange.restores != restores
+        self._state_in_flight = {} if replaced else before
+        if replaced or not in_turn:
+            return False
+        if not go.sharded or reading is None:
+            return True
+        return (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
+
+    def _state_before_round(self) -> dict[str, Any]:
+        """What goes with the parameters that the round of the next update begins with."""
+        if self._local is not None:
+            return self._local.extra_state(self._state_now)
+        return copy.deepcopy(self._state_now())
+
+    def _drop_step(self) -> None:
+        """What was computed is of no use: it counts for nothing, and what the script does behind
+        it is undone."""
+        self._exchange.log(json.dumps({"round": self.round, "skipped": "overlap"}))
+        self._dropped = self._state_in_flight
+        self._batches.drop()
+        self._outdated = False
+        self._computing_since = time.monotonic()
+        if self._termination.since is not None:
+            self._stop()
+
+    def _undo_dropped(self) -> None:
+        """What the script has done behind a step that was dropped, such as to step a scheduler."""
+        states, self._dropped = self._dropped, None
+        if states:  # else they were replaced by those of others
+            self._put_back_kept(states)
+
+    @property
+    def _drain_is_due(self) -> bool:
+        """Whether the next step is to begin on parameters that have all rounds: behind the last
+        step, and where others may go on from the state."""
+        if not self._exchange.in_flight:
+            return False
+        rounds, saver = self._config.rounds, self._saver
+        last = rounds is not None and self._rounds_made >= rounds
+        saves = saver is not None and saver.is_due(self.step)
+        return last or saves or self._termination.since is not None
+
+    def _drain(self) -> None:
+        """No round is in flight any more."""
+        if not self._exchange.in_flight:
+            return
+        self._in_round = True
+        try:
+            with self._at_anchor():
+                self._exchange.settle()
+        except SystemExit:
+            if not (self._counting and self.finished):
+                raise
+        finally:
+            self._in_round = False
 
     def _check_batches_taken(self) -> None:
         if self._loader is not None:
@@ -780,8 +893,9 @@ class Session:
         """Those of a round that does not come to its end here."""
         undone = 0 if self._local is None else self._local.rewind()
         if undone:
+            assert self._local is not None
             self._batches.drop()
-            self._put_back_kept()
+            self._put_back_kept(self._local.extra_state(dict))
         if undone and not self._local_undone and self._termination.since is None:
             self._local_undone = True
             self._say(
@@ -790,11 +904,10 @@ class Session:
                 "loader"
             )
 
-    def _put_back_kept(self) -> None:
-        """What the script did behind local steps, such as to step a scheduler, is undone with
-        them."""
-        assert self._local is not None
-        states = copy.deepcopy(self._local.extra_state(dict))
+    def _put_back_kept(self, before: dict[str, Any]) -> None:
+        """What the script did behind steps that are undone, such as to step a scheduler, is undone
+        with them: it is as it was ``before``."""
+        states = copy.deepcopy(before)
         for name, thing in self._kept.items():
             if name in states:
                 thing.load_state_dict(states[name])
@@ -947,7 +1060,8 @@ class Session:
 
     def _give(self, data: bytes) -> bool:
         """To the next round, for a collective operation. Returns whether others trained in it."""
-        exchange, before = self._exchange, self._exchange.go
+        exchange = self._exchange
+        before = exchange.go
         trained = exchange.trained
         if exchange.halted is not None and exchange.halted.exit_code == 0:
             raise RunOver
@@ -962,7 +1076,7 @@ class Session:
         finally:
             self._in_round = False
         after = exchange.go
-        if before is not None and after is not None and self._batches.unused:
+        if not self._overlaps and before is not None and after is not None and self._batches.unused:
             self._outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
         if self._termination.since is not None and not self._boundary_due:
             self._stop()
@@ -991,10 +1105,12 @@ class Session:
             )
         self._check_joined()
         self._undo_local_steps()
-        if not epoch_steps or self._exchange.step % epoch_steps:
+        if self._dropped is not None:
+            self._undo_dropped()
+        if not epoch_steps or self._rounds_made % epoch_steps:
             self._between_steps()
         try:
-            go = None if self.finished else self._exchange.wait_go()
+            go = None if self.finished else self._next_go()
         except SystemExit:
             if not self.finished:
                 raise
@@ -1002,9 +1118,19 @@ class Session:
         self._collectives.answers.reached(2 * self.step)
         if go is None:
             return None
+        self._reading = go
         self._draw()
         self._computing_since = time.monotonic()
         return None if self._out_of_rounds else go
+
+    def _next_go(self) -> StartRoundCommand:
+        """What to compute: beside the round in flight what will probably follow it, as long as
+        that is of the same epoch."""
+        guess, reading = self._exchange.guess, self._reading
+        if guess is not None and reading is not None and guess.epoch == reading.epoch:
+            return guess
+        self._drain()
+        return self._exchange.wait_go()
 
     def epoch_over(self, epoch: int) -> None:
         """Notes that the loop over an epoch has come to its end. Loaders call it, scripts need not.
@@ -1021,6 +1147,7 @@ class Session:
         """
         self._undo_local_steps()
         self._batches.give_back()
+        self._drain()
         self._in_round = True
         try:
             self._exchange.contribute(0, None)
@@ -1156,6 +1283,8 @@ class Session:
     def _between_steps(self) -> None:
         """What follows a step of the optimizer has been done, such as that of a scheduler: now the
         state is the one that the next step begins with, and can be saved."""
+        if self._dropped is not None:
+            self._undo_dropped()
         self._load_states_due()
         self._note_loaded()
         self._scheduler_pace.follow(self._kept, self.step)
@@ -1243,26 +1372,35 @@ class Session:
 
     def _extra_state(self) -> dict[str, Any]:
         """What goes with the parameters that all peers share."""
-        if self._local is None:
+        if self._exchange.in_flight:
+            state = self._state_in_flight
+        elif self._local is None:
             return self._state_now()
+        else:
+            state = self._local.extra_state(self._state_now)
         answers = self._collectives.answers.state()
-        state = self._local.extra_state(self._state_now)
         return {**state, ANSWERS: answers} if answers else state
 
     def _state_now(self) -> dict[str, Any]:
         answers = self._collectives.answers.state()
-        local = self._optimizer if self._local is not None else None
+        apart = self._optimizer if self._has_settings_apart else None
         return {
             **({ANSWERS: answers} if answers else {}),
-            **({LOCAL_STATE: settings_of(local, self.step)} if local is not None else {}),
+            **({LOCAL_STATE: settings_of(apart, self.step)} if apart is not None else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
             **self._states_due,
         }
 
+    @property
+    def _has_settings_apart(self) -> bool:
+        """Whether settings of the user's optimizer, such as its learning rate, are not those that
+        go with the parameters: the script is ahead of them."""
+        return self._local is not None or self._overlaps
+
     def _check_extra_state(self, states: dict[str, Any]) -> None:
         """Before anything of a state is taken over. Raises StateMismatch."""
-        if self._local is not None:
+        if self._has_settings_apart:
             read_settings(states.get(LOCAL_STATE), self._users_optimizer)
         try:
             read_answers(states.get(ANSWERS, ()))
@@ -1283,13 +1421,14 @@ class Session:
         self._group_settings = settings
         if self._local is not None:
             self._local.replaced(states)
+        if self._has_settings_apart:
             self._apply_settings()
         if not self._in_round:
             self._load_states_due()
 
     def _settings_in(self, states: dict[str, Any]) -> list[dict[str, Any]]:
         """Of the user's optimizers, as they came with a state."""
-        if self._local is None:
+        if not self._has_settings_apart:
             return groups_of(self._users_optimizer)
         self._kept_at, settings = read_settings(states.get(LOCAL_STATE), self._users_optimizer)
         return settings
@@ -1319,7 +1458,7 @@ class Session:
         """Of what state the schedulers are that were loaded, before the script steps them."""
         if self._loaded_kept:
             loaded = {name: self._kept[name] for name in self._loaded_kept}
-            at = self._exchange.state_step if self._local is None else self._kept_at
+            at = self._kept_at if self._has_settings_apart else self._exchange.state_step
             self._scheduler_pace.loaded(loaded, at)
             self._loaded_kept = set()
 

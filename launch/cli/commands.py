@@ -157,7 +157,8 @@ def run(
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
     local = f", {settled.local_steps} local steps" if settled.local_steps > 1 else ""
-    what = f"{counted(settled.peers, 'peer')}, {exchange}{local}"
+    beside = ", overlap" if settled.overlap else ""
+    what = f"{counted(settled.peers, 'peer')}, {exchange}{local}{beside}"
     about = About(settled.name, what, str(folder), settled.rounds)
     shown = screen_for(about, as_json, quiet, output)
     runs.say_tolerance(resolved, shown.say)

@@ -169,6 +169,8 @@ def echo(node: FakeNode) -> None:
             case control.AppliedReply():
                 round_id = message.round_id + 1
                 node.go(round_id, round_id % 4)
+            case control.LedgerRequest():
+                node.send(control.LedgerReply(round_id, b""))
             case control.Close():
                 node.send(control.Halted(message.reason, 0))
                 return

@@ -1,8 +1,9 @@
 """What a peer will probably read in the rounds to come,
 so that its trainer can fetch that beforehand.
 
-A guess and no promise: it is right while everybody contributes. What is read follows from the
-commits alone, so a wrong guess costs a fetch and never a sample.
+A guess and no promise: it is right while those contribute who did last. What is read follows from
+the commits alone, so a wrong guess costs a fetch, or with overlap an update that was computed
+beside a round, and never a sample.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class CursorLookahead:
     def __init__(self) -> None:
         self.ahead = 0  # rounds to look ahead; 0: nobody wants to know
         self._sharers: tuple[PeerId, ...] = ()
+        self._contributing: tuple[PeerId, ...] = ()
         # the cursor before a round, then what we get in it
         self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
@@ -41,12 +43,20 @@ class CursorLookahead:
         """So many rounds ahead."""
         self.ahead = min(ahead, AHEAD_MAX)
 
-    def look(self, cursor: DataCursor, sharers: tuple[PeerId, ...], local: PeerId) -> Coming:
-        """The rounds behind the one that ``cursor`` is about to give out to ``sharers``."""
+    def look(
+        self,
+        cursor: DataCursor,
+        sharers: tuple[PeerId, ...],
+        local: PeerId,
+        absent: frozenset[PeerId] = frozenset(),
+    ) -> Coming:
+        """The rounds behind the one that ``cursor`` is about to give out to ``sharers``, if all of
+        these contribute but those ``absent``."""
         if not self.ahead or not cursor.configured or local not in sharers:
             return ()
-        if sharers != self._sharers:
-            self._sharers = sharers
+        contributing = tuple([peer for peer in sharers if peer not in absent])
+        if (sharers, contributing) != (self._sharers, self._contributing):
+            self._sharers, self._contributing = sharers, contributing
             self._steps.clear()
         now = cursor.outlook()
         while self._steps and self._steps[0][0] != now:
@@ -54,7 +64,7 @@ class CursorLookahead:
         if not self._steps:
             # a commit that does not say how long anybody took changes nothing in place
             self._shadow = copy(cursor)
-        everything = dict.fromkeys(sharers, ROUND_MAX)
+        everything = dict.fromkeys(contributing, ROUND_MAX)
         while len(self._steps) <= self.ahead:
             ranges = self._shadow.assign(sharers)[local]
             self._steps.append((self._shadow.outlook(), self._shadow.epoch, ranges))

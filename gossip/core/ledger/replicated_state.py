@@ -65,6 +65,7 @@ class ReplicatedState:
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
         self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
         self._slices: dict[PeerId, Ranges] = {}
+        self._absent: frozenset[PeerId] = frozenset()  # had samples in the last step, and no part
         self._told = 0  # how many they were when somebody was told of the batch last
         self.whole = True  # every step so far had an update of each of the run's first peers
         self.collectives = 0  # rounds so far that were collective operations, and so no steps
@@ -156,7 +157,7 @@ class ReplicatedState:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
             return None
-        coming = self.lookahead.look(self.cursor, self._sharers, peer)
+        coming = self.lookahead.look(self.cursor, self._sharers, peer, self._absent)
         return DataSlice(
             self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report()
         )
@@ -244,6 +245,8 @@ class ReplicatedState:
         took_us = {c.peer: c.took_us for c in commits[0].contributors}
         self.round_times.observe(took_us.values())
         epoch = self.cursor.commit(self._sharers, used, took_us) if self.was_step else None
+        if self.was_step:
+            self._absent = frozenset(self._sharers) - used.keys() if used else frozenset()
         if epoch is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
@@ -375,7 +378,7 @@ class ReplicatedState:
         self.check(snapshot)
         for table, packed in zip(self._tables(), snapshot[1:5], strict=True):
             table.unpack(packed)
-        self.collectives = snapshot[5]
+        self.collectives, self._absent = snapshot[5], frozenset()
         self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 

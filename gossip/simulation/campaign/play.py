@@ -401,6 +401,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         batch_policy=schedule.batch_policy,
         cross_shard=step is not None,
         local_steps=schedule.local_steps > 1,
+        slices="equal" if schedule.overlap and schedule.local_steps > 1 else "speed",
         membership=MembershipSettings(
             probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s
         ),
@@ -444,6 +445,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),
             piece_bytes=schedule.piece_bytes,
             local_steps=schedule.local_steps,
+            overlap=schedule.overlap,
         )
 
     link = LinkModel(

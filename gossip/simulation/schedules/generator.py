@@ -83,6 +83,7 @@ STABLE = 0.2  # of the schedules: a peer that is started again has its old addre
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
+OVERLAP = 0.3  # of those with rolling rounds
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
@@ -224,7 +225,7 @@ def generate(
         base = replace(base, piece_bytes=pieces)
     drawn = replace(base, faults=_with_claims(base, bearable))
     is_free = (peers, topology, aggregator, world) == (None, None, None, None)
-    return _with_local_steps(_weighted(_placed(drawn))) if is_free else drawn
+    return _with_overlap(_with_local_steps(_weighted(_placed(drawn)))) if is_free else drawn
 
 
 def _draw_faults(
@@ -303,6 +304,14 @@ def _with_local_steps(drawn: Schedule) -> Schedule:
     if lot.random() >= LOCAL:
         return drawn
     return replace(drawn, local_steps=lot.choice(LOCAL_STEPS))
+
+
+def _with_overlap(drawn: Schedule) -> Schedule:
+    """The same with trainers that compute beside rounds, in some of those where somebody serves."""
+    lot = Random(f"schedule/{drawn.seed}/overlap")
+    if lot.random() >= OVERLAP or not topologies.load(drawn.topology).rolling:
+        return drawn
+    return replace(drawn, overlap=1)
 
 
 def _is_of_an_attacker(fault: Fault) -> bool:

@@ -66,6 +66,7 @@ class Schedule:
         quorum: ``RoundSettings.quorum``.
         local_steps: That make an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
+        overlap: 1: trainers compute the next update beside the round of the last one.
     """
 
     seed: int
@@ -101,6 +102,7 @@ class Schedule:
     told: bool = False
     quorum: Quorum = "majority"
     local_steps: int = 1
+    overlap: int = 0
 
     @property
     def everybody(self) -> int:
@@ -224,6 +226,10 @@ class Schedule:
             "shards = [8]",
         )
         rolling = topologies.load(self.weighted_topology).rolling
+        yield (
+            self.overlap in ((0, 1) if rolling else (0,)),
+            f"overlap = {self.overlap}: 0, or with rolling rounds 1",
+        )
         yield (
             max(read_weights(self.server_weights), default=0) < self.everybody,
             f"server_weights = {self.server_weights!r}: there are {self.everybody} peers",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .observer import Watcher as Watcher
     from .toy_trainer import OWN_BYTES as OWN_BYTES
     from .toy_trainer import PREPARE_S as PREPARE_S
+    from .toy_trainer import MadeOf as MadeOf
     from .toy_trainer import Reducer as Reducer
     from .toy_trainer import RuleRefusal as RuleRefusal
     from .toy_trainer import RuleResult as RuleResult
@@ -66,6 +67,7 @@ else:
                 "Watcher",
             ),
             "toy_trainer": (
+                "MadeOf",
                 "RuleResult",
                 "OWN_BYTES",
                 "PREPARE_S",

@@ -47,7 +47,7 @@ from .network import Network
 from .observer import MANY, Hooks
 from .slow_nodes import SlowNodes
 from .timeline import SimulationStuck, Timeline
-from .toy_trainer import TRAINER_EFFECTS, Trainer
+from .toy_trainer import TRAINER_EFFECTS, ComputedAhead, Said, Trainer
 from .trace import Trace
 from .wire import Outgoing, Wire
 
@@ -546,7 +546,7 @@ class Swarm(Timeline, Generic[C]):
         else:
             self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
 
-    def _answer(self, host: SimProcess[C], answers: list[tuple[float, Event]]) -> None:
+    def _answer(self, host: SimProcess[C], answers: list[tuple[float, Said]]) -> None:
         """Answers that take no time are settled before the node looks at its timers, as
         ``Node._settle`` does."""
         for delay_s, event in answers:
@@ -560,7 +560,7 @@ class Swarm(Timeline, Generic[C]):
                 event,
             )
 
-    def _from_trainer(self, host: SimProcess[C], event: Event) -> None:
+    def _from_trainer(self, host: SimProcess[C], event: Said) -> None:
         if host.trainer is None or not host.trainer.still_says(event):
             return
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
@@ -568,8 +568,9 @@ class Swarm(Timeline, Generic[C]):
         else:
             self._say(host, event)
 
-    def _say(self, host: SimProcess[C], event: Event) -> None:
-        self.deliver(host, event)
+    def _say(self, host: SimProcess[C], event: Said) -> None:
+        if not isinstance(event, ComputedAhead):
+            self.deliver(host, event)
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):
                 self._ask_trainer(host, effect)

@@ -23,7 +23,7 @@ from gossip.core import (
 )
 
 from .machine import Machine
-from .toy_trainer import Trainer
+from .toy_trainer import Said, Trainer
 
 
 class SansIOCore(Protocol):
@@ -85,7 +85,7 @@ class SimProcess(Generic[C]):
     paused_at_ns: int = 0
     effects_left: int | None = None  # to live
     trainer_stopped: bool = False
-    trainer_inbox: list[Event] = field(default_factory=list)
+    trainer_inbox: list[Said] = field(default_factory=list)
     asked: list[Effect] = field(default_factory=list)  # effects for a stopped trainer
     reports: list[tuple[float, events.Report]] = field(default_factory=list)
     commits: list[tuple[float, events.Committed]] = field(default_factory=list)

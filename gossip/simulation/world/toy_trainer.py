@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from math import isfinite, sqrt
-from typing import Any, NamedTuple, Protocol, assert_never
+from typing import Any, NamedTuple, Protocol, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
 OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
 OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
 """What follows a round of local steps."""
+
+DRAINS = 8
+"""Rounds behind which no round is computed beside another, as before a checkpoint."""
 
 Values = Sequence[float]
 """A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
@@ -71,14 +74,21 @@ TRAINER_EFFECTS = (
 )
 
 
+class ComputedAhead:
+    """What a trainer computes beside a round is there. The core hears nothing of it."""
+
+
+Said: TypeAlias = Event | ComputedAhead
+
+
 class Trainer(Protocol):
     """Answers the effects that a driver does not carry out itself."""
 
-    def on_start(self, now: float) -> list[tuple[float, Event]]:
+    def on_start(self, now: float) -> list[tuple[float, Said]]:
         """Events for the core and the seconds after which each happens."""
         ...
 
-    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
         """Likewise, for an effect of ``TRAINER_EFFECTS``."""
         ...
 
@@ -86,12 +96,12 @@ class Trainer(Protocol):
         """What the node would read from shared memory."""
         ...
 
-    def still_says(self, event: Event) -> bool:
+    def still_says(self, event: Said) -> bool:
         """Whether an answer that it gave earlier is still what it has to say,
         now that the time has come."""
         ...
 
-    def put_off(self, said: Event) -> Sequence[Effect]:
+    def put_off(self, said: Said) -> Sequence[Effect]:
         """What it was asked for meanwhile and gets to now that it has said this, in order."""
         ...
 
@@ -174,6 +184,27 @@ def weighted_mean(
     return [value / everything for value in total]
 
 
+class MadeOf(NamedTuple):
+    """What an update was computed of."""
+
+    round_id: int  # in which it was offered
+    lacks: int  # rounds that were applied since then
+    restores: int  # states of others that were taken over since then
+    samples: events.DataSlice | None  # that it has read
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """An update that may be offered in the round of ``go``, which may be a guess."""
+
+    go: events.StartRound
+    honest: list[float]
+    offered: list[float]
+    samples: int
+    applied: int  # rounds that its trainer had applied by then
+    restores: int  # likewise, states of others that it had taken over
+
+
 @dataclass(eq=False, repr=False)
 class ToyTrainer:
     """A float32 vector with the interface of a trainer.
@@ -198,6 +229,7 @@ class ToyTrainer:
             ``(row, round, now) -> update``.
         prepare_s: from its start until it has built its model.
         piece_bytes: of a piece of its state.
+        overlap: 1: computes the next update beside the round of the last one.
         local_steps: steps that make an update. With more than one ``OUTER`` applies the aggregate,
             and its memory belongs to the state. Every other update is of fewer steps, on a part of
             the samples.
@@ -227,6 +259,7 @@ class ToyTrainer:
     by_samples: bool = False
     piece_bytes: int = PIECE_BYTES
     local_steps: int = 1
+    overlap: int = 0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
@@ -244,7 +277,14 @@ class ToyTrainer:
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
         self._asked = -1  # the round before which it waits for others' word, or has
-        self.computing: events.Contributed | None = None  # from the parameters as they are
+        # an update; with overlap also what nobody has asked for yet
+        self.computing: events.Contributed | ComputedAhead | None = None
+        self.made_of: MadeOf | None = None  # the update offered last
+        self.ahead = self.dropped = 0  # updates computed beside a round that were offered, or not
+        self._go: events.StartRound | None = None  # what it has answered last
+        self._guess: events.StartRound | None = None  # what will probably follow that
+        self._draft: _Draft | None = None  # computed beside a round, or being so
+        self._in_flight: list[float] = []  # its own update there
         self._put_off: list[Effect] = []  # while it computes
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
@@ -278,43 +318,74 @@ class ToyTrainer:
         apart = [here - there for here, there in zip(self._here, self._target, strict=True)]
         return sqrt(sum([each * each for each in apart]) / len(apart))
 
-    def on_start(self, now: float) -> list[tuple[float, Event]]:
+    def on_start(self, now: float) -> list[tuple[float, Said]]:
         self.changed_at = now
         layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
-        answers: list[tuple[float, Event]] = [
+        answers: list[tuple[float, Said]] = [
             (
                 self.prepare_s,
                 events.Prepared(layout, self.digest, tuple(map(bytes_for, self.sizes))),
             )
         ]
         if self.samples_total is not None:
-            answers.append((self.prepare_s, events.DataConfigured(self.samples_total, self.batch)))
+            told = events.DataConfigured(self.samples_total, self.batch, ahead=self.overlap)
+            answers.append((self.prepare_s, told))
         return answers
 
     def progress(self, now: float) -> events.TrainerProgress:
         return events.TrainerProgress(self.next_round, max(0.0, now - self.changed_at))
 
-    def still_says(self, event: Event) -> bool:
-        return not isinstance(event, events.Contributed) or event is self.computing
+    def still_says(self, event: Said) -> bool:
+        is_update = isinstance(event, events.Contributed | ComputedAhead)
+        return not is_update or event is self.computing
 
-    def put_off(self, said: Event) -> Sequence[Effect]:
+    def put_off(self, said: Said) -> Sequence[Effect]:
         if said is not self.computing:
             return ()
         self.computing = None
         waiting, self._put_off = self._put_off, []
+        if isinstance(said, events.Contributed) and self.overlap and said.samples:
+            self._guess = self._following()
+            return waiting if self._guess is None else [*waiting, self._guess]
         return waiting
 
-    def _start(self, effect: events.StartRound) -> list[tuple[float, Event]]:
+    def _following(self) -> events.StartRound | None:
+        """The round that will probably follow the one that was answered last, if it is computed
+        beside it."""
+        go = self._go
+        assert go is not None
+        following = replace(go, round_id=go.round_id + 1)
+        at_end = self.rounds is not None and following.round_id >= self.rounds
+        if at_end or following.round_id % DRAINS == 0:
+            return None
+        if (had := go.samples) is None:
+            return following
+        (epoch, ranges), *_ = had.coming or [(-1, ())]
+        if epoch != had.epoch:
+            return None
+        return replace(following, samples=replace(had, ranges=ranges))
+
+    def _start(self, effect: events.StartRound) -> list[tuple[float, Said]]:
+        if effect is self._guess:
+            return self._compute_ahead()
         if self.rounds is None or effect.round_id < self.rounds:
             return self._compute(effect)
         # with another state of it
         again, self._asked = self._asked == effect.round_id, effect.round_id
         return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
 
-    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Event]]:
+    def _has_to_wait(self, effect: Effect) -> bool:
+        """Until what it computes is there: all but a round that it was told of before, with its
+        samples."""
+        again = isinstance(effect, events.StartRound)
+        return isinstance(self.computing, ComputedAhead) or (
+            self.computing is not None and not again
+        )
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
             return [(self.rule_s, self._aggregate_in_place(effect, now))]
-        if self.computing is not None and not isinstance(effect, events.StartRound):
+        if self._has_to_wait(effect):
             self._put_off.append(effect)
             return []
         match effect:
@@ -361,54 +432,103 @@ class ToyTrainer:
             case _:
                 assert_never(effect)
 
-    def update(self, round_id: int) -> list[float]:
-        """The honest update for a round, from the parameters as they are."""
+    def update(self, round_id: int, beside: Sequence[float] = ()) -> list[float]:
+        """The honest update for a round, from the parameters as they are, or with what was done
+        ``beside`` the last round on top of them."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
         if self.local_steps > 1:  # so many steps towards it come as far as one of this size
             size = 1.0 - (1.0 - size) ** self.local_steps
+        start: Sequence[float] = self._here
+        if beside:
+            start = [here + each for here, each in zip(start, beside, strict=True)]
         return [
             size * (to - here + blur * z)
-            for to, here, z in zip(self._target, self._here, noise, strict=True)
+            for to, here, z in zip(self._target, start, noise, strict=True)
         ]
 
-    def _compute(self, go: events.StartRound) -> list[tuple[float, Event]]:
+    def _pause_s(self, samples: int) -> float:
+        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
+        return pause_s * max(1, samples) / self.batch if self.by_samples else pause_s
+
+    def _drafted(self, go: events.StartRound, beside: Sequence[float] = ()) -> _Draft:
         samples = (
             self.batch
             if go.samples is None
             else self._used(go.round_id, sum(stop - start for start, stop in go.samples.ranges))
         )
-        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
-        if self.by_samples:
-            pause_s *= max(1, samples) / self.batch
-        self.computed.append((go.round_id, samples))
-        honest = self.update(go.round_id)
+        honest = self.update(go.round_id, beside)
         offered = (
             honest
             if self.lie is None
             else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
         )
+        return _Draft(go, honest, offered, samples, len(self.applied), len(self.restored))
+
+    def _compute(self, go: events.StartRound) -> list[tuple[float, Said]]:
+        draft, self._draft, self._go = self._draft, None, go
+        if draft is not None and self._is_of_use(draft, go):
+            self.ahead += 1
+            pause_s = 0.0002
+        else:
+            self.dropped += draft is not None
+            draft = self._drafted(go)
+            pause_s = self._pause_s(draft.samples)
+        self.computed.append((go.round_id, draft.samples))
+        lacks, restores = len(self.applied) - draft.applied, len(self.restored) - draft.restores
+        self.made_of = MadeOf(go.round_id, lacks, restores, draft.go.samples)
+        self._in_flight = draft.honest
+        contributed = self._contribution(draft, go)
+        self.computing = contributed
+        return [(pause_s, contributed)]
+
+    def _is_of_use(self, draft: _Draft, go: events.StartRound) -> bool:
+        """Whether what was computed beside the last round can be offered in this one."""
+        mine, theirs = draft.go.samples, go.samples
+        in_turn = draft.go.round_id == go.round_id == self.next_round
+        same = (
+            mine is None
+            or theirs is None
+            or (mine.epoch, mine.ranges)
+            == (
+                theirs.epoch,
+                theirs.ranges,
+            )
+        )
+        return in_turn and same and (mine is None) == (theirs is None)
+
+    def _compute_ahead(self) -> list[tuple[float, Said]]:
+        go, self._guess = self._guess, None
+        assert go is not None
+        if self.computing is not None or self.next_round != go.round_id - 1:
+            return []
+        beside = self._outer_step(self._in_flight)[0] if self.local_steps > 1 else ()
+        self._draft = self._drafted(go, beside)
+        self.computing = ComputedAhead()
+        return [(self._pause_s(self._draft.samples), self.computing)]
+
+    def _contribution(self, draft: _Draft, go: events.StartRound) -> events.Contributed:
+        samples = draft.samples
         payloads = (
-            tuple([payload_of_values(part) for part in self._cut(offered)]) if samples else ()
+            tuple([payload_of_values(part) for part in self._cut(draft.offered)]) if samples else ()
         )
         parameters = payload_of_values(self._here) if go.want_parameters else None
         sketch = self._here[:8].tobytes() if go.want_parameters else b""
-        contributed = events.Contributed(
+        return events.Contributed(
             go.round_id,
             samples,
             payloads,
             loss=distance if isfinite(distance := self.distance) else None,  # as a node does
             parameters=parameters,
             sketch=sketch,
-            own=payload_of_values(honest) if self.lie is not None and samples else None,
+            own=payload_of_values(draft.honest) if self.lie is not None and samples else None,
             rates=self.rates if samples else (),
         )
-        self.computing = contributed
-        return [(pause_s, contributed)]
 
     def _used(self, round_id: int, samples: int) -> int:
-        """Of its slice. With local steps a peer may take fewer than others, and leaves the rest."""
-        if self.local_steps == 1 or samples < 2:
+        """Of its slice. With local steps a peer may take fewer than others, and leaves the rest;
+        with overlap it does not."""
+        if self.local_steps == 1 or self.overlap or samples < 2:
             return samples
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")
         return lot.choice([samples, lot.randint(1, samples)])
@@ -517,22 +637,29 @@ class ToyTrainer:
         self.applied.append((apply.round_id, said))
         self.next_round, self.changed_at = apply.round_id + 1, now
 
-    def _moved(self, content: bytes) -> Sequence[float]:
+    def _moved(self, content: bytes) -> Values:
         """What an aggregate is applied as."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
             return aggregate
-        self._momentum = array(
+        moved, memory = self._outer_step(aggregate)
+        self._momentum = array("f", memory)
+        return moved
+
+    def _outer_step(self, aggregate: Values) -> tuple[list[float], list[float]]:
+        """Where it leads, and its memory then."""
+        memory = array(
             "f",
             [
                 OUTER.momentum * held + each
                 for held, each in zip(self._momentum, aggregate, strict=True)
             ],
         )
-        return [
+        moved = [
             OUTER.lr * (each + OUTER.momentum * held)
-            for held, each in zip(self._momentum, aggregate, strict=True)
+            for held, each in zip(memory, aggregate, strict=True)
         ]
+        return moved, memory.tolist()
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
         packed, most = bytes_of_state(restore.payload), len(self._shared)
@@ -544,5 +671,6 @@ class ToyTrainer:
         self._here = array("f", packed[:parameters])
         self._momentum = array("f", packed[parameters:most])
         self.next_round, self.changed_at = restore.round_id, now
+        self._draft = None  # it was of other parameters
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

@@ -32,6 +32,7 @@ from .membership import NotDeadWhileRunning as NotDeadWhileRunning
 from .membership import OneAddressALife as OneAddressALife
 from .membership import StandingNeverFalls as StandingNeverFalls
 from .membership import memory_s as memory_s
+from .overlapping import ComputedInTurn as ComputedInTurn
 from .results import AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid
 from .results import CommitsWhatTheRuleSaid as CommitsWhatTheRuleSaid
 from .rewritten import CountsRewrittenAlone as CountsRewrittenAlone
