@@ -174,9 +174,6 @@ class PipelineSettings:
         """Micro-batches whose backward pass a member of that stage may owe."""
         return self.in_flight or len(self.stages) - stage
 
-    def weight_of(self, peer: PeerId) -> float:
-        return dict(self.weights).get(peer, 1.0)
-
     def check(self, peers: tuple[PeerId, ...]) -> None:
         """Raises ConfigError unless it is a plan for just these peers."""
         planned = [peer for members in self.stages for peer in members]

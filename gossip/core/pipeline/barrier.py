@@ -72,6 +72,11 @@ class StageBarrier:
         latest = max(told, key=lambda each: each.committed, default=None)
         return self.pipeline.stages[stage] if latest is None else latest.roster
 
+    @property
+    def heard_of(self) -> int:
+        """How many have said how far their stage is."""
+        return len(self._told)
+
     def hear(self, sender: PeerId, incarnation: int, done: StageDone) -> bool:
         """Whether it is news, of the sender's own stage, and can be."""
         if self.pipeline.stage_of(sender) != done.stage or not done.roster:

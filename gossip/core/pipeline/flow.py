@@ -99,7 +99,7 @@ class MicroBatchFlow:
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
         self.settings, self.pipeline, self.barrier = settings, pipeline, barrier
         self.members, self.timers, self._patience_s = members, timers, patience_s
-        self.router = Router(settings.seed, dict(pipeline.weights))
+        self.router = Router(settings.seed, pipeline.micro_batches, dict(pipeline.weights))
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
         self.round_id = -1
@@ -121,6 +121,15 @@ class MicroBatchFlow:
     def counted(self) -> tuple[int, ...]:
         """Micro-batches that are in the own sum, ascending."""
         return tuple(sorted(b for b, work in self.works.items() if work.step == "counted"))
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        return {
+            "micro-batches": len(self.works),
+            "micro-batches with attempts": len(self._attempts),
+            "messages kept for the next round": len(self._early),
+            "members that have counted": len(self._counted),
+        }
 
     def is_current(self, event: Contributed) -> bool:
         """Whether an update is of the sum as it is."""
@@ -430,13 +439,10 @@ class MicroBatchFlow:
     def _send_on(self, work: Work, now: float) -> list[Effect]:
         """To the first in order who can take it and has not had it; when there is none, all are
         tried again after a while."""
-        there = [
-            peer
-            for peer in self.barrier.roster_of(self.stage + 1)
-            if not self.members.skip_reason(peer)
-        ]
-        order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, there)
-        target = next((peer for peer in order if peer not in work.tried), None)
+        roster = self.barrier.roster_of(self.stage + 1)
+        order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, roster)
+        there = [peer for peer in order if not self.members.skip_reason(peer)]
+        target = next((peer for peer in there if peer not in work.tried), None)
         if target is not None:
             return self._send(work, target, now)
         work.tried.clear()
@@ -520,9 +526,7 @@ class MicroBatchFlow:
             work = self.works.get(micro_batch)
             if micro_batch in elsewhere or (work is not None and work.step != "given"):
                 continue
-            ours = [*mates, self.local]
-            order = self.router.ranking(self.round_id, micro_batch, self.stage, ours)
-            if order[0] != self.local:
+            if self._first_of(micro_batch, [*mates, self.local]) != self.local:
                 continue
             if work is not None:
                 work.step = "queued"
@@ -559,7 +563,9 @@ class MicroBatchFlow:
         others = [p for p in self._mates() if micro_batch in self._counted_by(p)]
         if not others:
             return True
-        everybody = [*others, self.local]
-        return self.router.ranking(self.round_id, micro_batch, self.stage, everybody)[0] == (
-            self.local
-        )
+        return self._first_of(micro_batch, [*others, self.local]) == self.local
+
+    def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
+        """Who of some members of the own stage is the first to compute it."""
+        order = self.router.ranking(self.round_id, micro_batch, self.stage, self._roster)
+        return next(peer for peer in order if peer in peers)

@@ -128,6 +128,10 @@ class StagePipeline:
             return self.flow.on_forward_done(event, now)
         return self.flow.on_backward_done(event)
 
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        return {**self.flow.stores(), "stages' words": self.barrier.heard_of}
+
     def is_current(self, event: Contributed) -> bool:
         """Whether an update is of the sum as it is, or of a collective operation."""
         return bool(event.collective) or self.flow.is_current(event)

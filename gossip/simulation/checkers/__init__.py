@@ -13,6 +13,7 @@ seed, one trace) is ``Swarm.trace_hash``.
 
 from __future__ import annotations
 
+from gossip.core import PeerId
 from gossip.simulation.world import Observer
 
 from .base import Checker, PassiveObserver, RunConditions, Violation
@@ -56,12 +57,15 @@ from .safety import (
     CheckedBeforeUse,
     ClosedIsSkipped,
     CommitsWhatTheRuleSaid,
+    ComputesAlike,
     Conserved,
+    CountsOnce,
     CountsRewrittenAlone,
     DecidesTogether,
     EndsAlike,
     FormerLivesAreNotAnswered,
     GivesWhatIsAskedFor,
+    GoesOnTogether,
     HandsOnWhatItHolds,
     IdenticalReplicas,
     KeepsWhatWasHeld,
@@ -84,8 +88,10 @@ from .safety import (
     TheAccusedHear,
     TimersAndHalt,
     UsedOnce,
+    UsesNothingOld,
 )
 from .safety import rule_has_enough as rule_has_enough
+from .stages import StagePanel, StagePanels
 from .traffic import (
     AnswersOnce,
     AsksInMeasure,
@@ -106,6 +112,7 @@ from .transfer import (
     StaysForTakers,
     TakesNoFewersWord,
 )
+from .transitions import TableChecker
 from .transitions import TableWatch as TableWatch
 from .transitions import watch_life as watch_life
 from .trust import (
@@ -124,6 +131,7 @@ __all__ = [
     "RemindsTheSilent",
     "RunConditions",
     "SaysThatNoRoundComes",
+    "StagePanels",
     "StaysForTakers",
     "Violation",
     "all_checkers",
@@ -221,6 +229,51 @@ def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObs
         CountsWhenItKeepsUp(c),
         WaitsForThoseWhoCome(c),
     ]
+
+
+LOOKS_ON = (Disturbances, Hearing, Reach)
+"""Judge nothing themselves: others ask them."""
+
+OF_MEMBERSHIP = (
+    NothingRaises,
+    TimersAndHalt,
+    Bounded,
+    TableChecker,
+    TheAccusedHear,
+    FormerLivesAreNotAnswered,
+    NobodyAsksTheDead,
+    ClosedIsSkipped,
+    AnAnswerEndsTheSkip,
+    NewsGrowOld,
+    AsksInMeasure,
+    Converges,
+)
+"""Checkers of the one membership that all stages of a pipeline have."""
+
+
+def stage_panels(
+    stages: tuple[tuple[PeerId, ...], ...],
+    micro_batches: int,
+    circumstances: RunConditions | None = None,
+) -> StagePanels:
+    """Every checker of a pipeline: those of a swarm for each stage, those of membership for all of
+    them, and those of micro-batches."""
+    of_stages = [
+        StagePanel(
+            members,
+            Panel([c for c in every_checker(circumstances) if not isinstance(c, OF_MEMBERSHIP)]),
+        )
+        for members in stages
+    ]
+    of_all = [c for c in every_checker(circumstances) if isinstance(c, LOOKS_ON + OF_MEMBERSHIP)]
+    computed = ComputesAlike(stages, circumstances)
+    of_pipelines = [
+        computed,
+        CountsOnce(computed, micro_batches, circumstances),
+        UsesNothingOld(stages, circumstances),
+        GoesOnTogether(stages, circumstances),
+    ]
+    return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))
 
 
 def all_checkers(circumstances: RunConditions | None = None) -> list[Observer]:
