@@ -370,6 +370,7 @@ class Counted:
     stage: int
     number: int
     micro_batches: tuple[int, ...]  # ascending
+    again: bool  # nothing has changed; who holds the commit of the round is to give it
 
 
 @record

@@ -193,7 +193,8 @@ class MicroBatchFlow:
             return []
         if timer.what == "pulse":
             self._pulse = None
-            return self._say_counted() + self._beat(now) + self._reclaim() + self._go_on()
+            said = self._say_counted(again=True)
+            return said + self._beat(now) + self._reclaim() + self._go_on()
         work = self.works.get(timer.micro_batch)
         if work is None or not work.waits or work.out_attempt != timer.attempt:
             return []
@@ -510,9 +511,10 @@ class MicroBatchFlow:
         alive = told is not None and life >= self.members.incarnation_of(peer)
         return told.micro_batches if told is not None and alive else ()
 
-    def _say_counted(self) -> list[Effect]:
+    def _say_counted(self, again: bool = False) -> list[Effect]:
         self._number += 1
-        told = Counted(self.settings.lineage, self.round_id, self.stage, self._number, self.counted)
+        where = self.settings.lineage, self.round_id, self.stage, self._number
+        told = Counted(*where, self.counted, again)
         return [Send(peer, told) for peer in self._mates()]
 
     def _reclaim(self) -> list[Effect]:

@@ -82,8 +82,7 @@ class StagePipeline:
         match message:
             case StageDone():
                 return self._on_done(event, message, now)
-            case Counted() if self.rounds.is_held and self.is_of_stage(event.sender):
-                # it lacks the commit: it would say nothing of micro-batches otherwise
+            case Counted(again=True) if self.is_of_stage(event.sender):
                 held = self.rounds.give_held(event.sender, message.round_id)
                 return held + self.flow.on_message(event, self._takes_part(trains), now)
             case (

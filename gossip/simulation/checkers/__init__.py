@@ -246,6 +246,8 @@ OF_MEMBERSHIP = (
     AnAnswerEndsTheSkip,
     NewsGrowOld,
     AsksInMeasure,
+    SpeaksInMeasure,
+    FallsSilent,
     Converges,
 )
 """Checkers of the one membership that all stages of a pipeline have."""
