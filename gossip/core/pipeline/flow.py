@@ -169,7 +169,10 @@ class MicroBatchFlow:
         effects += self._beat(now) + (self._reclaim() if self.first else [])
         early, self._early = self._early, {}
         for event in early.values():
-            effects += self.on_message(event, start.round_id, now)
+            message = event.message
+            assert isinstance(message, Neighbour | Counted)
+            if message.round_id == start.round_id:
+                effects += self._on_ours(event, message, now)
         return effects + self._go_on()
 
     def _end(self) -> list[Effect]:
@@ -247,17 +250,22 @@ class MicroBatchFlow:
         if message.round_id < self.round_id:
             return []
         if at is not None and at <= message.round_id <= at + 1:
-            if isinstance(message, Activation):
-                before = self._early.get((Activation, message.micro_batch))
-                held = before.message if before is not None else None
-                if not isinstance(held, Activation) or held.attempt <= message.attempt:
-                    self._early[Activation, message.micro_batch] = event
-            elif isinstance(message, Counted) and event.sender in self._stage_members():
-                self._early[Counted, event.sender] = event
+            self._keep_early(event, message)
             return []
         if isinstance(message, Activation):
             return [self._refuse(event.sender, message, 0)]
         return []
+
+    def _keep_early(self, event: Received, message: Neighbour | Counted) -> None:
+        if isinstance(message, Counted):
+            if event.sender in self.pipeline.stages[self.stage]:
+                self._early[Counted, event.sender] = event
+        elif isinstance(message, Activation | Withdraw):
+            key = type(message), message.micro_batch
+            held = self._early[key].message if key in self._early else message
+            assert isinstance(held, Activation | Withdraw)
+            if held.attempt <= message.attempt:
+                self._early[key] = event
 
     def _on_activation(self, event: Received, message: Activation) -> list[Effect]:
         sender, payload = event.sender, event.payload
@@ -364,6 +372,8 @@ class MicroBatchFlow:
             unused = event.round_id == self.round_id and event.micro_batch not in self.works
             drops = [DropForward(event.round_id, event.micro_batch)] if unused else []
             return [*drops, *self._go_on()]
+        if event.payload is None and not self.last:
+            return self._drop(work) + self._go_on()
         work.output = event.payload
         if self.last or work.gradient is not None:
             work.step = "ready"
@@ -496,9 +506,6 @@ class MicroBatchFlow:
         ]
 
     # --- the own stage ----------------------------------------------------------------------------
-
-    def _stage_members(self) -> tuple[PeerId, ...]:
-        return self.pipeline.stages[self.stage]
 
     def _mates(self) -> list[PeerId]:
         """The others of the stage who are there."""

@@ -139,11 +139,17 @@ __all__ = [
 ]
 
 
-def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObserver]:
+Onlookers = tuple[Disturbances, Hearing, Reach]
+"""They judge nothing themselves: checkers ask them."""
+
+
+def every_checker(
+    circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
+) -> list[PassiveObserver]:
     """Each checker by itself, after what they ask: for tests,
     and for a run that wants some of them."""
     c = circumstances or RunConditions()
-    disturbances, hearing, reach = Disturbances(), Hearing(), Reach()
+    disturbances, hearing, reach = onlookers or (Disturbances(), Hearing(), Reach())
     return [
         disturbances,
         hearing,
@@ -231,9 +237,6 @@ def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObs
     ]
 
 
-LOOKS_ON = (Disturbances, Hearing, Reach)
-"""Judge nothing themselves: others ask them."""
-
 OF_MEMBERSHIP = (
     NothingRaises,
     TimersAndHalt,
@@ -249,8 +252,12 @@ OF_MEMBERSHIP = (
     SpeaksInMeasure,
     FallsSilent,
     Converges,
+    NobodyIsStuck,
 )
-"""Checkers of the one membership that all stages of a pipeline have."""
+"""Checkers of the one membership that all stages of a pipeline have, and of whether anything is in
+the way of its rounds."""
+NOT_OF_STAGES = (OverWhenAllIsThere,)
+"""A stage waits until every micro-batch is in an update, and until the others have committed."""
 
 
 def stage_panels(
@@ -260,14 +267,15 @@ def stage_panels(
 ) -> StagePanels:
     """Every checker of a pipeline: those of a swarm for each stage, those of membership for all of
     them, and those of micro-batches."""
-    of_stages = [
-        StagePanel(
-            members,
-            Panel([c for c in every_checker(circumstances) if not isinstance(c, OF_MEMBERSHIP)]),
-        )
-        for members in stages
-    ]
-    of_all = [c for c in every_checker(circumstances) if isinstance(c, LOOKS_ON + OF_MEMBERSHIP)]
+    onlookers = Disturbances(), Hearing(), Reach()
+    elsewhere = (*OF_MEMBERSHIP, Disturbances, Hearing, Reach)
+    unfit = (*elsewhere, *NOT_OF_STAGES)
+
+    def of_stage() -> Panel:
+        each = every_checker(circumstances, onlookers)
+        return Panel([checker for checker in each if not isinstance(checker, unfit)])
+
+    of_all = [c for c in every_checker(circumstances, onlookers) if isinstance(c, elsewhere)]
     computed = ComputesAlike(stages, circumstances)
     of_pipelines = [
         computed,
@@ -275,6 +283,7 @@ def stage_panels(
         UsesNothingOld(stages, circumstances),
         GoesOnTogether(stages, circumstances),
     ]
+    of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))
 
 

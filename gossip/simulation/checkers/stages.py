@@ -104,7 +104,7 @@ class StagePanels:
 
     def __init__(self, stages: Iterable[StagePanel], together: Panel) -> None:
         self.stages, self.together = tuple(stages), together
-        self.observers: tuple[Observer, ...] = (*self.stages, together)
+        self.observers: tuple[Observer, ...] = (together, *self.stages)  # it has the onlookers
         self._panels = (*[each.panel for each in self.stages], together)
         self.checkers = tuple([checker for panel in self._panels for checker in panel.checkers])
 

@@ -164,7 +164,7 @@ def core_bounds(core: Inspection, n: int) -> dict[str, int]:
         "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards + micro_batches,
         "micro-batches": micro_batches,
         "micro-batches with attempts": micro_batches,
-        "messages kept for the next round": micro_batches + n,
+        "messages kept for the next round": 2 * micro_batches + n,
         "members that have counted": n,
         "stages' words": n,
         "hellos": n,
