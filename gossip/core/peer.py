@@ -278,8 +278,10 @@ class Peer:
             effects += self._leave(now)
         if membership.rumors.waiting and not membership.speaks and not self.over:
             effects += membership.speak(now)
-        trains = self.pipeline if not self.over else None
-        effects += trains.begin_rounds(effects, now) if trains is not None else ()
+        pipeline = self.pipeline
+        effects += (
+            pipeline.begin_rounds(effects, now) if pipeline is not None and not self.over else ()
+        )
         return effects
 
     def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:

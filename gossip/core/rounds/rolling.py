@@ -712,8 +712,10 @@ class RollingRounds:
                     )
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
-        if self.is_held:  # and was left while other stages were waited for
-            return effects + self._end_round(now)
+        if (
+            self._stage_gate is not None and self.is_held
+        ):  # it was left while others were waited for
+            return effects + self._wait(self._stage_gate, now)
         for event in self.future_buffer.take(round_id):
             effects += self.on_message(event, now)
         return effects
@@ -828,7 +830,8 @@ class RollingRounds:
         ]
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
-            return effects + self._end_round(now)
+            gate = self._stage_gate
+            return effects + (self._finish(now) if gate is None else self._wait(gate, now))
         return effects + self.cross_shard.on_held(shard, self._own is not None, now)
 
     @property
@@ -842,10 +845,9 @@ class RollingRounds:
         first = self._shards[0].commit if self._shards else None
         return first.roster if first is not None and self.is_held else self.roster.peers
 
-    def _end_round(self, now: float) -> list[Effect]:
-        if self._stage_gate is None:
-            return self._finish(now)
-        effects = self._stage_gate.on_held(self.round_id, self.held_roster(), now)
+    def _wait(self, gate: StageGate, now: float) -> list[Effect]:
+        """For the other stages of the pipeline."""
+        effects = gate.on_held(self.round_id, self.held_roster(), now)
         return effects + self.pass_gate(now)
 
     def pass_gate(self, now: float) -> list[Effect]:

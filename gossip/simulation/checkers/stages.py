@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import Event, Message, PeerId
@@ -16,34 +16,43 @@ if TYPE_CHECKING:
     from gossip.simulation.world import Swarm
 
 
+class _OfStage(Mapping[PeerId, Any]):
+    """What is known of each peer, of the members of one stage."""
+
+    def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
+        self._of_all, self._members = of_all, members
+
+    def __getitem__(self, peer: PeerId) -> Any:
+        if peer not in self._members:
+            raise KeyError(peer)
+        return self._of_all[peer]
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return (peer for peer in self._of_all if peer in self._members)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class StageWorld:
     """A swarm in which there is nobody but the members of one stage. Everything else is the
     swarm's."""
 
     def __init__(self, swarm: Swarm[Any], members: Collection[PeerId]) -> None:
         self._swarm, self._members = swarm, frozenset(members)
+        self.hosts = _OfStage(swarm.hosts, self._members)
+        self.inspections = _OfStage(swarm.inspections, self._members)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._swarm, name)
 
-    def _of_stage(self, by_peer: dict[PeerId, Any]) -> dict[PeerId, Any]:
-        return {peer: each for peer, each in by_peer.items() if peer in self._members}
-
-    @property
-    def hosts(self) -> dict[PeerId, Any]:
-        return self._of_stage(self._swarm.hosts)
-
-    @property
-    def inspections(self) -> dict[PeerId, Any]:
-        return self._of_stage(self._swarm.inspections)
-
     @property
     def cores(self) -> dict[PeerId, Any]:
-        return self._of_stage(self._swarm.cores)
+        return {peer: host.core for peer, host in self.hosts.items()}
 
     @property
     def up(self) -> tuple[PeerId, ...]:
-        return tuple([peer for peer in self._swarm.up if peer in self._members])
+        return tuple([peer for peer, host in self.hosts.items() if host.running])
 
 
 class StagePanel(Observer):
@@ -51,21 +60,24 @@ class StagePanel(Observer):
 
     def __init__(self, members: Collection[PeerId], panel: Panel) -> None:
         self.members, self.panel = frozenset(members), panel
-        self._worlds: dict[int, Any] = {}
+        self._seen: tuple[Swarm[Any], Any] | None = None
 
     def world(self, swarm: Swarm[Any]) -> Any:
         """The swarm as the stage's checkers see it."""
-        return self._worlds.setdefault(id(swarm), StageWorld(swarm, self.members))
+        if self._seen is None or self._seen[0] is not swarm:
+            self._seen = swarm, StageWorld(swarm, self.members)
+        return self._seen[1]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        return tuple([self._within(each) for each in self.panel.watchers(moment, kind)])
+        inner, members = self.panel.watchers(moment, kind), self.members
 
-    def _within(self, watcher: Watcher) -> Watcher:
         def see(swarm: Swarm[Any], peer: PeerId, what: Any) -> None:
-            if peer in self.members:
-                watcher(self.world(swarm), peer, what)
+            if peer in members:
+                world = self.world(swarm)
+                for watcher in inner:
+                    watcher(world, peer, what)
 
-        return see
+        return (see,) if inner else ()
 
     def _see(self, see: Callable[..., None], swarm: Swarm[Any], peer: PeerId, *what: Any) -> None:
         if peer in self.members:

@@ -1,4 +1,4 @@
-"""S21 to S24, of pipelines: every micro-batch counts once in each stage, whoever computes it gets
+"""S20 to S22, of pipelines: every micro-batch counts once in each stage, whoever computes it gets
 the same, nothing old is computed on, and no stage goes on before all have committed."""
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class StageChecker(Checker):
 
 
 class ComputesAlike(StageChecker):
-    """S22: whoever computes a micro-batch of a round in a stage gets the same gradient: it had the
+    """S21: whoever computes a micro-batch of a round in a stage gets the same gradient: it had the
     same parameters, the same activation and the same gradient of its output."""
 
-    invariant = "S22"
+    invariant = "S21"
     events = (BackwardDone,)
 
     def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
@@ -64,10 +64,10 @@ class ComputesAlike(StageChecker):
 
 
 class CountsOnce(StageChecker):
-    """S21: a commit that changes something has every micro-batch once, and what is applied is the
+    """S20: a commit that changes something has every micro-batch once, and what is applied is the
     mean over all of them, as one process would have it."""
 
-    invariant = "S21"
+    invariant = "S20"
     effects = (Committed, Apply)
 
     def __init__(
@@ -101,10 +101,10 @@ class CountsOnce(StageChecker):
 
 
 class UsesNothingOld(StageChecker):
-    """S23: the activation that a member begins to compute on is of the latest attempt that its
+    """S22: the activation that a member begins to compute on is of the latest attempt that its
     sender has told it of, and of no former life of its sender."""
 
-    invariant = "S23"
+    invariant = "S22"
     events = (Received,)
     effects = (RunForward, StartRound)
 
@@ -157,9 +157,9 @@ class UsesNothingOld(StageChecker):
 
 
 class GoesOnTogether(StageChecker):
-    """S24: a stage applies a round when every other one has committed it."""
+    """S23: a stage applies a round when every other one has committed it."""
 
-    invariant = "S24"
+    invariant = "S23"
     effects = (StageDone, Apply)
 
     def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
