@@ -200,19 +200,64 @@ def sent_first(rig: Rig) -> tuple[Send, SetTimer]:
     return of(Activation, effects)[0], timer
 
 
-def test_a_gradient_that_does_not_come_costs_the_receiver_its_turn() -> None:
+def attempts(effects: list[Effect], kind: type) -> list[tuple[int, int]]:
+    return [(s.peer, s.message.attempt) for s in of(kind, effects)]  # type: ignore[union-attr]
+
+
+def alarm(effects: list[Effect]) -> SetTimer:
+    return next(e for e in effects if isinstance(e, SetTimer))
+
+
+def test_a_gradient_that_takes_far_longer_than_usual_costs_the_receiver_its_turn() -> None:
+    rig = Rig(0)
+    first, _ = sent_first(rig)
+    rig.now = 2.0
+    rig.gradient(first.peer, first.message.micro_batch)  # type: ignore[union-attr]
+    begun = rig.begin(1)
+    assert tasks(begun) == []  # the trainer is at a backward pass of the round before
+    effects = rig.backward(RunBackward(0, first.message.micro_batch, 0, None))  # type: ignore[union-attr]
+    effects = rig.forward(tasks(effects)[0])  # type: ignore[arg-type]
+    sent, timer = of(Activation, effects)[0], alarm(effects)
+    assert timer.at == rig.now + 3 * 2.0
+    effects = rig.fire(timer)
+    assert attempts(effects, Activation) == [(5 - sent.peer, 1)]
+    assert attempts(effects, Withdraw) == [(sent.peer, 1)]
+    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
+    works = rig.flow.works
+    for sender, attempt in ((sent.peer, 0), (5 - sent.peer, 0), (sent.peer, 1)):
+        back = payload("g")
+        late = ActivationGradient(LINEAGE, 1, 0, micro_batch, attempt, back.digest)
+        rig.hear(sender, late, back)
+        assert works[micro_batch].gradient is None
+    right = ActivationGradient(LINEAGE, 1, 0, micro_batch, 1, back.digest)
+    rig.hear(5 - sent.peer, right, back)
+    assert works[micro_batch].gradient is back
+
+
+def test_before_it_is_known_how_long_one_takes_the_receiver_is_asked_again() -> None:
     rig = Rig(0)
     sent, timer = sent_first(rig)
     assert timer.at == PATIENCE_S
-    effects = rig.fire(timer)
-    again, withdrawn = of(Activation, effects), of(Withdraw, effects)
-    assert [(s.peer, s.message.attempt) for s in again] == [(5 - sent.peer, 1)]  # type: ignore[union-attr]
-    assert [(s.peer, s.message.attempt) for s in withdrawn] == [(sent.peer, 1)]  # type: ignore[union-attr]
+    for attempt, wait_s in ((1, 2 * PATIENCE_S), (2, 4 * PATIENCE_S), (3, 8 * PATIENCE_S)):
+        effects = rig.fire(timer)
+        assert attempts(effects, Activation) == [(sent.peer, attempt)]
+        assert of(Withdraw, effects) == []
+        timer = alarm(effects)
+        assert timer.at == rig.now + wait_s
+    assert attempts(rig.fire(timer), Activation) == [(5 - sent.peer, 4)]
+
+
+def test_how_long_a_gradient_takes_is_counted_from_the_first_time_that_it_was_sent() -> None:
+    rig = Rig(0)
+    sent, timer = sent_first(rig)
+    rig.fire(timer)
+    rig.now += 1.0
     micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
-    rig.gradient(sent.peer, micro_batch, 0)  # too late
-    assert rig.flow.works[micro_batch].gradient is None
-    rig.gradient(5 - sent.peer, micro_batch, 1)
-    assert rig.flow.works[micro_batch].gradient is not None
+    rig.gradient(sent.peer, micro_batch, 1)
+    rig.begin(1)
+    effects = rig.backward(RunBackward(0, micro_batch, 0, None))
+    effects = rig.forward(tasks(effects)[0])  # type: ignore[arg-type]
+    assert alarm(effects).at == rig.now + 3 * (PATIENCE_S + 1.0)
 
 
 def test_a_receiver_that_is_skipped_is_replaced_at_once() -> None:

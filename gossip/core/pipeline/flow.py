@@ -51,6 +51,11 @@ lost."""
 RETRY_S = 0.25
 """After so long those are tried again who could not take an activation."""
 
+USUAL_TIMES = 3.0
+"""A gradient that takes so many times as long as the slowest of late is not waited for."""
+ASKS_MAX = 3
+"""Before anything is known of that a receiver is asked again so often, each time after twice as
+long: it may be computing."""
 ATTEMPTS_MAX = 2**20
 """Of one micro-batch in one round; a higher one is nobody's honest word."""
 
@@ -114,6 +119,8 @@ class MicroBatchFlow:
         self._collected: tuple[int, ...] | None = None
         self._early: dict[tuple[type, int], Received] = {}  # of the next round
         self._pulse: int | None = None
+        self._usual_s: float | None = None  # that the slowest gradient of a round takes
+        self._slowest_s = 0.0  # of this round
 
     # --- what others read -------------------------------------------------------------------------
 
@@ -165,6 +172,9 @@ class MicroBatchFlow:
         self.round_id, self._roster = start.round_id, roster
         self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
         self._stale = self._task is not None
+        if self._slowest_s:
+            self._usual_s = max(self._slowest_s, (self._usual_s or 0.0) / 2)
+        self._slowest_s = 0.0
         # What comes by itself is not asked for yet.
         effects += self._beat(now) + (self._reclaim() if self.first else [])
         early, self._early = self._early, {}
@@ -202,6 +212,9 @@ class MicroBatchFlow:
         if work is None or not work.waits or work.out_attempt != timer.attempt:
             return []
         work.overdue = None
+        if self._usual_s is None and work.asked < ASKS_MAX and work.target is not None:
+            work.asked, work.out_attempt = work.asked + 1, work.out_attempt + 1
+            return self._send(work, work.target, now)
         return self._send_elsewhere(work, now)
 
     def _beat(self, now: float) -> list[Effect]:
@@ -233,7 +246,7 @@ class MicroBatchFlow:
             case Activation():
                 return self._on_activation(event, message)
             case ActivationGradient():
-                return self._on_gradient(event, message)
+                return self._on_gradient(event, message, now)
             case Withdraw():
                 return self._on_withdraw(event.sender, message)
             case ActivationRefused():
@@ -318,13 +331,16 @@ class MicroBatchFlow:
         dropped = [DropForward(self.round_id, work.micro_batch)] if kept else []
         return [*self.timers.cancel(work.overdue), *dropped]
 
-    def _on_gradient(self, event: Received, message: ActivationGradient) -> list[Effect]:
+    def _on_gradient(
+        self, event: Received, message: ActivationGradient, now: float
+    ) -> list[Effect]:
         payload, work = event.payload, self.works.get(message.micro_batch)
         if payload is None or payload.digest != message.digest or work is None or not work.waits:
             return []
         if event.sender != work.target or message.attempt != work.out_attempt:
             return []
         work.gradient = payload
+        self._slowest_s = max(self._slowest_s, now - work.has_it_since)
         if work.step == "sent":
             work.step = "ready"
         cancelled, work.overdue = self.timers.cancel(work.overdue), None
@@ -463,6 +479,8 @@ class MicroBatchFlow:
     def _send(self, work: Work, target: PeerId, now: float) -> list[Effect]:
         payload = work.output
         assert payload is not None, "an output that is sent was computed"
+        if target != work.target:
+            work.has_it_since = now
         work.target, work.sent_at = target, now
         message = Activation(
             self.settings.lineage,
@@ -472,13 +490,21 @@ class MicroBatchFlow:
             work.out_attempt,
             payload.digest,
         )
-        timed = self._set_overdue(work, now + self._patience_s()) if work.waits else []
+        timed = self._set_overdue(work, now + self._gradient_s(work)) if work.waits else []
         return [Send(target, message, payload), *timed]
+
+    def _gradient_s(self, work: Work) -> float:
+        """How long its gradient may take. The round timeout knows nothing of what the stages behind
+        compute."""
+        least_s = self._patience_s()
+        if self._usual_s is None:
+            return float(least_s * 2**work.asked)
+        return max(least_s, USUAL_TIMES * self._usual_s)
 
     def _send_elsewhere(self, work: Work, now: float, withdraw: bool = True) -> list[Effect]:
         """The next attempt, to another member."""
         effects: list[Effect] = []
-        work.out_attempt += 1
+        work.out_attempt, work.asked = work.out_attempt + 1, 0
         if work.target is not None:
             told = {"round": self.round_id, "micro_batch": work.micro_batch, "from": work.target}
             effects.append(Report("rerouted", told))
