@@ -514,8 +514,8 @@ PipelineMessage: TypeAlias = (
     | Withdraw
     | ActivationRefused
     | Counted
-    | MicroBatchesMissing
     | StageDone
+    | MicroBatchesMissing
 )
 """What peers of a pipeline say to each other beside what a swarm says."""
 
