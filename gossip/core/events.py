@@ -295,7 +295,7 @@ class LedgerRequest:
 @record
 class ForwardDone:
     """The answer to ``RunForward``. ``payload``: the output of the stage, with its digest; None in
-    the last stage."""
+    the last stage, and where the trainer could not compute it any more."""
 
     round_id: int
     micro_batch: int
@@ -306,7 +306,8 @@ class ForwardDone:
 @record
 class BackwardDone:
     """The answer to ``RunBackward``: the gradients of the parameters are in the sum. ``payload``:
-    the gradient of the input of the stage, with its digest; None in the first stage."""
+    the gradient of the input of the stage, with its digest; None in the first stage, and where the
+    trainer could not compute it any more: then nothing is in the sum."""
 
     round_id: int
     micro_batch: int

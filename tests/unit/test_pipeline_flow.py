@@ -9,10 +9,12 @@ from gossip.core import (
     Activation,
     ActivationGradient,
     ActivationRefused,
+    BackwardDone,
     CollectUpdate,
     Counted,
     DropForward,
     Effect,
+    ForwardDone,
     MicroBatchesMissing,
     ResetSum,
     RunBackward,
@@ -300,6 +302,24 @@ def test_words_out_of_bounds_are_ignored() -> None:
         assert rig.hear(0, message, payload("x")) == []
         assert rig.hear(3, message, payload("x")) == []
     assert max(rig.flow.stores().values()) == 0
+
+
+def test_what_the_trainer_could_not_compute_is_not_counted_and_asked_for_again() -> None:
+    rig = Rig(2)
+    rig.begin()
+    first = own(rig)[0]
+    task = tasks(rig.activation(0, first))[0]
+    rig.flow.on_forward_done(ForwardDone(0, first, 0, None), rig.now)
+    assert first not in rig.flow.works
+    task = tasks(rig.activation(0, first))[0]
+    effects = rig.forward(task)  # type: ignore[arg-type]
+    sent = of(Activation, effects)[0]
+    rig.gradient(sent.peer, first)
+    effects = rig.flow.on_backward_done(BackwardDone(0, first, 0, None, 0))
+    assert (rig.flow.counted, of(ActivationGradient, effects)) == ((), [])
+    beat = next(e for e in rig.said if isinstance(e, SetTimer))
+    missing = of(MicroBatchesMissing, rig.fire(beat))
+    assert first in missing[0].message.micro_batches  # type: ignore[union-attr]
 
 
 def test_timers_of_a_former_round_do_nothing() -> None:

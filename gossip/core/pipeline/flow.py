@@ -402,6 +402,8 @@ class MicroBatchFlow:
         work = self._answered(event)
         if work is None:
             return self._go_on()
+        if event.payload is None and not self.first:
+            return self._drop(work) + self._go_on()
         work.step, work.input_gradient = "counted", event.payload
         work.samples, work.loss = event.samples, event.loss
         effects = self._give_back(work, work.requesters)
