@@ -452,6 +452,9 @@ class Aggregate:
 
     ``outside`` are rows of peers in quarantine. They have no part in the aggregate; how far out
     they lie is asked for with ``whole`` and with ``decide``. In steps ``rows`` has them, too.
+
+    ``own_share`` (0 to 1) is the part of the answer that is the own row, whatever the rule says;
+    the rest is the rule's aggregate. Only asked for with ``whole``.
     """
 
     ticket: int
@@ -467,6 +470,7 @@ class Aggregate:
     peers: tuple[PeerId, ...] = ()
     decision: tuple[float, ...] = ()
     outside: tuple[Row, ...] = ()
+    own_share: float = 0.0
 
 
 @record

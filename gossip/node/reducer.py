@@ -282,7 +282,7 @@ class Reducer:
     ) -> Aggregated:
         if work.step != "whole":
             return self._take_step(work, maker, gradient)
-        if self._from_rows is not None and not work.mix:
+        if self._from_rows is not None and not work.mix and not work.own_share:
             added_up = self._add_up(self._from_rows, work, rows, maker)
             if added_up is not None:
                 return added_up
@@ -311,6 +311,7 @@ class Reducer:
         ):
             # A row as it is, like Krum's choice: others will be written where it lies.
             aggregate = aggregate.copy()
+        aggregate = with_own_share(aggregate, work)
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         outside = self._measure_outside(work, options)
         return maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), outside)
@@ -376,6 +377,16 @@ def own_copy(row: Row) -> Row | None:
         return row
     data = row.payload.data.copy()
     return replace(row, payload=replace(row.payload, data=data)) if is_finite(data) else None
+
+
+def with_own_share(aggregate: np.ndarray, work: Aggregate) -> np.ndarray:
+    """The aggregate, with the own row's share where one is asked for."""
+    if not work.own_share:
+        return aggregate
+    assert work.own is not None, "a share of the own row, and there is none"
+    own, share = work.rows[work.own].payload.data, np.float32(work.own_share)
+    leaning: np.ndarray = aggregate * (1 - share) + own * share
+    return leaning
 
 
 def _is_small(work: Aggregate) -> bool:
@@ -476,7 +487,8 @@ class TrainerJudge:
             vector = self._memory[len(work.rows) + len(work.outside)].copy()
             maker = self._results.of(work, in_loop=True)
             far, n = said.outlyingness, len(work.rows)
-            self._done(maker.answer(work.ticket, vector, said.weights, far[:n], far[n:]))
+            answer = with_own_share(vector, work)
+            self._done(maker.answer(work.ticket, answer, said.weights, far[:n], far[n:]))
         self._next()
 
     def _next(self) -> None:

@@ -264,6 +264,12 @@ def test_applying_or_mixing_something_else_than_the_rule_said_is_caught(
     assert words in caught(swarm)
 
 
+def test_a_share_of_its_own_that_nobody_asked_for_is_caught() -> None:
+    swarm, _ = watched(AppliesWhatTheRuleSaid)
+    tamper(swarm, 0, each(Aggregate, lambda ask: [replace(ask, own_share=0.25)]))
+    assert "beside the rule's word on" in caught(swarm)
+
+
 def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
     checker = ReplicasStayClose()
     panel = Panel([checker])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gossip.core.rounds.gossip import GossipRounds
 from gossip.faults import Restart
 from gossip.simulation import Schedule, generate, run
+from gossip.simulation.checkers.safety.results import AppliesWhatTheRuleSaid
 from gossip.simulation.world import ToyTrainer
 
 SCHEDULE = Schedule(
@@ -30,6 +32,26 @@ def test_replicas_part_where_it_is_not_taken_over(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ToyTrainer, "_restore", without_memory)
     outcome = run(SCHEDULE)
     assert outcome.violation is not None
+
+
+def test_momentum_does_not_drive_peers_of_a_ring_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Schedule(
+        1,
+        peers=4,
+        topology="ring",
+        local_steps=20,
+        compute_s=(0.35, 0.36),
+        active_s=6.0,
+        duration_s=10.0,
+        rounds_min=10,
+    )
+    outcome = run(ring)
+    assert outcome.violation is None, outcome.violation
+    monkeypatch.setattr(GossipRounds, "_own_share", lambda *_: 0.0)
+    monkeypatch.setattr(AppliesWhatTheRuleSaid, "_judge_own_share", lambda *_: None)
+    outcome = run(ring)
+    assert outcome.violation is not None
+    assert outcome.violation.invariant == "L5"
 
 
 def test_some_schedules_have_local_steps() -> None:

@@ -427,5 +427,24 @@ def test_what_another_thread_makes_is_not_sent_ahead() -> None:
     assert not ahead
 
 
+@pytest.mark.parametrize("name", ["mean", "krum", "trimmed_mean"])
+def test_the_own_update_has_the_share_that_is_asked_for(name: str) -> None:
+    answers: list[Aggregated] = []
+    worker = Worker()
+    try:
+        reducer = Reducer(aggregators.load(name), worker, answers.append, centered=True)
+        updates = [np.full(10, value, np.float32) for value in (2.0, 4.0, 6.0)]
+        rows = tuple(Row(peer, payload(update), 1) for peer, update in enumerate(updates))
+        for share in (0.0, 0.25):
+            reducer.reduce(Aggregate(1, 0, 0, rows, 0, own=2, own_share=share))
+    finally:
+        worker.close()
+    plain, leaning = [said.payload for said in answers]
+    assert plain is not None
+    assert leaning is not None
+    assert leaning.data == pytest.approx(0.75 * plain.data + 0.25 * updates[2])
+    assert [list(update) for update in updates] == [[2.0] * 10, [4.0] * 10, [6.0] * 10]
+
+
 def payload(data: np.ndarray) -> Payload:
     return Payload(data, data.nbytes)

@@ -195,12 +195,17 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: 
     assert run.state.state in ("killed", "elsewhere")
     run.state = dataclasses.replace(run.state, state="killed")
     run.saved = [recorded.SavedState(450, BEGAN + 8.0, 1, "")]
-    found = incidents.of(run, ("second", BEGAN + 20.0))[-1]
+    found = incidents.of(run, incidents.Continuation("second", BEGAN + 20.0, 0))[-1]
     assert found.who == (0, 1, 2, 3)
     assert found.back == "run second went on from a checkpoint 11.0 s later"
     assert found.effect == (
         "the last words are of step 470; the newest checkpoint of before is that of step 450, so "
         "20 steps are lost"
+    )
+    # That one may be gone since: what counts is where the next run went on.
+    found = incidents.of(run, incidents.Continuation("second", BEGAN + 20.0, 460))[-1]
+    assert found.effect == (
+        "the last words are of step 470; it went on at step 460, so 10 steps are lost"
     )
 
 

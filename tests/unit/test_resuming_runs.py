@@ -18,22 +18,29 @@ def run_in(folder: Path, began: float, resume: str = "", saves_to: Path = Path("
     return folder
 
 
+def count_from(step: int, folder: Path) -> None:
+    """As of a run that has begun there."""
+    for path in folder.glob("peer-*/commits.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        later = [json.dumps({**row, "round": row["round"] + step}) for row in rows]
+        path.write_text("\n".join(later) + "\n")
+
+
 def test_of_the_later_runs_that_resume_the_first_went_on(tmp_path: Path) -> None:
     first = run_in(tmp_path / "first", BEGAN)
     run_in(tmp_path / "anew", BEGAN + 50)
     run_in(tmp_path / "elsewhere", BEGAN + 60, "auto", Path("/other"))
     run_in(tmp_path / "third", BEGAN + 90, "auto")
     run_in(tmp_path / "second", BEGAN + 70, "auto")
-    assert resuming.resumed_by(recorded.read(first)) == ("second", BEGAN + 70)
+    later = resuming.resumed_by(recorded.read(first))
+    assert later is not None
+    assert (later.name, later.began) == ("second", BEGAN + 70)
 
 
 def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
     run_in(tmp_path / "first", BEGAN)
     second = run_in(tmp_path / "second", BEGAN + 70, "auto")
-    for path in second.glob("peer-*/commits.jsonl"):
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        later = [json.dumps({**row, "round": row["round"] + 30}) for row in rows]
-        path.write_text("\n".join(later) + "\n")
+    count_from(30, second)
     assert lines_of(second, 80)[0] == "It went on at step 30, from a checkpoint of run first."
     assert "went on" not in lines_of(tmp_path / "first", 80)[0]
 

@@ -11,7 +11,7 @@ micro-batches of its stage are in somebody's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from gossip.core.events import (
     BackwardDone,
@@ -41,7 +41,7 @@ from gossip.core.messages import (
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
-from .barrier import StageBarrier
+from .barrier import Members, StageBarrier
 from .route import Router
 from .work import DONE, OWES_BACKWARD, Work
 
@@ -60,16 +60,6 @@ ATTEMPTS_MAX = 2**20
 """Of one micro-batch in one round; a higher one is nobody's honest word."""
 
 Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | MicroBatchesMissing
-
-
-class Members(Protocol):
-    """What is asked of the membership of all stages."""
-
-    def skip_reason(self, peer: PeerId) -> str:
-        """Why nothing is expected of a peer now; "" when it is."""
-
-    def incarnation_of(self, peer: PeerId) -> int:
-        """Of the latest life that is known of a peer; -1: of none."""
 
 
 @record

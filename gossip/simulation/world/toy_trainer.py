@@ -474,7 +474,12 @@ class ToyTrainer:
             found = RuleResult(
                 found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows)
             )
-        result = payload_of_values(found.aggregate, digest=True)
+        values = found.aggregate
+        if ask.own_share:
+            assert ask.own is not None, "a share of the own row, and there is none"
+            pairs = zip(values, rows[ask.own], strict=True)
+            values = [value + ask.own_share * (own - value) for value, own in pairs]
+        result = payload_of_values(values, digest=True)
         if not result.finite:
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
         outside = self._measure_outside(ask, previous)

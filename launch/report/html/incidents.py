@@ -34,6 +34,20 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """The run that went on from a checkpoint of another.
+
+    Attributes:
+        began: Unix seconds.
+        step: Steps that lay behind it when it began; 0 or less: not known.
+    """
+
+    name: str
+    began: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """One row of the table. Times are seconds since 1970.
 
@@ -58,11 +72,11 @@ class Incident:
     number: int = 0
 
 
-def of(run: RecordedRun, resumed_by: tuple[str, float] | None = None) -> list[Incident]:
+def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Incident]:
     """All incidents of a run, by time, numbered from 1 on.
 
     Args:
-        resumed_by: Name and beginning of a run that went on from a checkpoint of this one.
+        resumed_by: The run that went on from a checkpoint of this one.
     """
     impact = Impact(run)
     makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
@@ -544,30 +558,14 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 # --- the end, and what never was ------------------------------------------------------------------
 
 
-def _end(run: RecordedRun, resumed_by: tuple[str, float] | None) -> list[Incident]:
+def _end(run: RecordedRun, resumed_by: Continuation | None) -> list[Incident]:
     """A launcher that was killed, with all of its peers."""
     if run.state.state != "killed":
         return []
-    saved = [
-        one
-        for one in run.saved
-        if one.wall is not None and one.wall <= run.ended and not one.problem
-    ]
-    steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
-    effect = f"the last words are of step {steps:.0f}"
-    if saved:
-        last = max(one.step for one in saved)
-        effect += f"; the newest checkpoint of before is that of step {last}"
-        effect += f", so {max(0, int(steps) - last)} steps are lost"
-    elif run.saved:
-        first = min(one.step for one in run.saved)
-        effect += (
-            f"; of the checkpoints of before none is left, the oldest there is has step {first}"
-        )
     back = "not as far as this report knows"
     if resumed_by is not None:
-        name, began = resumed_by
-        back = f"run {name} went on from a checkpoint {lasted(began - run.ended)} later"
+        later = lasted(resumed_by.began - run.ended)
+        back = f"run {resumed_by.name} went on from a checkpoint {later} later"
     return [
         Incident(
             what="the launcher was killed, and all peers with it: no last word was written",
@@ -577,10 +575,33 @@ def _end(run: RecordedRun, resumed_by: tuple[str, float] | None) -> list[Inciden
             until=None,
             noticed="by nobody: nobody was left",
             back=back,
-            effect=effect,
+            effect=_steps_lost(run, resumed_by),
             grave=5,
         )
     ]
+
+
+def _steps_lost(run: RecordedRun, resumed_by: Continuation | None) -> str:
+    """What is gone behind the checkpoint from which the next run went on. Without one it is the
+    newest that is left: older ones may have been deleted since."""
+    steps = int(max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0))
+    text = f"the last words are of step {steps}"
+    if resumed_by is not None and resumed_by.step > 0:
+        lost = max(0, steps - resumed_by.step)
+        return f"{text}; it went on at step {resumed_by.step}, so {lost} steps are lost"
+    saved = [
+        one.step
+        for one in run.saved
+        if one.wall is not None and one.wall <= run.ended and not one.problem
+    ]
+    if saved:
+        last = max(saved)
+        text += f"; the newest checkpoint of before is that of step {last}"
+        return f"{text}, so {max(0, steps - last)} steps are lost"
+    if run.saved:
+        first = min(one.step for one in run.saved)
+        return f"{text}; of the checkpoints of before none is left, the oldest has step {first}"
+    return text
 
 
 def _never(run: RecordedRun) -> Iterator[Incident]:

@@ -70,7 +70,7 @@ def make(folders: Sequence[Path]) -> RunReport:
     """
     runs = [read(folder) for folder in folders]
     _tell_apart(runs)
-    later = {run.folder: (after.name, after.began) for run, after, _ in resuming.resumed(runs)}
+    later = {run.folder: resuming.continuation(after) for run, after, _ in resuming.resumed(runs)}
     befell = [incidents.of(run, later.get(run.folder) or resuming.resumed_by(run)) for run in runs]
     parts = tuple(
         _part(run, found, f"run{at}-" if len(runs) > 1 else "")

@@ -8,7 +8,8 @@ from gossip.errors import GossipError
 from gossip.launch.report import run_state
 from gossip.run import checkpoints, read_object, real
 
-from .recorded import RecordedRun
+from .incidents import Continuation
+from .recorded import RecordedRun, read
 
 LOOKED_AT_MAX = 200
 """So many runs beside one are looked at, the latest first."""
@@ -33,20 +34,30 @@ def resumed(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, RecordedRun,
     return found
 
 
-def resumed_by(run: RecordedRun) -> tuple[str, float] | None:
-    """Name and beginning of the first run beside this one that went on from a checkpoint of it;
-    None: there is none that is known."""
+def resumed_by(run: RecordedRun) -> Continuation | None:
+    """The first run beside this one that went on from a checkpoint of it; None: there is none that
+    is known."""
     later = [
         (began, name) for name, began, resumes in _beside(run) if resumes and began >= run.ended
     ]
-    return (min(later)[1], min(later)[0]) if later else None
+    return continuation(read(run.folder.parent / min(later)[1])) if later else None
+
+
+def continuation(later: RecordedRun) -> Continuation:
+    """What a run that was told to resume is to the one before."""
+    return Continuation(later.name, later.began, _begins_after(later))
+
+
+def _begins_after(run: RecordedRun) -> int:
+    """How many steps lie behind a run when it begins; 0 or less: it begins anew."""
+    firsts = [float(run.steps.y(peer)[0]) for peer in run.steps.peers]
+    return int(run.commits.round.min()) if len(run.commits) else int(min(firsts, default=1)) - 1
 
 
 def resumed_from(run: RecordedRun) -> tuple[str, int] | None:
     """Name of the last run beside this one from whose checkpoint it went on, and after how many
     steps; None: it began anew, or that is not known."""
-    firsts = [float(run.steps.y(peer)[0]) for peer in run.steps.peers]
-    step = int(run.commits.round.min()) if len(run.commits) else int(min(firsts, default=1)) - 1
+    step = _begins_after(run)
     earlier = [(began, name) for name, began, _ in _beside(run) if began < run.began]
     if not run.config.get("resume") or step <= 0 or not earlier:
         return None

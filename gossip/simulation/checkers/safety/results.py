@@ -193,9 +193,10 @@ class AppliesWhatTheRuleSaid(Checker):
                     peer,
                     f"applies round {effect.round_id}, of which its trainer has come with nothing",
                 )
-            self._judge_gradient(
-                swarm, peer, effect, own, [each for each in asked.values() if not each.ask.mix]
-            )
+            gradients = [each for each in asked.values() if not each.ask.mix]
+            self._judge_gradient(swarm, peer, effect, own, gradients)
+            if gradients:
+                self._judge_own_share(swarm, peer, gradients[-1].ask, core.settings.local_steps)
             self._judge_mix(
                 swarm,
                 peer,
@@ -222,6 +223,20 @@ class AppliesWhatTheRuleSaid(Checker):
             whose = "what its rule has made" if said is not None else "its own update"
             raise self.violated(
                 swarm, peer, f"applies in round {apply.round_id} something else than {whose}"
+            )
+
+    def _judge_own_share(
+        self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate, has_local_steps: bool
+    ) -> None:
+        others = 0 if ask.own is None else len(ask.rows) - 1
+        right = (others - 1) / (2 * others) if has_local_steps and others else 0.0
+        self.judged += 1
+        if ask.own_share != right:
+            raise self.violated(
+                swarm,
+                peer,
+                f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the "
+                f"rule's word on {others} others; {right:.3f} is right",
             )
 
     def _judge_mix(
