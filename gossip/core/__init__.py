@@ -157,6 +157,7 @@ if TYPE_CHECKING:
     from .rounds import ShardRound as ShardRound
     from .rounds import quorum_of as quorum_of
     from .settings import MICRO_BATCHES_MAX as MICRO_BATCHES_MAX
+    from .settings import ON_LINKS as ON_LINKS
     from .settings import BatchPolicy as BatchPolicy
     from .settings import CoreSettings as CoreSettings
     from .settings import GossipSettings as GossipSettings
@@ -341,6 +342,7 @@ else:
             ),
             "settings": (
                 "MICRO_BATCHES_MAX",
+                "ON_LINKS",
                 "PipelineSettings",
                 "BatchPolicy",
                 "CoreSettings",

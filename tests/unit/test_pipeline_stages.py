@@ -88,6 +88,15 @@ def test_a_pipeline_needs_servers_and_one_shard() -> None:
         peer(0, settings(cross_shard=True))
 
 
+def test_credits_are_what_a_plan_counts_memory_with() -> None:
+    plan = PipelineSettings(((0,), (1, 2, 3, 4), (5, 6)), 16)
+    credits = [plan.forwards_max(stage, len(plan.stages[stage])) for stage in range(3)]
+    assert credits == [7 + 2, 2 + 2, 1]
+    assert plan.forwards_max(1, 2) == 3 + 2  # two are lost
+    assert replace(plan, micro_batches=4).forwards_max(0, 1) == 4
+    assert replace(plan, in_flight=2).forwards_max(0, 1) == 2
+
+
 # --- what the rounds of a stage hear --------------------------------------------------------------
 
 

@@ -395,7 +395,6 @@ class MicroBatchFlow:
         if event.payload is None and not self.first:
             return self._drop(work) + self._go_on()
         work.step, work.input_gradient = "counted", event.payload
-        work.samples, work.loss = event.samples, event.loss
         effects = self._give_back(work, work.requesters)
         return effects + self._say_counted() + self._go_on()
 
@@ -425,7 +424,7 @@ class MicroBatchFlow:
                 task = self.round_id, work.micro_batch, work.attempt
                 return [RunBackward(*task, work.gradient)]
         owed = sum(1 for work in works if work.step in OWES_BACKWARD)
-        if owed >= self.pipeline.forwards_max(self.stage):
+        if owed >= self.pipeline.forwards_max(self.stage, len(self._mates()) + 1):
             return []
         for work in works:
             if work.step != "queued":

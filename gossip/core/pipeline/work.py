@@ -50,8 +50,6 @@ class Work:
     overdue: Token | None = None
     gradient: Payload | None = None
     input_gradient: Payload | None = None
-    samples: int = 0
-    loss: float | None = None
 
     @property
     def waits(self) -> bool:

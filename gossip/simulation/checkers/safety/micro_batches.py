@@ -102,7 +102,7 @@ class CountsOnce(StageChecker):
 
 class UsesNothingOld(StageChecker):
     """S22: the activation that a member begins to compute on is of the latest attempt that its
-    sender has told it of, and of no former life of its sender."""
+    sender has told it of, and of no life of its sender before the one that it knows as a member."""
 
     invariant = "S22"
     events = (Received,)
@@ -113,17 +113,16 @@ class UsesNothingOld(StageChecker):
         self._clear: dict[PeerId, tuple[dict[Any, Any], ...]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        # Whose payloads came how; the latest attempt by sender, round and micro-batch; the latest
-        # life of each sender; what was computed in this round
-        self._clear[peer] = ({}, {}, {}, {})
+        # Whose payloads came how; the latest attempt by sender, round and micro-batch; what was
+        # computed in this round
+        self._clear[peer] = ({}, {}, {})
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received):
             return
-        came, latest, lives, _ = self._clear[peer]
+        came, latest, _ = self._clear[peer]
         message, sender = event.message, event.sender
-        lives[sender] = max(lives.get(sender, 0), event.incarnation)
-        if isinstance(message, Activation | Withdraw) and event.incarnation == lives[sender]:
+        if isinstance(message, Activation | Withdraw):
             key = sender, message.round_id, message.micro_batch
             latest[key] = max(latest.get(key, (0, 0)), (event.incarnation, message.attempt))
         if isinstance(message, Activation) and event.payload is not None:
@@ -131,7 +130,7 @@ class UsesNothingOld(StageChecker):
             came[id(event.payload)] = (event.payload, sender, event.incarnation, message)
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        came, latest, lives, computed = self._clear[peer]
+        came, latest, computed = self._clear[peer]
         if isinstance(effect, StartRound):
             computed.clear()
             for key in [k for k, (*_, m) in came.items() if m.round_id < effect.round_id]:
@@ -151,9 +150,9 @@ class UsesNothingOld(StageChecker):
         self.demand(
             (life, message.attempt) >= attempt, swarm, peer, f"{text} attempt {message.attempt}"
         )
-        self.demand(
-            life >= lives[sender], swarm, peer, f"{text} words of a former life of {sender}"
-        )
+        member = swarm.inspections[peer].membership.members[sender]
+        known = life >= member.incarnation
+        self.demand(known, swarm, peer, f"{text} words of a former life of {sender}")
 
 
 class GoesOnTogether(StageChecker):
