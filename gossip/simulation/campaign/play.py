@@ -250,7 +250,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         panel.close(swarm)
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
-        if not schedule.stages:
+        if isinstance(panel, Panel):
             swarm.hooks.remove(panel)  # the lie that comes forks the history
             ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
             swarm.hooks.extend(

@@ -77,7 +77,7 @@ def _bearable(
 ) -> tuple[Fault, ...]:
     """Those that leave in each stage one member which keeps its state, and of whom it takes a
     majority enough that are not gone for good."""
-    kinds = OF_MACHINES + SLOWING
+    kinds: tuple[type[Fault], ...] = OF_MACHINES + SLOWING
     if min(schedule.stages) >= LARGE_ENOUGH:
         kinds += OF_NETWORKS
     gone: set[int] = set()
