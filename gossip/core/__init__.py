@@ -348,6 +348,7 @@ else:
                 "CoreSettings",
                 "GossipSettings",
                 "MembershipSettings",
+                "PipelineSettings",
                 "RoundSettings",
                 "Quorum",
                 "Slices",

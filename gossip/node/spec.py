@@ -71,9 +71,9 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
     )
 
 
-def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
-    """How the run's updates are cut and written: ``(elements, marks, shapes) -> format``. The same
-    in a trainer and in every node, where the shapes matter."""
+def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
+    """How the updates of a peer's model are cut and written: ``(elements, marks, shapes) ->
+    format``. The same in a trainer and in every node, where the shapes matter."""
     rule = aggregators.load(config.aggregator)
     rolling = topologies.load(config.weighted_topology).rolling
     encoding = load_encoding(config.encoding)
@@ -81,7 +81,8 @@ def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFo
     together = shards_decide_together(config, rule, rolling=rolling)
 
     def found(elements: int, marks: int, shapes: tuple[Shape, ...]) -> WireFormat:
-        sizes = shard_sizes(elements, config.peers, whole, cross_shard=together)
+        peers = config.peers_alike(peer)
+        sizes = shard_sizes(elements, peers, whole, cross_shard=together)
         return WireFormat(encoding, config.seed, sizes, elements - marks, config.peers_max, shapes)
 
     return found
@@ -89,7 +90,8 @@ def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFo
 
 def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
     """Whether a vector is cut in shards though the rule looks at all of it."""
-    return rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
+    together = rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
+    return together and config.pipeline is None
 
 
 def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
