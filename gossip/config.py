@@ -33,6 +33,7 @@ from gossip.core import (
     CoreSettings,
     GossipSettings,
     MembershipSettings,
+    PipelineSettings,
     RoundSettings,
     Slices,
     TrustSettings,
@@ -51,6 +52,8 @@ JUDGED = "judged_clipping"
 """The rule of a run with a reference, where nobody named one."""
 WITH_REFERENCE = "reference_samples are given, and no aggregator"
 """The source of that rule."""
+WITH_PLAN = "a plan is given, and no aggregator"
+"""The source of the mean in a pipeline: with it a step equals that of one process."""
 NOT_OPTIONS = (
     "peer",
     "incarnation",
@@ -68,6 +71,43 @@ NOT_OPTIONS = (
 """Names of GOSSIP_* variables that are no options of a run."""
 
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
+
+
+class StageConfig(BaseModel):
+    """The layers ``layers[0]`` to ``layers[1]``, both included, on these peers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layers: tuple[int, int]
+    peers: tuple[int, ...] = Field(min_length=1)
+
+
+class PipelineConfig(BaseModel):
+    """A pipeline's plan, its peers by their numbers.
+
+    Attributes:
+        model: What the layers of the model must be, as ``gossip.pipelines`` makes it of them.
+        micro_batches: Of a step.
+        samples: Of a micro-batch.
+        names: Of the peers, by their numbers, as the plan has them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(pattern="^[0-9a-f]{16}$")
+    micro_batches: int = Field(ge=1)
+    samples: int = Field(ge=1)
+    names: tuple[str, ...]
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+
+    def stage_of(self, peer: int) -> int:
+        """The number of its stage, from 0."""
+        return next(at for at, stage in enumerate(self.stages) if peer in stage.peers)
+
+    @property
+    def smallest(self) -> int:
+        """Peers of the stage that has the fewest."""
+        return min(len(stage.peers) for stage in self.stages)
 
 
 class RunConfig(BaseModel):
@@ -246,6 +286,9 @@ class RunConfig(BaseModel):
         default=False,
         description="write down every event of the protocol, for gossip simulate --recording",
     )
+    pipeline: PipelineConfig | None = Field(
+        default=None, description="the plan of a pipeline, as --plan reads it"
+    )
     node: Literal["process", "thread"] = Field(
         default="process", description="where a peer's node runs"
     )
@@ -378,6 +421,13 @@ class RunConfig(BaseModel):
         """How many different ids there are, with those of peers that may join later."""
         return max(self.peers, self.room)
 
+    def peers_alike(self, peer: int) -> int:
+        """How many peers begin with the parameters that this one has: itself and those of its
+        stage, or all."""
+        if self.pipeline is None:
+            return self.peers
+        return len(self.pipeline.stages[self.pipeline.stage_of(peer)].peers)
+
     @property
     def weighted_topology(self) -> str:
         """The topology's spec, with the weights of servers in it."""
@@ -434,6 +484,7 @@ class RunConfig(BaseModel):
                 mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max
             ),
             trust=trust,
+            pipeline=None if self.pipeline is None else _pipeline_settings(self.pipeline),
         )
 
     def dump(self, path: Path | str) -> None:
@@ -460,6 +511,10 @@ class RunConfig(BaseModel):
             ) from error
 
 
+def _pipeline_settings(plan: PipelineConfig) -> PipelineSettings:
+    return PipelineSettings(tuple(stage.peers for stage in plan.stages), plan.micro_batches)
+
+
 OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)
 
 
@@ -474,7 +529,7 @@ class Resolved:
     @property
     def rule_named(self) -> bool:
         """Whether somebody has named the rule, and it does not follow from other options."""
-        return self.sources["aggregator"] not in ("default", WITH_REFERENCE)
+        return self.sources["aggregator"] not in ("default", WITH_REFERENCE, WITH_PLAN)
 
     def with_values(self, source: str, **values: Any) -> Resolved:
         """The same with some values replaced (validated anew)."""
@@ -527,6 +582,8 @@ def _implied(resolved: Resolved) -> Resolved:
     """With what follows from options that were given. Raises: ConfigError: Another that was given
     contradicts it."""
     resolved = _with_judge(resolved)
+    if resolved.config.pipeline is not None and resolved.sources["aggregator"] == "default":
+        resolved = resolved.with_values(WITH_PLAN, aggregator="mean")
     if not resolved.config.deterministic or resolved.config.slices == "equal":
         return resolved
     if (source := resolved.sources["slices"]) != "default":
@@ -636,6 +693,9 @@ def _toml(value: Any) -> str:
             return f'"{escaped}"'
         case int() | float():
             return repr(value)
+        case Mapping():
+            rows = [f"{key} = {_toml(each)}" for key, each in value.items()]
+            return "{" + ", ".join(rows) + "}"
         case Iterable():
             return "[" + ", ".join(map(_toml, value)) + "]"
         case _:

@@ -93,6 +93,13 @@ Room = Annotated[
         show_default=False,
     ),
 ]
+Plan = Annotated[
+    Path | None,
+    typer.Option(
+        help="Spread a model over the peers as a plan of gossip plan says; -n follows from it.",
+        show_default=False,
+    ),
+]
 Topology = Annotated[
     str | None,
     typer.Option(

@@ -193,7 +193,7 @@ def nan(''',
     "message": {
         "gossip/core/messages.py": changed(
             ("# --- rolling rounds ---", MESSAGE + "# --- rolling rounds ---"),
-            ("    | ReceivingPayload\n)", "    | ReceivingPayload\n    | ToyEcho\n)"),
+            ("    | StageDone\n)", "    | StageDone\n    | ToyEcho\n)"),
         ),
         "gossip/core/peer.py": changed(
             ("    StateRequest,\n    Update,", "    StateRequest,\n    ToyEcho,\n    Update,"),

@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from .events import Applied as Applied
     from .events import Apply as Apply
     from .events import Arriving as Arriving
+    from .events import BackwardDone as BackwardDone
     from .events import CancelTimer as CancelTimer
     from .events import ClockJumped as ClockJumped
+    from .events import CollectUpdate as CollectUpdate
     from .events import Committed as Committed
     from .events import ConfirmState as ConfirmState
     from .events import Contributed as Contributed
+    from .events import DropForward as DropForward
     from .events import Effect as Effect
     from .events import EpochReport as EpochReport
     from .events import Event as Event
+    from .events import ForwardDone as ForwardDone
     from .events import Halt as Halt
     from .events import LedgerReply as LedgerReply
     from .events import LedgerRequest as LedgerRequest
@@ -34,12 +38,16 @@ if TYPE_CHECKING:
     from .events import Payload as Payload
     from .events import PeerEnded as PeerEnded
     from .events import PeerExpected as PeerExpected
+    from .events import PipelineTask as PipelineTask
     from .events import Received as Received
     from .events import Report as Report
+    from .events import ResetSum as ResetSum
     from .events import Restore as Restore
     from .events import Restored as Restored
     from .events import ResultSimilarity as ResultSimilarity
     from .events import Row as Row
+    from .events import RunBackward as RunBackward
+    from .events import RunForward as RunForward
     from .events import Send as Send
     from .events import SetTimer as SetTimer
     from .events import ShardStatistics as ShardStatistics
@@ -100,14 +108,19 @@ if TYPE_CHECKING:
     from .messages import STATISTICS_BYTES_MAX as STATISTICS_BYTES_MAX
     from .messages import Accusation as Accusation
     from .messages import Ack as Ack
+    from .messages import Activation as Activation
+    from .messages import ActivationGradient as ActivationGradient
+    from .messages import ActivationRefused as ActivationRefused
     from .messages import Collected as Collected
     from .messages import Commit as Commit
     from .messages import CommitRequest as CommitRequest
     from .messages import Contribution as Contribution
+    from .messages import Counted as Counted
     from .messages import Envelope as Envelope
     from .messages import Gossip as Gossip
     from .messages import Hello as Hello
     from .messages import Message as Message
+    from .messages import MicroBatchesMissing as MicroBatchesMissing
     from .messages import Nack as Nack
     from .messages import NotServing as NotServing
     from .messages import PartialOverdue as PartialOverdue
@@ -115,18 +128,24 @@ if TYPE_CHECKING:
     from .messages import PeerId as PeerId
     from .messages import Ping as Ping
     from .messages import PingRequest as PingRequest
+    from .messages import PipelineMessage as PipelineMessage
     from .messages import Progress as Progress
     from .messages import Push as Push
     from .messages import PushPull as PushPull
     from .messages import Rejection as Rejection
     from .messages import Rumor as Rumor
+    from .messages import StageDone as StageDone
     from .messages import StateAttestation as StateAttestation
     from .messages import StateOffer as StateOffer
     from .messages import StateRequest as StateRequest
     from .messages import Status as Status
     from .messages import Update as Update
     from .messages import UpdateRequest as UpdateRequest
+    from .messages import Withdraw as Withdraw
     from .peer import Peer as Peer
+    from .pipeline import MicroBatchFlow as MicroBatchFlow
+    from .pipeline import Router as Router
+    from .pipeline import StageBarrier as StageBarrier
     from .rounds import BEHIND_MAX as BEHIND_MAX
     from .rounds import BEHIND_ROUNDS as BEHIND_ROUNDS
     from .rounds import BEHIND_S as BEHIND_S
@@ -137,10 +156,13 @@ if TYPE_CHECKING:
     from .rounds import RollingRounds as RollingRounds
     from .rounds import ShardRound as ShardRound
     from .rounds import quorum_of as quorum_of
+    from .settings import MICRO_BATCHES_MAX as MICRO_BATCHES_MAX
+    from .settings import ON_LINKS as ON_LINKS
     from .settings import BatchPolicy as BatchPolicy
     from .settings import CoreSettings as CoreSettings
     from .settings import GossipSettings as GossipSettings
     from .settings import MembershipSettings as MembershipSettings
+    from .settings import PipelineSettings as PipelineSettings
     from .settings import Quorum as Quorum
     from .settings import RoundSettings as RoundSettings
     from .settings import Slices as Slices
@@ -160,6 +182,14 @@ else:
         {
             "digests": ("digest_of",),
             "events": (
+                "BackwardDone",
+                "CollectUpdate",
+                "DropForward",
+                "ForwardDone",
+                "PipelineTask",
+                "ResetSum",
+                "RunBackward",
+                "RunForward",
                 "AddressLearned",
                 "Admission",
                 "Aggregate",
@@ -249,6 +279,14 @@ else:
                 "table_interval_s",
             ),
             "messages": (
+                "Activation",
+                "ActivationGradient",
+                "ActivationRefused",
+                "Counted",
+                "MicroBatchesMissing",
+                "PipelineMessage",
+                "StageDone",
+                "Withdraw",
                 "Ack",
                 "BULK_MESSAGES",
                 "ACCUSATIONS_MAX",
@@ -289,6 +327,7 @@ else:
                 "messages",
             ),
             "peer": ("Peer",),
+            "pipeline": ("MicroBatchFlow", "Router", "StageBarrier"),
             "rounds": (
                 "BEHIND_MAX",
                 "BEHIND_ROUNDS",
@@ -302,10 +341,14 @@ else:
                 "quorum_of",
             ),
             "settings": (
+                "MICRO_BATCHES_MAX",
+                "ON_LINKS",
+                "PipelineSettings",
                 "BatchPolicy",
                 "CoreSettings",
                 "GossipSettings",
                 "MembershipSettings",
+                "PipelineSettings",
                 "RoundSettings",
                 "Quorum",
                 "Slices",

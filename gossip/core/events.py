@@ -147,6 +147,9 @@ class Prepared:
     ledger: bytes = b""
     collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
     result_bytes: tuple[int, ...] = ()
+    # of a pipeline: of the input and the output of this peer's stage for one micro-batch; 0 where
+    # the stage has none
+    activation_bytes: tuple[int, int] = (0, 0)
 
 
 @record
@@ -188,6 +191,7 @@ class Contributed:
     # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
+    micro_batches: tuple[int, ...] = ()  # of a pipeline: as ``CollectUpdate`` has named them
 
 
 @record
@@ -289,6 +293,31 @@ class LedgerRequest:
 
 
 @record
+class ForwardDone:
+    """The answer to ``RunForward``. ``payload``: the output of the stage, with its digest; None in
+    the last stage, and where the trainer could not compute it any more."""
+
+    round_id: int
+    micro_batch: int
+    attempt: int
+    payload: Payload | None
+
+
+@record
+class BackwardDone:
+    """The answer to ``RunBackward``: the gradients of the parameters are in the sum. ``payload``:
+    the gradient of the input of the stage, with its digest; None in the first stage, and where the
+    trainer could not compute it any more: then nothing is in the sum."""
+
+    round_id: int
+    micro_batch: int
+    attempt: int
+    payload: Payload | None
+    samples: int
+    loss: float | None = None  # of the last stage
+
+
+@record
 class Stop:
     """Leave politely: say so, help those who are behind, halt.
 
@@ -322,6 +351,8 @@ Event: TypeAlias = (
     | AddressLearned
     | ConfirmState
     | LedgerRequest
+    | ForwardDone
+    | BackwardDone
     | Stop
 )
 
@@ -491,6 +522,61 @@ class StartRound:
 
 
 @record
+class RunForward:
+    """Compute one micro-batch forward and keep what its backward pass needs, in place of what there
+    was of it. ``payload``: the input of the stage; None in the first one, which reads the
+    micro-batch itself. Random states follow from ``round_id`` and ``micro_batch``, so that whoever
+    computes it gets the same. Answer with ``ForwardDone``."""
+
+    round_id: int
+    micro_batch: int
+    attempt: int
+    payload: Payload | None
+
+
+@record
+class RunBackward:
+    """Compute one micro-batch backward, add the gradients of the parameters to the sum and keep
+    nothing else of it. ``payload``: the gradient of the output of the stage; None in the last one,
+    which begins with the loss. Answer with ``BackwardDone``."""
+
+    round_id: int
+    micro_batch: int
+    attempt: int
+    payload: Payload | None
+
+
+@record
+class DropForward:
+    """Forget what is kept of a micro-batch for its backward pass, if there is anything."""
+
+    round_id: int
+    micro_batch: int
+
+
+@record
+class ResetSum:
+    """Begin the sum of this round anew, and forget what is kept for backward passes: micro-batches
+    of it are another's."""
+
+    round_id: int
+
+
+@record
+class CollectUpdate:
+    """Hand over the mean over the samples of these micro-batches, which are all that are in the
+    sum, and keep the sum. Answer with ``Contributed``; a later one of the same round takes the
+    place of this one."""
+
+    round_id: int
+    micro_batches: tuple[int, ...]  # ascending
+
+
+PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | CollectUpdate
+"""What the trainer of a pipeline is asked for, beside what every trainer is."""
+
+
+@record
 class TakeSnapshot:
     """Ask the trainer for its packed state, as it is behind all rounds that it was given to
     apply before this."""
@@ -578,4 +664,5 @@ Effect: TypeAlias = (
     | Report
     | Committed
     | Halt
+    | PipelineTask
 )

@@ -307,4 +307,5 @@ class Inspection:
             "pieces of a state": len(self.recovery.kept),
             "peers heard of in other rounds": len(self.rounds.seen),
             **self.rounds.stores(),
+            **({} if self._peer.pipeline is None else self._peer.pipeline.stores()),
         }

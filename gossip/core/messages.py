@@ -117,6 +117,7 @@ class Update:
     rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
     took_us: int = 0  # from the begin of the round at its sender until it was there
     collective: bytes = b""  # given to a collective operation; of the first shard only
+    micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of
 
 
 @record
@@ -140,6 +141,7 @@ class Contribution:
     weight: float
     outlyingness: float
     took_us: int = 0  # as it says
+    micro_batches: tuple[int, ...] = ()  # of a pipeline, likewise
 
 
 @record
@@ -305,6 +307,97 @@ class Push:
     sketch: bytes  # float32 projection of the parameters, for the consensus distance; may be empty
 
 
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+@record
+class Activation:
+    """The output of the stage before for one micro-batch; the payload is the tensor. Of one
+    micro-batch a receiver takes nothing of an attempt before the highest that it knows of."""
+
+    lineage: bytes  # of the run, not of a stage
+    round_id: int
+    stage: int  # that is to compute on
+    micro_batch: int
+    attempt: int
+    digest: bytes  # of the payload
+
+
+@record
+class ActivationGradient:
+    """The answer to ``Activation``: the gradient of its payload, which is this one's."""
+
+    lineage: bytes
+    round_id: int
+    stage: int  # that has sent the activation
+    micro_batch: int
+    attempt: int  # of the activation
+    digest: bytes
+
+
+@record
+class Withdraw:
+    """The attempt before ``attempt`` of this micro-batch goes to another member: do not count it,
+    unless you have."""
+
+    lineage: bytes
+    round_id: int
+    stage: int  # of the receiver
+    micro_batch: int
+    attempt: int
+
+
+@record
+class ActivationRefused:
+    """I do not compute on an activation. ``known``: the higher attempt that I know of; no higher
+    one means that I can serve none in this round now."""
+
+    lineage: bytes
+    round_id: int
+    stage: int  # of the receiver, which has sent the activation
+    micro_batch: int
+    attempt: int
+    known: int
+
+
+@record
+class Counted:
+    """To the own stage: all the micro-batches of this round that are in my sum. Of two of a round
+    the one with the higher ``number`` counts."""
+
+    lineage: bytes
+    round_id: int
+    stage: int
+    number: int
+    micro_batches: tuple[int, ...]  # ascending
+    again: bool  # nothing has changed; who holds the commit of the round is to give it
+
+
+@record
+class MicroBatchesMissing:
+    """To the stage before: nobody of my stage has these any more, and I am the one to compute
+    them. Send me your outputs again."""
+
+    lineage: bytes
+    round_id: int
+    stage: int  # of the receiver
+    micro_batches: tuple[int, ...]  # ascending
+
+
+@record
+class StageDone:
+    """How far the sender's stage is, as it sees it: it holds the commits of all rounds before
+    ``committed``, and has begun round ``round_id``. ``roster``: of its stage in round
+    ``committed``."""
+
+    lineage: bytes
+    stage: int
+    round_id: int
+    committed: int
+    roster: tuple[PeerId, ...]
+    asks: bool  # for the same of the receiver
+
+
 # --- joining and returning ------------------------------------------------------------------------
 
 
@@ -406,10 +499,35 @@ Message: TypeAlias = (
     | StateAttestation
     | Compiling
     | ReceivingPayload
+    | Activation
+    | ActivationGradient
+    | Withdraw
+    | ActivationRefused
+    | Counted
+    | MicroBatchesMissing
+    | StageDone
 )
 
+PipelineMessage: TypeAlias = (
+    Activation
+    | ActivationGradient
+    | Withdraw
+    | ActivationRefused
+    | Counted
+    | StageDone
+    | MicroBatchesMissing
+)
+"""What peers of a pipeline say to each other beside what a swarm says."""
+
 # Messages that travel on the bulk lane, because a payload follows them (or may).
-BULK_MESSAGES: tuple[type, ...] = (Update, Commit, Push, StateOffer)
+BULK_MESSAGES: tuple[type, ...] = (
+    Update,
+    Commit,
+    Push,
+    StateOffer,
+    Activation,
+    ActivationGradient,
+)
 
 
 @record

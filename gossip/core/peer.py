@@ -27,12 +27,14 @@ from .events import (
     Aggregated,
     Applied,
     Arriving,
+    BackwardDone,
     ClockJumped,
     ConfirmState,
     Contributed,
     DataConfigured,
     Effect,
     Event,
+    ForwardDone,
     Halt,
     LedgerReply,
     LedgerRequest,
@@ -70,16 +72,21 @@ from .lifecycle import (
     after,
 )
 from .lifecycle import bootstrap as gathering
-from .membership import TIMERS, Change, Member, Membership
+from .membership import TIMERS, Change, Member, Membership, MemberTable, StageView
 from .messages import (
     CORE_BYTES_MAX,
     Ack,
+    Activation,
+    ActivationGradient,
+    ActivationRefused,
     Commit,
     CommitRequest,
     Compiling,
+    Counted,
     Gossip,
     Hello,
     Message,
+    MicroBatchesMissing,
     Nack,
     NotServing,
     PartialOverdue,
@@ -87,15 +94,19 @@ from .messages import (
     PeerId,
     Ping,
     PingRequest,
+    PipelineMessage,
     Push,
     PushPull,
     ReceivingPayload,
+    StageDone,
     StateAttestation,
     StateOffer,
     StateRequest,
     Update,
     UpdateRequest,
+    Withdraw,
 )
+from .pipeline import BarrierTimer, FlowTimer, StageBarrier, StagePipeline
 from .rounds import (
     BEHIND_ROUNDS,
     CatchUpOverdue,
@@ -145,10 +156,13 @@ class Peer:
         bulk: str,
         seeds: Mapping[PeerId, tuple[str, str]] | None = None,
     ) -> None:
+        run, settings = settings, settings.of_stage(local)
+        if run.pipeline is not None and not topology.rolling:
+            raise ConfigError("a pipeline needs rounds with a server", "topology = rolling")
         self.local, self.settings, self.topology = local, settings, topology
         self.timers: Timers[Any] = Timers()
         rng = Random(f"{settings.seed}/{local}/{incarnation}")
-        allowed = frozenset(settings.everybody)
+        allowed = frozenset(run.everybody)
         self.membership = Membership(
             Member.own(local, incarnation, control, bulk),
             settings.membership,
@@ -156,12 +170,22 @@ class Peer:
             rng,
             allowed,
         )
-        members, timers = self.membership.view, self.timers  # what all the others see of it
+        table, timers = self.membership.view, self.timers  # what all the others see of it
+        members: MemberTable | StageView = (
+            table if run.pipeline is None else StageView(table, settings.peers)
+        )
         own = (local, settings, topology, members, self.timers)
         self.rounds: RollingRounds | GossipRounds = (
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         )
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
+        self.pipeline: StagePipeline | None = None
+        self._take_message = self._on_received
+        if run.pipeline is not None and self._rolling is not None:
+            barrier = StageBarrier(local, run, run.pipeline, table, timers)
+            self._rolling.wait_for_stages(barrier)
+            self.pipeline = StagePipeline(run, table, timers, barrier, self._rolling)
+            self._take_message = self._on_received_in_stage
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
         self._loaded_tolerance_s = max(
             self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
@@ -228,7 +252,7 @@ class Peer:
         looks = kind is Aggregated or kind is TimerFired
         if (looks or still_s > self._tolerance_s) and self.phase == "running":
             effects += self._look_at_clock(still_s, looks, now)
-        take: Any = self._on_received if kind is Received else self._dispatch
+        take: Any = self._take_message if kind is Received else self._dispatch
         effects += take(event, now)
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
@@ -254,6 +278,10 @@ class Peer:
             effects += self._leave(now)
         if membership.rumors.waiting and not membership.speaks and not self.over:
             effects += membership.speak(now)
+        pipeline = self.pipeline
+        effects += (
+            pipeline.begin_rounds(effects, now) if pipeline is not None and not self.over else ()
+        )
         return effects
 
     def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
@@ -283,7 +311,11 @@ class Peer:
 
     def admit(self, sender: PeerId, message: Message) -> Admission:
         """What may be received behind the header of ``message``, by what is known locally."""
-        if not self.settings.may_be(sender) or self.phase in ("unprepared", "halted"):
+        if self.phase in ("unprepared", "halted"):
+            return NOT_ADMITTED
+        if self.pipeline is not None and isinstance(message, Activation | ActivationGradient):
+            return Admission(self.pipeline.flow.payload_bytes(sender, message))
+        if not self.settings.may_be(sender):
             return NOT_ADMITTED
         match message:
             case Commit():
@@ -303,7 +335,7 @@ class Peer:
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received():
-                return self._on_received(event, now)
+                return self._take_message(event, now)
             case Contributed():
                 return self._on_contributed(event, now)
             case Aggregated():
@@ -333,6 +365,8 @@ class Peer:
                 return self._on_life(event, now)
             case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest():
                 return self._on_state(event, now)
+            case ForwardDone() | BackwardDone():
+                return [] if self.pipeline is None else self.pipeline.on_trainer(event, now)
             case _:
                 assert_never(event)
 
@@ -377,6 +411,10 @@ class Peer:
                 return self.membership.learn(peer, control, bulk, incarnation, now)
             case _:
                 assert_never(event)
+
+    def _is_of_stage(self, peer: PeerId) -> bool:
+        """Whether the rounds know of it: all peers, but for those of other stages."""
+        return self.pipeline is None or self.pipeline.is_of_stage(peer)
 
     def _on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         if isinstance(event.message, StateOffer):
@@ -466,8 +504,39 @@ class Peer:
             case StateRequest() | StateAttestation() | StateOffer():
                 self.shutdown.asked(event.sender, message, now)
                 return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
+            case (
+                Activation()
+                | ActivationGradient()
+                | Withdraw()
+                | ActivationRefused()
+                | Counted()
+                | MicroBatchesMissing()
+                | StageDone()
+            ):
+                return []  # there is no pipeline
             case _:
                 assert_never(message)
+
+    def _on_received_in_stage(self, event: Received, now: float) -> list[Effect]:
+        """Of a pipeline, where a message may come from another stage: whose rounds are others."""
+        pipeline, sender, message = self.pipeline, event.sender, event.message
+        assert pipeline is not None, "without a pipeline there is one stage"
+        of_stage = pipeline.is_of_stage(message.target if isinstance(message, Ack) else sender)
+        if not isinstance(message, PipelineMessage) and of_stage:
+            return self._on_received(event, now)
+        if not self.membership.heard(sender, event.incarnation, now):
+            return []
+        if isinstance(message, Gossip | Ping | Ack | Nack | PingRequest | PushPull):
+            return self.membership.on_message(sender, event.incarnation, message, now)
+        if isinstance(message, Hello):
+            return self.membership.learn(
+                sender, message.address, message.bulk, event.incarnation, now
+            )
+        if not isinstance(message, PipelineMessage):
+            return pipeline.refuse(event)
+        if self.phase == "unprepared":
+            return []
+        return pipeline.on_message(event, self.phase == "running", now)
 
     def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
         what = self.timers.fire(event.token)
@@ -491,6 +560,9 @@ class Peer:
                 return self._watch_quorum(now)
             case PeerTimer():
                 return self._gather(now) if self.phase == "gathering" else []
+            case BarrierTimer() | FlowTimer():
+                running = self.pipeline if self.phase in TRAINING else None
+                return [] if running is None else running.on_timer(what, now)
             case _:
                 assert isinstance(what, TIMERS)
                 return self.membership.on_timer(what, now)
@@ -514,6 +586,8 @@ class Peer:
         self.hello_exchange.prepare(event)
         self.rounds.prepare(event.shard_bytes, event.result_bytes)
         self.recovery.prepare(event.state_bytes)
+        if self.pipeline is not None:
+            self.pipeline.flow.prepare(event.activation_bytes)
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
@@ -701,7 +775,9 @@ class Peer:
     # --- the view changes -------------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
-        self.shutdown.note(change, now)
+        of_stage = self._is_of_stage(change.peer)
+        if of_stage:
+            self.shutdown.note(change, now)
         # Who has finished passes nobody over any more: the others' connections close one after the
         # other, and that is no news.
         told = change.what != "skip" or self.phase != "draining"
@@ -711,11 +787,13 @@ class Peer:
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.hello_exchange.to(change.peer))
         if self.phase == "gathering":
-            return effects + self._decide(now)
-        if self.phase == "running":
+            return effects + (self._decide(now) if of_stage else [])
+        if self.phase == "running" and of_stage:
             effects += self.rounds.on_view_change(now)
-        elif self.phase == "recovering":
+        elif self.phase == "recovering" and of_stage:
             effects += self.recovery.on_view_change(now)
+        if self.pipeline is not None and self.phase == "running":
+            effects += self.pipeline.on_view_change(now)
         return effects
 
     def _watch_quorum(self, now: float) -> list[Effect]:
@@ -738,6 +816,8 @@ class Peer:
         self.shutdown.offered(event.round_id)
         self.recovery.giving.expect_rounds(self.phase != "draining")
         halt = self.shutdown.verdict(now)
+        if halt is None and self.pipeline is not None and not self.pipeline.is_current(event):
+            return []
         return (
             self.rounds.on_contributed(event, now)
             if halt is None

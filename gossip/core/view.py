@@ -1,4 +1,5 @@
-"""What rounds ask of the membership: whom can anything be expected of?"""
+"""What rounds ask of the membership: whom can anything be expected of? And of other stages: may
+they go on?"""
 
 from __future__ import annotations
 
@@ -7,11 +8,22 @@ from typing import Protocol
 
 from gossip.topologies import Plan, Roster
 
+from .events import Effect
 from .messages import PeerId
 
 
 class RollingTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
+
+
+class StageGate(Protocol):
+    """When the rounds of one stage of a pipeline may go on."""
+
+    def on_held(self, round_id: int, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
+        """The own stage has committed the round. ``roster``: of the next one."""
+
+    def is_open(self, round_id: int) -> bool:
+        """Whether every stage has."""
 
 
 class View(Protocol):

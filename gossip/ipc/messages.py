@@ -27,6 +27,14 @@ A life, seen from the trainer:
     Ledger   ->           (at any time) a checkpoint is to be saved
              <- Ledger(r) what belongs to it beside the trainer's state
     Close    ->           polite end; the node drains and answers Halted
+
+In a pipeline a round is, in place of one Contribute:
+
+             <- Pass(r)*  compute a forward or a backward pass of a micro-batch
+    PassReply(r) ->       what it hands on
+             <- Drop(r)*, Reset(r)*  forget one, or all
+             <- Collect(r)  the update of the micro-batches so far into update slot ``slot``
+    Contribute(r) ->      Collect may come again
 """
 
 from __future__ import annotations
@@ -62,6 +70,8 @@ class Prepare:
     collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
     marks: int = 0  # of the elements, those behind the parameters' numbers
     shapes: bytes = b""  # ``pack_shapes`` of the parameters', where the encoding writes tensors
+    # of a micro-batch: what a stage takes and what it hands on
+    activation_bytes: tuple[int, int] = (0, 0)
 
 
 @record
@@ -89,6 +99,22 @@ class Contribute:
     rates: tuple[float, ...] = ()  # what the optimizer would step with
     collective: bytes = b""  # given to a collective operation; then there are no samples
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
+    micro_batches: tuple[int, ...] = ()  # in a pipeline: those that the update is of
+
+
+@record
+class PassReply:
+    """The answer to ``PassCommand``. What goes on to another stage travels along: the output of a
+    forward pass, or the gradient of the input. Nothing does from the last stage forward, from the
+    first one backward, and of a round that is over."""
+
+    round_id: int
+    micro_batch: int
+    attempt: int
+    backward: bool
+    nbytes: int
+    samples: int = 0
+    loss: float | None = None  # of the micro-batch, from the last stage's backward pass
 
 
 @record
@@ -189,6 +215,43 @@ class StartRoundCommand:
 
 
 @record
+class PassCommand:
+    """Compute a pass of a micro-batch through this stage. What it begins with, if it comes from
+    another stage, travels along: the input, or backward the gradient of the output."""
+
+    round_id: int
+    micro_batch: int
+    attempt: int
+    backward: bool
+    nbytes: int
+
+
+@record
+class DropCommand:
+    """Forget the forward pass of that micro-batch, if there was one."""
+
+    round_id: int
+    micro_batch: int
+
+
+@record
+class ResetCommand:
+    """Forget all passes, and the gradients that they have left."""
+
+    round_id: int
+
+
+@record
+class CollectCommand:
+    """Put the update of these micro-batches, which are those that had their backward pass, into
+    ``slot``, and answer with ``Contribute``. The gradients stay, until the round is applied."""
+
+    round_id: int
+    slot: int
+    micro_batches: tuple[int, ...]
+
+
+@record
 class ApplyCommand:
     """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot``
     holds a parameter difference."""
@@ -264,6 +327,10 @@ class Halted:
     exit_code: int
 
 
+StageCommand: TypeAlias = PassCommand | DropCommand | ResetCommand | CollectCommand
+"""What a member of a stage is told to do, in this order."""
+
+
 def error_of(halted: Halted) -> BaseException:
     """What a halt of the node means to the user's script."""
     match halted.exit_code:
@@ -285,6 +352,7 @@ FromTrainer: TypeAlias = (
     Prepare
     | Shard
     | Contribute
+    | PassReply
     | AppliedReply
     | JudgeReply
     | Snapshot
@@ -297,6 +365,10 @@ FromTrainer: TypeAlias = (
 )
 FromNode: TypeAlias = (
     StartRoundCommand
+    | PassCommand
+    | DropCommand
+    | ResetCommand
+    | CollectCommand
     | ApplyCommand
     | JudgeCommand
     | SnapshotCommand

@@ -54,6 +54,7 @@ from .spec import (
 )
 from .trainer_link import TrainerLink, pid_behind
 from .usage import RuleClock, UsageMeter
+from .weighing import by_samples
 from .worker import Worker
 
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "in_memory", "main", "over_zeromq"]
@@ -100,7 +101,9 @@ class Node:
         self._worker = Worker()
         folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"
         status = None if spec.status_fd is None else socket.socket(fileno=os.dup(spec.status_fd))
-        self._journal = Journal(spec.peer, folder, status)
+        plan = spec.config.pipeline
+        stage = None if plan is None else plan.stage_of(spec.peer)
+        self._journal = Journal(spec.peer, folder, status, stage)
         self._folder = folder
         self._announcement: Announcement | None = None
         self._alarms = TimerHeap()
@@ -215,7 +218,7 @@ class Node:
             share=functools.partial(
                 self.transport.share, updates_stay=topology.rolling and self._reducer.only_adds_up
             ),
-            wire_of=wire_of(config),
+            wire_of=wire_of(config, spec.peer),
             mixes=not topology.rolling,
             sketch_seed=settings.seed,
         )
@@ -459,8 +462,15 @@ class Node:
                 | events.LedgerReply()
             ):
                 self._hand_to_trainer(effect)
-            case events.StartRound():
-                self.trainer.go(effect)
+            case (
+                events.StartRound()
+                | events.RunForward()
+                | events.RunBackward()
+                | events.DropForward()
+                | events.ResetSum()
+                | events.CollectUpdate()
+            ):
+                self._order(effect)
             case events.Aggregate():
                 self._aggregate(effect)
             case events.Committed():
@@ -471,6 +481,20 @@ class Node:
                 self._connect(effect)
             case events.Halt():
                 self._halt = effect
+            case _ as never:
+                assert_never(never)
+
+    def _order(self, effect: events.StartRound | events.PipelineTask) -> None:
+        """What the trainer is to compute, or to forget."""
+        match effect:
+            case events.StartRound():
+                self.trainer.go(effect)
+            case events.RunForward() | events.RunBackward():
+                self.trainer.run(effect)
+            case events.DropForward() | events.ResetSum():
+                self.trainer.forget(effect)
+            case events.CollectUpdate():
+                self.trainer.collect(effect)
             case _ as never:
                 assert_never(never)
 
@@ -508,6 +532,8 @@ class Node:
                 assert_never(never)
 
     def _aggregate(self, effect: events.Aggregate) -> None:
+        if self.spec.config.pipeline is not None:
+            effect = by_samples(effect)
         # The rows of a mix are parameters, which all begin with.
         if not effect.mix and (identical := self._identical.look(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
@@ -548,7 +574,8 @@ class Node:
                 self._journal.event("kernels", **how)
             self._inbox.append(trainer)
 
-        self._reducer.prepare(self.spec.config.peers, max(self.trainer.shard_elements), ready)
+        peers = self.spec.config.peers_alike(self.spec.peer)
+        self._reducer.prepare(peers, max(self.trainer.shard_elements), ready)
 
     def _ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         if not self._trainer_gone:

@@ -71,9 +71,9 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
     )
 
 
-def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
-    """How the run's updates are cut and written: ``(elements, marks, shapes) -> format``. The same
-    in a trainer and in every node, where the shapes matter."""
+def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
+    """How the updates of a peer's model are cut and written: ``(elements, marks, shapes) ->
+    format``. The same in a trainer and in every node, where the shapes matter."""
     rule = aggregators.load(config.aggregator)
     rolling = topologies.load(config.weighted_topology).rolling
     encoding = load_encoding(config.encoding)
@@ -84,9 +84,8 @@ def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFo
     summed_here = one_host and isinstance(encoding, Float32) and rule.from_rows is not None
 
     def found(elements: int, marks: int, shapes: tuple[Shape, ...]) -> WireFormat:
-        sizes = shard_sizes(
-            elements, config.peers, whole, cross_shard=together, summed_here=summed_here
-        )
+        peers = config.peers_alike(peer)
+        sizes = shard_sizes(elements, peers, whole, cross_shard=together, summed_here=summed_here)
         return WireFormat(encoding, config.seed, sizes, elements - marks, config.peers_max, shapes)
 
     return found
@@ -94,7 +93,8 @@ def wire_of(config: RunConfig) -> Callable[[int, int, tuple[Shape, ...]], WireFo
 
 def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
     """Whether a vector is cut in shards though the rule looks at all of it."""
-    return rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
+    together = rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
+    return together and config.pipeline is None
 
 
 def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:

@@ -30,6 +30,7 @@ from gossip.vectors import (
     bytes_for,
     described,
     is_finite,
+    payload_digest,
     sketch,
     unpack_shapes,
 )
@@ -53,7 +54,7 @@ class _Outgoing:
     """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order
     is part of the contract."""
 
-    what: events.Apply | events.StartRound | control.FromNode
+    what: events.Apply | events.StartRound | events.CollectUpdate | control.FromNode
     fd: int | None = None
     close_fd: bool = False  # when it is sent
     ready: bool = True
@@ -161,11 +162,40 @@ class TrainerLink:
         self._channel.send(question, fds=() if fd is None else (fd,))
 
     def restore(self, effect: events.Restore) -> None:
-        data = effect.payload.data
-        state = data if isinstance(data, tuple) else (data,)
         nbytes = effect.payload.nbytes
-        message = control.RestoreCommand(effect.round_id, nbytes, effect.settings)
-        if nbytes <= INLINE_BYTES:
+        self._give(control.RestoreCommand(effect.round_id, nbytes, effect.settings), effect.payload)
+
+    def run(self, effect: events.RunForward | events.RunBackward) -> None:
+        """Queues a pass of a micro-batch."""
+        given = effect.payload
+        nbytes = 0 if given is None else given.nbytes
+        number, attempt = effect.micro_batch, effect.attempt
+        backward = isinstance(effect, events.RunBackward)
+        command = control.PassCommand(effect.round_id, number, attempt, backward, nbytes)
+        if given is None:
+            self._outbox.append(_Outgoing(command))
+        else:
+            self._give(command, given)
+
+    def forget(self, effect: events.DropForward | events.ResetSum) -> None:
+        """Queues what is to be forgotten of a pipeline's round."""
+        self._outbox.append(
+            _Outgoing(
+                control.DropCommand(effect.round_id, effect.micro_batch)
+                if isinstance(effect, events.DropForward)
+                else control.ResetCommand(effect.round_id)
+            )
+        )
+
+    def collect(self, effect: events.CollectUpdate) -> None:
+        """Queues what asks for the update of a pipeline's round."""
+        self._outbox.append(_Outgoing(effect))
+
+    def _give(self, message: control.FromNode, payload: Payload) -> None:
+        """Queues a message with memory that holds a copy of the payload."""
+        data = payload.data
+        state = data if isinstance(data, tuple) else (data,)
+        if payload.nbytes <= INLINE_BYTES:
             self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
             return
         outgoing = _Outgoing(message, close_fd=True, ready=False)
@@ -227,6 +257,8 @@ class TrainerLink:
             return outgoing.placed if outgoing.ready else None
         if isinstance(what, events.StartRound):
             return self._place_go(what)
+        if isinstance(what, events.CollectUpdate):
+            return self._place_collect(what)
         return what if outgoing.ready else None
 
     def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
@@ -292,6 +324,14 @@ class TrainerLink:
             effect.deadline_us,
         )
 
+    def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:
+        # Others may still read what was collected before, in another slot.
+        slot = self._slot_for(effect.round_id)
+        if slot is None:
+            return None
+        self._given[slot] = effect.round_id
+        return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
+
     def _slot_for(self, round_id: int) -> int | None:
         for slot, given_for in self._given.items():
             if given_for == round_id:
@@ -323,11 +363,10 @@ class TrainerLink:
         match message:
             case control.Contribute():
                 self._contribute(message)
+            case control.PassReply():
+                self._pass_done(message, fds)
             case control.AppliedReply():
-                self._unanswered -= 1
-                if message.slot >= 0:
-                    self._results.applied(message.slot)
-                self._emit(events.Applied(message.round_id))
+                self._applied(message)
             case control.JudgeReply():
                 self._judged(message)
             case control.Log() | control.ScriptPlan():
@@ -353,6 +392,12 @@ class TrainerLink:
                 self._emit(events.Stop(message.reason, completed=message.reason == "finished"))
             case _ as never:
                 assert_never(never)
+
+    def _applied(self, said: control.AppliedReply) -> None:
+        self._unanswered -= 1
+        if said.slot >= 0:
+            self._results.applied(said.slot)
+        self._emit(events.Applied(said.round_id))
 
     def _note(self, said: control.Log | control.ScriptPlan) -> None:
         """For the records of the run, and whoever watches it."""
@@ -396,8 +441,37 @@ class TrainerLink:
                 said.ledger,
                 said.collectives,
                 tuple(map(bytes_for, sizes)) if self._mixes else wire.result_bytes,
+                activation_bytes=said.activation_bytes,
             )
         )
+
+    def _pass_done(self, said: control.PassReply, fds: deque[int]) -> None:
+        """Of a pipeline's micro-batch: the core hears of it with what goes on to another stage."""
+
+        def done(payload: Payload | None) -> None:
+            about = said.round_id, said.micro_batch, said.attempt, payload
+            self._emit(
+                events.BackwardDone(*about, said.samples, said.loss)
+                if said.backward
+                else events.ForwardDone(*about)
+            )
+
+        if not said.nbytes:
+            done(None)
+            return
+        fd = fds.popleft()
+        try:
+            data = np.frombuffer(map_bytes(fd, said.nbytes), np.uint8)
+        finally:
+            os.close(fd)
+
+        def described_payload() -> Payload:
+            return Payload(data, said.nbytes, digest=payload_digest(data))
+
+        if said.nbytes <= INLINE_BYTES:
+            done(described_payload())
+        else:
+            self._worker.submit(described_payload, done)
 
     @property
     def shard_elements(self) -> tuple[int, ...]:
@@ -472,6 +546,7 @@ class TrainerLink:
             rates=rates,
             compiled=self._arena.compiled,
             steps=said.steps,
+            micro_batches=said.micro_batches,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:

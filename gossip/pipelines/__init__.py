@@ -21,9 +21,13 @@ if TYPE_CHECKING:
     from .exact import best_cut as best_cut
     from .exact import cut_at as cut_at
     from .exact import try_every_cut as try_every_cut
+    from .executor import Loss as Loss
+    from .executor import StageExecutor as StageExecutor
     from .fits import CostLine as CostLine
     from .fits import fit_line as fit_line
     from .fits import r_squared as r_squared
+    from .layers import HandedOn as HandedOn
+    from .layers import walk_without_data as walk_without_data
     from .measure import LayerTimes as LayerTimes
     from .measure import layers_of as layers_of
     from .measure import measure_layers as measure_layers
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from .plan_file import PipelinePlan as PipelinePlan
     from .plan_file import PlannedStage as PlannedStage
     from .plan_file import check_plan as check_plan
+    from .plan_file import check_stages as check_stages
     from .plan_file import plan_of as plan_of
     from .plan_file import read_plan as read_plan
     from .plan_file import write_plan as write_plan
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from .profile import LayerProfile as LayerProfile
     from .profile import LinkProfile as LinkProfile
     from .profile import PeerProfile as PeerProfile
+    from .profile import model_of as model_of
     from .profile import read_profile as read_profile
     from .profile import write_profile as write_profile
     from .relaxed import Annealing as Annealing
@@ -60,13 +66,16 @@ else:
             "breakdown": ("StagePart", "bottleneck", "parts_of"),
             "costs": ("Costs", "StageCosts", "TrainingStep", "costs_of"),
             "exact": ("Cut", "best_cut", "cut_at", "try_every_cut"),
+            "executor": ("Loss", "StageExecutor"),
             "fits": ("CostLine", "fit_line", "r_squared"),
+            "layers": ("HandedOn", "walk_without_data"),
             "measure": ("LayerTimes", "layers_of", "measure_layers"),
             "placement": ("Placement", "best_placement", "every_assignment", "improved"),
             "plan_file": (
                 "PipelinePlan",
                 "PlannedStage",
                 "check_plan",
+                "check_stages",
                 "plan_of",
                 "read_plan",
                 "write_plan",
@@ -82,6 +91,7 @@ else:
                 "LayerProfile",
                 "LinkProfile",
                 "PeerProfile",
+                "model_of",
                 "read_profile",
                 "write_profile",
             ),

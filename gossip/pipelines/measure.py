@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from gossip.errors import ConfigError
 
 from .fits import CostLine, fit_line, r_squared
+from .layers import layer_name, run_layer, signature_of
 from .profile import LAYERS_MAX, LayerProfile
 
 WAYS = ("forward", "backward")
@@ -178,31 +178,16 @@ def _walk(layers: Sequence[nn.Module], samples: Tensor, count: int) -> list[_Sha
     does."""
     inputs, found = _rows(samples, count), []
     for at, layer in enumerate(layers):
-        name = f"{at} {type(layer).__name__}"[:64]
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
-        parameters = list(layer.named_parameters())
-        kept = _Kept({parameter.untyped_storage().data_ptr() for _, parameter in parameters})
-        try:
-            with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda saved: saved):
-                outputs = layer(inputs)
-        except Exception as error:
-            raise ConfigError(
-                f"layer {name} fails on {count} samples of shape {tuple(inputs.shape[1:])}: "
-                f"{type(error).__name__}: {error}",
-                "does each layer take what the one before hands on?",
-            ) from error
-        if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != count:
-            raise ConfigError(
-                f"layer {name} does not hand on one tensor with a row for each of its {count} "
-                "samples"
-            )
-        about = [repr(layer), tuple(inputs.shape[1:]), tuple(outputs.shape[1:])]
-        about += [(key, tuple(each.shape), each.dtype) for key, each in parameters]
+        parameters = list(layer.parameters())
+        kept = _Kept({parameter.untyped_storage().data_ptr() for parameter in parameters})
+        with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda saved: saved):
+            outputs = run_layer(layer, at, inputs)
         found.append(
             _Shape(
-                name.replace('"', "").replace("\\", ""),
-                blake2b(repr(about).encode(), digest_size=8).hexdigest(),
-                sum(each.numel() * each.element_size() for _, each in parameters),
+                layer_name(layer, at).replace('"', "").replace("\\", ""),
+                signature_of(layer, inputs, outputs),
+                sum(each.numel() * each.element_size() for each in parameters),
                 outputs.numel() * outputs.element_size() / count,
                 kept.nbytes / count,
             )

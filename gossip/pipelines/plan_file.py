@@ -117,6 +117,35 @@ def _stage(fields: Fields) -> PlannedStage:
     )
 
 
+def check_stages(plan: PipelinePlan) -> list[int]:
+    """The first layer of each stage, and behind them the number of layers.
+
+    Raises: ConfigError: A layer or a peer stands in the plan twice or a layer is left out, or a
+        stage has too few peers.
+    """
+    bounds, seen = [0], set[str]()
+    for number, stage in enumerate(plan.stages):
+        if stage.first != bounds[-1]:
+            raise ConfigError(
+                f"stage {number} begins with layer {stage.first} where {bounds[-1]} is next",
+                "each layer belongs to one stage, and stages are in the order of their layers",
+            )
+        bounds.append(stage.last + 1)
+        for peer in stage.peers:
+            if peer in seen:
+                raise ConfigError(
+                    f"the peer {peer} stands in the plan twice", "a peer has one stage"
+                )
+            seen.add(peer)
+        if len(stage.peers) < plan.members_least:
+            raise ConfigError(
+                f"stage {number} has {len(stage.peers)} of the {plan.members_least} peers that "
+                "members_least asks for",
+                "give it more peers, or lower members_least",
+            )
+    return bounds
+
+
 def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]:
     """The plan's placement on these peers.
 
@@ -129,14 +158,7 @@ def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]
             "make the plan again from these profiles: gossip plan PROFILE...",
         )
     groups = _groups(plan, costs)
-    bounds = [0]
-    for number, stage in enumerate(plan.stages):
-        if stage.first != bounds[-1]:
-            raise ConfigError(
-                f"stage {number} begins with layer {stage.first} where {bounds[-1]} is next",
-                "each layer belongs to one stage, and stages are in the order of their layers",
-            )
-        bounds.append(stage.last + 1)
+    bounds = check_stages(plan)
     if bounds[-1] != len(costs.layers):
         raise ConfigError(
             f"the stages have {bounds[-1]} layers together, the model {len(costs.layers)}",
@@ -150,7 +172,7 @@ def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]
 
 
 def _groups(plan: PipelinePlan, costs: Costs) -> Groups:
-    groups, seen = [], set[str]()
+    groups = []
     for number, stage in enumerate(plan.stages):
         for peer in stage.peers:
             if peer not in costs.peers:
@@ -160,17 +182,6 @@ def _groups(plan: PipelinePlan, costs: Costs) -> Groups:
                     + (f" Did you mean {near[0]}?" if near else ""),
                     f"there are profiles of {', '.join(costs.peers)}",
                 )
-            if peer in seen:
-                raise ConfigError(
-                    f"the peer {peer} stands in the plan twice", "a peer has one stage"
-                )
-            seen.add(peer)
-        if len(stage.peers) < plan.members_least:
-            raise ConfigError(
-                f"stage {number} has {len(stage.peers)} of the {plan.members_least} peers that "
-                "members_least asks for",
-                "give it more peers, or lower members_least",
-            )
         groups.append(tuple(sorted(costs.peers.index(peer) for peer in stage.peers)))
     return tuple(groups)
 

@@ -20,7 +20,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -593,6 +593,34 @@ def _short(value: object) -> str:
 # --- where a run saves to -------------------------------------------------------------------------
 
 
+def stage_folder(folder: Path, stage: int) -> Path:
+    """Where a stage of a pipeline saves its part, in the folder that the run saves to."""
+    return folder / f"stage-{stage}"
+
+
+def stage_folders(folder: Path) -> list[Path]:
+    """Those that are there, from stage 0 on."""
+    found: list[Path] = []
+    while (place := stage_folder(folder, len(found))).is_dir():
+        found.append(place)
+    return found
+
+
+def newest_of_stages(folders: Sequence[Path]) -> int | None:
+    """The newest step of which each of these folders has a whole checkpoint; None: there is none.
+    Raises: ConfigError: A folder cannot be listed."""
+    steps = [{step for step, _ in listed(folder)} for folder in folders]
+    for step in sorted(set.intersection(*steps), reverse=True) if steps else ():
+        if all(_is_whole(folder / name_of(step)) for folder in folders):
+            return step
+    return None
+
+
+def _is_whole(path: Path) -> bool:
+    checkpoint = _opened(path)
+    return checkpoint is not None and not verify(checkpoint)
+
+
 def note_folder(run_dir: Path, folder: Path) -> None:
     """Writes down in a run's folder where it saves to. Raises OSError."""
     saved = {"folder": str(folder.absolute())}
@@ -658,7 +686,7 @@ def _folder_at(place: Path) -> Path:
                 "give the folder that its checkpoints are in now",
             )
         return saves_to
-    if listed(place):
+    if listed(place) or stage_folders(place):
         return place
     if os.path.lexists(place / "config.json"):
         raise ConfigError(

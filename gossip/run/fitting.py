@@ -21,6 +21,7 @@ from gossip.topologies import read_weights
 from gossip.vectors import load_encoding
 
 from . import tolerance
+from .resuming import AUTO
 
 PLAIN = "float32"
 OTHER_PARTS = "where each peer sends another part of its own"
@@ -65,6 +66,7 @@ def check(config: RunConfig) -> None:
     topologies.load(config.weighted_topology)
     _check_alike(config, topology.rolling)
     _check_overlap(config, topology.rolling)
+    _check_pipeline(config, topology.rolling)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # what another makes of weights of its own is its matter
         given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
@@ -103,6 +105,34 @@ def _check_overlap(config: RunConfig, rolling: bool) -> None:
         )
 
 
+def _check_pipeline(config: RunConfig, rolling: bool) -> None:
+    """Whether a run can carry out its plan. Raises ConfigError."""
+    plan = config.pipeline
+    if plan is None:
+        return
+    if sorted(peer for stage in plan.stages for peer in stage.peers) != [*range(config.peers)]:
+        raise ConfigError(
+            f"{config.peers} peers start, and the plan has {len(plan.names)}",
+            f"leave out -n, or -n {len(plan.names)}",
+        )
+    refused = {
+        f"topology {config.topology}": not rolling,
+        f"room {config.room}": config.room > config.peers,
+        f"encoding {config.encoding}": config.encoding != PLAIN,
+        f"sender {config.sender}": bool(config.sender),
+        f"local_steps {config.local_steps}": config.has_local_steps,
+        f"overlap {config.overlap}": bool(config.overlap),
+        f"min_peers {config.min_peers}": config.min_peers is not None,
+        "server_weights": bool(config.server_weights),
+        f"resume {config.resume}, other than auto": config.resume not in ("", AUTO),
+    }
+    for what, is_given in refused.items():
+        if is_given:
+            raise ConfigError(
+                f"{what}: a pipeline cannot do that yet", "leave it out; docs/plan.md has what is"
+            )
+
+
 def check_rule(resolved: Resolved) -> Resolved:
     """The config with its ``f`` and ``peers_for_one`` set.
 
@@ -115,6 +145,8 @@ def check_rule(resolved: Resolved) -> Resolved:
     # With room for more, an f may be asked for that takes more peers than begin: until they are
     # here they are waited for, or less is tolerated (quorum available).
     most = config.peers if config.f is None else config.peers_max
+    if config.pipeline is not None:
+        most = config.pipeline.smallest  # each stage has rounds of its own
     if config.f is not None and config.f >= most:
         raise ConfigError(
             f"f={config.f} of {most} peers may lie: nobody honest is left",
@@ -139,7 +171,7 @@ def check_rule(resolved: Resolved) -> Resolved:
     if config.f is not None:
         return resolved
     return resolved.with_values(
-        f"{tolerance.FOUND}{answer['name']} and {config.peers} peers allow, at most a quarter",
+        f"{tolerance.FOUND}{answer['name']} and {most} peers allow, at most a quarter",
         f=answer["f"],
     )
 

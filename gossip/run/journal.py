@@ -47,10 +47,17 @@ class Journal:
             a run that leaves nothing behind.
         status: A connected stream socket to the launcher, or None. Its blocking mode is left alone:
             others share it.
+        stage: Of a pipeline, that the commits are of; None: there is none.
     """
 
-    def __init__(self, peer: int, folder: Path | None, status: socket.socket | None = None) -> None:
-        self._peer, self._status = peer, status
+    def __init__(
+        self,
+        peer: int,
+        folder: Path | None,
+        status: socket.socket | None = None,
+        stage: int | None = None,
+    ) -> None:
+        self._peer, self._status, self._stage = peer, status, stage
         self.troubles = WriteFailures(self._tell_trouble)
         self._backlog = bytearray()
         self._unsent_lines = 0
@@ -149,6 +156,7 @@ class Journal:
             "shard": commit.shard,
             "attempt": commit.attempt,
             "made_at": commit.made_at,
+            **({} if self._stage is None else {"stage": self._stage}),
             "server": commit.server,
             "parent": commit.parent.hex(),
             "digest": commit.digest.hex(),
@@ -160,6 +168,7 @@ class Journal:
                     "weight": c.weight,
                     "outlyingness": c.outlyingness,
                     "took_us": c.took_us,
+                    **({"micro_batches": c.micro_batches} if c.micro_batches else {}),
                 }
                 for c in commit.contributors
             ],

@@ -25,7 +25,9 @@ def told(config: RunConfig, source: str = "") -> str:
             f"f={f}{', but' if f else ':'} {rule} tolerates no liar, however many peers there are"
         )
         return f"{line}{_planned(config, 0)}. {SUSPICION} would tolerate one of 4 peers"
-    among = f"{config.peers} peer{'s' if config.peers != 1 else ''}"
+    plan = config.pipeline
+    peers = config.peers if plan is None else plan.smallest
+    among = f"{peers} peer{'s' if peers != 1 else ''}{'' if plan is None else ' of a stage'}"
     why = ""
     if source:
         found = source.startswith(FOUND)

@@ -37,6 +37,7 @@ from .layout import Layout
 from .node_start import NodeHandle, PeerPlace, StartNode, connect
 from .optimizer import only_reads_gradients
 from .outbox import PacketQueue
+from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
 from .state import pack_state, state_digest, unpack_state
 
@@ -99,6 +100,17 @@ class _UnsettledUpdate:
 
     go: control.StartRoundCommand
     offer: _UpdateOffer
+
+
+def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | None:
+    """What came along with a command."""
+    if not isinstance(command, control.PassCommand) or not command.nbytes:
+        return None
+    fd = fds.popleft()
+    try:
+        return map_bytes(fd, command.nbytes)
+    finally:
+        os.close(fd)
 
 
 class Exchange:
@@ -170,6 +182,8 @@ class Exchange:
         self._ledger: control.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
         self._snapshots_due = 0
+        self.activation_bytes = (0, 0)  # in a pipeline: of a micro-batch, taken and handed on
+        self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
 
     # --- the model --------------------------------------------------------------------------------
 
@@ -231,6 +245,7 @@ class Exchange:
             self.collectives,
             self._trained.layout.marks,
             self._trained.wire.packed_shapes,
+            self.activation_bytes,
         )
         self._say(about, os.dup(self._arena.fd))
         if self._shard is not None:
@@ -409,6 +424,85 @@ class Exchange:
         """Nobody will wait for the round of the update in flight."""
         self._in_flight = None
 
+    def run_stage(self, stage: StageWork) -> None:
+        """A round of a pipeline: has the passes computed that the node asks for, and returns when
+        the round is applied and another may be computed."""
+        round_id = self.wait_go().round_id
+        self._in_step = True
+        try:
+            while self.go is not None and self.go.round_id == round_id:
+                # Also for a node that was started again: it does not know what is computed already.
+                self.go = None
+                stage.begin()
+                self._run_passes(round_id, stage)
+        finally:
+            self._in_step = False
+        if self._halted is None:
+            self._serve(lambda: self._may_go or self._halted is not None)
+
+    def _run_passes(self, round_id: int, stage: StageWork) -> None:
+        """Until the round is applied, or another may be computed, or this one anew."""
+        while True:
+            self._serve(
+                lambda: bool(self._stage_commands) or self.round_id > round_id or self._may_go
+            )
+            if self.round_id > round_id or self._may_go:
+                return
+            self._follow(stage, *self._stage_commands.popleft())
+            self._arena.note_progress(self.round_id)
+            self._flush()
+
+    def _follow(
+        self, stage: StageWork, command: control.StageCommand, memory: memoryview | None
+    ) -> None:
+        match command:
+            case control.PassCommand():
+                self._say(*stage.run(command, memory))
+            case control.DropCommand():
+                stage.executor.drop(command.micro_batch)
+            case control.ResetCommand():
+                stage.executor.reset()
+            case control.CollectCommand():
+                self._collect(stage, command)
+            case _ as never:
+                assert_never(never)
+
+    def _collect(self, stage: StageWork, command: control.CollectCommand) -> None:
+        executor, layout = stage.executor, self._trained.layout
+        assert executor.done == tuple(sorted(command.micro_batches)), (
+            f"asked for the update of {command.micro_batches}, and has that of {executor.done}"
+        )
+        if executor.samples:
+            update = self._updates[command.slot]
+            layout.flatten_gradients(update)
+            update[: layout.trained] /= executor.samples
+        self._filled = command.slot
+        loss = executor.loss
+        groups = self._trained.optimizer.param_groups
+        self._say(
+            control.Contribute(
+                command.round_id,
+                command.slot,
+                executor.samples,
+                loss if loss is not None and math.isfinite(loss) else None,
+                learning_rate_of(groups),
+                parameters=False,
+                rates=rates_of(groups) if executor.samples else (),
+                micro_batches=command.micro_batches,
+            )
+        )
+
+    def _forget_stale(self, round_id: int) -> None:
+        """Commands of rounds before this one, whose answers nobody needs. A pass is answered all
+        the same: the next one follows its answer."""
+        for command, _ in [each for each in self._stage_commands if each[0].round_id < round_id]:
+            if isinstance(command, control.PassCommand):
+                about = command.round_id, command.micro_batch, command.attempt, command.backward
+                self._say(control.PassReply(*about, 0))
+        self._stage_commands = deque(
+            each for each in self._stage_commands if each[0].round_id >= round_id
+        )
+
     def give(self, data: bytes) -> None:
         """Gives ``data`` to a collective operation, in the next round, and returns when that is
         applied and another may be computed. ``on_collected`` is told what that round collected."""
@@ -583,6 +677,14 @@ class Exchange:
                 self.round_id, self._loaded = message.round_id, None
                 self.peers, self.alive = message.peers, message.alive
                 self.collectives, self.main = message.collectives, message.main
+                self._forget_stale(message.round_id)
+            case (
+                control.PassCommand()
+                | control.DropCommand()
+                | control.ResetCommand()
+                | control.CollectCommand()
+            ):
+                self._stage_commands.append((message, _memory_of(message, fds)))
             case control.JudgeCommand():
                 self._say(
                     self._judging.answer(
@@ -736,6 +838,7 @@ class Exchange:
         self._ledger = control.LedgerReply(-1, b"")  # nobody will answer any more
         self._judging.forget()
         self._outbox.drop()
+        self._stage_commands.clear()
         self._channel, self._node = connect(self._start, self._incarnation)
         if self._prepared:
             self._renew_arena()

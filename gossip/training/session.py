@@ -28,6 +28,7 @@ from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.node import wire_of
+from gossip.pipelines import layers_of
 from gossip.run import checkpoints
 from gossip.topologies import draw
 from gossip.vectors import WireFormat
@@ -56,6 +57,8 @@ from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
 from .optimizer import StepCoordinator, check_optimizers
 from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
+from .passes import StageWork
+from .pipeline import Pipeline, StagePlace, stepping_alone
 from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
@@ -209,6 +212,12 @@ class Session:
                 "call it once: peer.prepare(model, [one, other]) for several optimizers, "
                 "nn.ModuleList for several models",
             )
+        if self._config.pipeline is not None and not any(self._exchange.activation_bytes):
+            raise ConfigError(
+                "the run has a plan, and the script calls peer.prepare",
+                "call peer.pipeline(layers, samples, loss=..., optimizer=...) in its place, or run "
+                "it without --plan",
+            )
         optimizers = check_optimizers(optimizer)
         check_model(model, optimizers)
         plain, together = plain_model(model), as_one(optimizers)
@@ -246,7 +255,7 @@ class Session:
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
-            wire = wire_of(self._config)(layout.elements, layout.marks, layout.shapes)
+            wire = wire_of(self._config, self.id)(layout.elements, layout.marks, layout.shapes)
             check_shapes(wire)
             self._trained = trained = self._trained_by(plain, together, inner_step, layout, wire)
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire)
@@ -330,6 +339,7 @@ class Session:
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
         self._check_open()
+        self._check_no_pipeline("shard")
         if self._loader is not None:
             raise ConfigError(
                 "shard was called twice",
@@ -346,6 +356,50 @@ class Session:
         self._loader = sharded = ShardedLoader(loader, *how)
         self._exchange.shard(*sharded.plan)
         return sharded
+
+    def pipeline(
+        self,
+        layers: torch.nn.Sequential | Sequence[torch.nn.Module],
+        samples: Tensor,
+        *,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+    ) -> Pipeline:
+        """In place of ``prepare``, for a model that is spread over peers: this peer computes the
+        layers of its stage, as the plan says that the run was started with (``gossip run --plan``,
+        ``docs/plan.md``). A script that was started alone computes all layers.
+
+        The other layers lose their parameters: they are moved to torch's meta device.
+
+        Args:
+            layers: All layers of the model, in their order, built alike on every peer: those that
+                ``gossip plan profile`` has timed.
+            samples: Some inputs, ``(n, ...)``; only their shape and type count.
+            loss: Of outputs and targets, the mean over the samples.
+            optimizer: Makes the optimizer of this peer's parameters: ``lambda parameters:
+                torch.optim.Adam(parameters, lr=1e-3)``.
+        Returns: The ``Pipeline``, whose ``step(x, y)`` takes the place of the usual loop's body.
+        Raises:
+            UnsupportedModel: A layer keeps statistics of batches, or something cannot be exchanged.
+            ConfigError: The run has no plan, or one for other layers; it was called twice.
+            SwarmError: The swarm did not come together.
+        """
+        self._check_open()
+        all_layers, samples = layers_of((layers, samples), "peer.pipeline")
+        plan = self._config.pipeline
+        if plan is None and self._config.peers_max > 1:
+            raise ConfigError(
+                "peer.pipeline was called in a run without a plan",
+                "gossip run --plan plan.toml SCRIPT; gossip plan makes one",
+            )
+        place = StagePlace(plan, self.id, all_layers, samples)
+        work = place.work(self._config.seed, loss)
+        work.computed = self._steps.computed
+        self._exchange.activation_bytes = work.activation_bytes
+        _, made = self.prepare(place.model, optimizer(place.model.parameters()))
+        if plan is None:
+            return Pipeline(place, made, stepping_alone(work, made, lambda: self.step))
+        return Pipeline(place, made, place.stepping(work, self._run_stage))
 
     # --- optional ---------------------------------------------------------------------------------
 
@@ -429,7 +483,10 @@ class Session:
         for name, value in (("every", 1 if every is None else every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least 1")
-        place = Path(folder).absolute()
+        given, pipeline = Path(folder).absolute(), self._config.pipeline
+        place = given
+        if pipeline is not None:
+            place = checkpoints.stage_folder(given, pipeline.stage_of(self.id))
         averaged = () if self._is_rolling else tuple(range(self._config.peers))
         plan = SavePlan(place, every, keep, averaged, self._config.local_steps)
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
@@ -438,9 +495,9 @@ class Session:
         self._tell_plan()
         if self.run_dir is not None:
             with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
-                checkpoints.note_folder(self.run_dir, place)
+                checkpoints.note_folder(self.run_dir, given)
         if self._join is not None:
-            self._resume(place, None)
+            self._resume_all(given, place)
             self._join_now()
 
     def steps(
@@ -734,6 +791,7 @@ class Session:
         """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its
         gradients are no numbers."""
         self._check_open()
+        self._check_no_pipeline("optimizer.step()")
         self._unexchanged.over()
         self._batches.check_step()
         self._check_joined()
@@ -792,6 +850,25 @@ class Session:
         if self._local is not None and self._exchange.in_flight:
             self._local.go_ahead()
         return True
+
+    def _run_stage(self, work: StageWork) -> None:
+        """A step of a pipeline."""
+        self._check_open()
+        self._unexchanged.over()
+        self._between_steps()
+        if self.finished:
+            if self._counting:
+                return  # the loop ends behind this step, which changes nothing
+            raise SystemExit(0)
+        self._in_round = True
+        try:
+            self._exchange.run_stage(work)
+        except SystemExit:
+            if not (self._counting and self.finished):
+                raise
+        finally:
+            self._in_round = False
+        self._step_is_over()
 
     @property
     def _behind_round(self) -> int:
@@ -1035,6 +1112,7 @@ class Session:
 
     def _check_collective(self, operation: str) -> None:
         self._check_open()
+        self._check_no_pipeline(operation)
         if self._model is None:
             raise ConfigError(
                 f"{operation} was called before prepare",
@@ -1145,6 +1223,7 @@ class Session:
 
         The samples that were handed out in this round go back to the swarm.
         """
+        self._check_no_pipeline("a step without pipe.step(x, y)")
         self._undo_local_steps()
         self._batches.give_back()
         self._drain()
@@ -1207,6 +1286,17 @@ class Session:
                 "call peer.save_every('checkpoints') behind prepare, or use nothing of the swarm "
                 "before peer.steps(N, save='checkpoints')",
             )
+
+    def _resume_all(self, given: Path, own: Path) -> None:
+        """From the newest checkpoint; in a pipeline from the newest that every stage has. ``own``:
+        the folder of this peer's stage in the one that was ``given``."""
+        if (pipeline := self._config.pipeline) is None:
+            self._resume(own, None)
+            return
+        stages = range(len(pipeline.stages))
+        step = checkpoints.newest_of_stages([checkpoints.stage_folder(given, at) for at in stages])
+        if step is not None:
+            self._resume(own, step)
 
     def _resume(self, folder: Path, step: int | None) -> None:
         """Loads the newest good checkpoint of ``folder``, or that of ``step``. None there: this
@@ -1476,6 +1566,13 @@ class Session:
             raise ConfigError(
                 "this is a forked child of the peer",
                 "only the process that called gossip.init() takes part",
+            )
+
+    def _check_no_pipeline(self, what: str) -> None:
+        if self._config.pipeline is not None:
+            raise ConfigError(
+                f"{what}: a pipeline cannot do that",
+                "each step of peer.steps(N) is one pipe.step(x, y); docs/plan.md has what is there",
             )
 
     def _look_around(self) -> None:

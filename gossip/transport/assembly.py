@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from gossip.core import (
     BULK_MESSAGES,
+    Activation,
+    ActivationGradient,
     Arriving,
     Commit,
     Envelope,
@@ -55,7 +57,9 @@ POOLED_BYTES = 2**17
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
 
 _BULK = frozenset(BULK_MESSAGES)
-_DIGESTED = (Commit, StateOffer)
+_DIGESTED = (Commit, StateOffer, Activation, ActivationGradient)
+_BYTES = (StateOffer, Activation, ActivationGradient)
+"""Whose payloads are no vectors of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ class IncomingPayload:
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
         kind = type(envelope.message)
-        self._is_vector = kind is not StateOffer
+        self._is_vector = kind not in _BYTES
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
     def receive_in(self, memory: NDArray[np.uint8]) -> None:
@@ -256,7 +260,8 @@ class EarlyPayload:
     def payload(self, message: Message) -> Payload:
         if isinstance(message, StateOffer):
             return Payload(self.raw, len(self.raw), True, *digests_of(self.raw, message.parts))
-        return Payload(from_bytes(self.raw), len(self.raw), self.finite, self.digest)
+        data = self.raw if isinstance(message, _BYTES) else from_bytes(self.raw)
+        return Payload(data, len(self.raw), self.finite, self.digest)
 
 
 class Assembly:

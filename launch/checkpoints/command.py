@@ -161,10 +161,14 @@ def export(
         Path, typer.Argument(help="A file, or a folder to put it into.", show_default=False)
     ],
 ) -> None:
-    """Copy model.safetensors out of a checkpoint, the newest by default, when it is whole."""
+    """Copy model.safetensors out of a checkpoint, the newest by default, when it is whole. Those of
+    a pipeline's stages become one."""
     from gossip.run import checkpoints
 
     folder, step = checkpoints.resolve(where)
+    if stages := checkpoints.stage_folders(folder):
+        _export_stages(folder, stages, step, out)
+        return
     found, damaged = checkpoints.newest_good(folder, step)
     for line in damaged:
         print(f"! {line}", file=sys.stderr)
@@ -179,3 +183,28 @@ def export(
     except OSError as error:
         raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
     print(f"{shown(place)}: the model of step {found.step}")
+
+
+def _export_stages(folder: Path, stages: list[Path], step: int | None, out: Path) -> None:
+    """The parts of one model, each from the folder of its stage."""
+    from safetensors.torch import load, save
+
+    from gossip.run import checkpoints
+
+    step = checkpoints.newest_of_stages(stages) if step is None else step
+    if step is None:
+        raise ConfigError(
+            f"no step in {shown(folder)} is whole in each of its {len(stages)} stages",
+            f"gossip checkpoints {shown(stages[0])} --verify says what is damaged",
+        )
+    model = {}
+    for stage in stages:
+        found, _ = checkpoints.newest_good(stage, step)
+        assert found is not None, "one that is asked for is there, or is an error"
+        model.update(load(found.read(MODEL)))
+    place = out / MODEL if out.is_dir() else out
+    try:
+        place.write_bytes(save(model))
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
+    print(f"{shown(place)}: the model of step {step}, from {len(stages)} stages")

@@ -31,6 +31,7 @@ from gossip.launch.options import (
     Module,
     Output,
     Peers,
+    Plan,
     Port,
     Quiet,
     Restarts,
@@ -103,6 +104,7 @@ def run(
     ] = None,
     module: Module = False,
     peers: Peers = None,
+    plan: Plan = None,
     settings: Settings = UNSET,
     restarts: Restarts = None,
     keys: Keys = None,
@@ -122,6 +124,7 @@ def run(
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
     from gossip.launch.local import MODULE, Program, feasible, runs, told_to_others
+    from gossip.launch.plan import options_of
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import About, PlainScreen, screen_for
     from gossip.launch.schedulers import task_runs
@@ -136,6 +139,7 @@ def run(
         "insecure": insecure or None,
     }
     flags["host"] = told_to_others(advertise) if advertise else None
+    flags |= {} if plan is None else options_of(plan, peers)
     resolved = resolve(flags, config)
     if show:
         fitting.check(resolved.config)
@@ -157,6 +161,8 @@ def run(
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
     local = f", {settled.local_steps} local steps" if settled.local_steps > 1 else ""
+    if settled.pipeline is not None:
+        local = f", {len(settled.pipeline.stages)} stages"
     beside = ", overlap" if settled.overlap else ""
     what = f"{counted(settled.peers, 'peer')}, {exchange}{local}{beside}"
     about = About(settled.name, what, str(folder), settled.rounds)

@@ -12,10 +12,7 @@ from typer.core import TyperGroup
 from gossip.errors import ConfigError
 from gossip.run import shown
 
-NOT_YET = (
-    "gossip does not carry out plans yet: a plan tells what is fastest here, and gossip run "
-    "trains data-parallel."
-)
+HOW_TO_RUN = "gossip run --plan PLAN SCRIPT carries a plan out."
 
 
 class _MakesByDefault(TyperGroup):
@@ -34,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help=(
         "What is fastest on these peers, a pipeline of which stages or data-parallel training: "
-        f"gossip plan lab1.toml lab2.toml --show. {NOT_YET}"
+        f"gossip plan lab1.toml lab2.toml --show. {HOW_TO_RUN}"
     ),
 )
 
@@ -134,7 +131,7 @@ def make(
     picture.print_answer(costs, request, answer, out)
     if show and best is not None:
         picture.print_plan(best.stage_costs, best.placement)
-    print(NOT_YET)
+    print(HOW_TO_RUN)
 
 
 @app.command()
@@ -161,7 +158,7 @@ def show(
         f"({picture.seconds_word(found.predicted_step_s)} when it was made)"
     )
     picture.print_plan(stage_costs, placement)
-    print(NOT_YET)
+    print(HOW_TO_RUN)
 
 
 @app.command()

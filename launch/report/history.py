@@ -90,10 +90,15 @@ def read(rows: Iterable[Row]) -> History:
     commit is missing because its maker was killed before it could write it down, the branch with
     the most contributors in its last rounds counts, then the longest, then the one whose last
     commit was made at the latest attempt: it was made because the earlier was not heard of.
+
+    In a pipeline each stage has commits of its own, of the same rounds. Those of the last count:
+    they have the losses.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
-    for row in rows:
-        if isinstance(row.get("round"), int):
+    kept = [row for row in rows if isinstance(row.get("round"), int)]
+    last = max((int(row.get("stage") or 0) for row in kept), default=0)
+    for row in kept:
+        if int(row.get("stage") or 0) == last:
             rounds[int(row["round"]), row.get("chain")].add(row)
     children = Counter((number - 1, found.parent) for (number, _), found in rounds.items())
     heads = set(rounds) - set(children)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossip.config import RunConfig
+from gossip.config import PipelineConfig, RunConfig
 from gossip.core import QUORUM_LOST
 from gossip.errors import NeverStarted
 from gossip.run import (
@@ -176,12 +176,15 @@ def build(
         "rounds": span.kept,
         "accuracy": _accuracy(view, survivors, evaluation),
         "loss": _loss(view, survivors, evaluation),
-        "replicas_identical": _identical(view, survivors, evaluation),
+        "replicas_identical": _identical(config, view, survivors, evaluation),
         **blows_and_returns(view),
         "joins": joins(view, past.true),
         "remote_peers": elsewhere,
         "begun_anew": view.anew,
-        "trained_alone": trained_alone(events, config.peers, finished),
+        # no stage of a pipeline can train alone
+        "trained_alone": []
+        if config.pipeline is not None
+        else trained_alone(events, config.peers, finished),
         "left": [
             {"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())
         ],
@@ -267,9 +270,21 @@ def _settings(config: RunConfig) -> dict[str, Any]:
         "aggregator": config.aggregator,
         "f": config.f,
         "peers_for_one": config.peers_for_one,
+        **({} if config.pipeline is None else {"stages": _stages(config.pipeline)}),
         "tolerance": tolerance.told(config),
         "faults": list(config.faults),
     }
+
+
+def _stages(plan: PipelineConfig) -> list[dict[str, Any]]:
+    return [
+        {
+            "layers": list(stage.layers),
+            "peers": list(stage.peers),
+            "names": [plan.names[peer] for peer in stage.peers],
+        }
+        for stage in plan.stages
+    ]
 
 
 def _elsewhere(
@@ -455,8 +470,21 @@ def _loss(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) ->
     return sum(known) / len(known) if known else None
 
 
-def _identical(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
-    """Whether all honest survivors ended with the same bits; None when nothing tells."""
+def _identical(
+    config: RunConfig, view: RunView, survivors: list[int], evaluation: Mapping[str, Any]
+) -> bool | None:
+    """Whether all honest survivors, of each stage of a pipeline, ended with the same bits; None
+    when nothing tells."""
+    if config.pipeline is None:
+        return _alike(view, survivors, evaluation)
+    stages = [
+        _alike(view, [peer for peer in survivors if peer in stage.peers], evaluation)
+        for stage in config.pipeline.stages
+    ]
+    return None if None in stages else all(stages)
+
+
+def _alike(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
     evaluated = evaluation.get("digests")
     if evaluated:
         found = [evaluated.get(str(peer)) for peer in survivors]

@@ -49,6 +49,10 @@ Faults = Annotated[
     Path | None,
     typer.Option(help="Play the faults of a plan file (TOML), none drawn.", show_default=False),
 ]
+Pipelines = Annotated[
+    bool,
+    typer.Option("--pipelines", help="Draw pipelines: peers in stages, each with some layers."),
+]
 Minutes = Annotated[
     float | None,
     typer.Option(help="Go on for so long, or until --seeds are played.", show_default=False),
@@ -84,6 +88,7 @@ def simulate(
     topology: Topology = None,
     aggregator: Aggregator = None,
     faults: Faults = None,
+    pipelines: Pipelines = False,
     minutes: Minutes = None,
     jobs: Jobs = None,
     replay: Replay = None,
@@ -125,7 +130,10 @@ def simulate(
         )
         raise ConfigError(f"nothing to play: {', '.join(few)}", "--seeds 200")
     first = first_seed if one is None else one
-    question = SearchQuery(first, count, peers, topology, aggregator, plan)
+    drawn = peers, topology, aggregator, plan
+    if pipelines and any(given is not None for given in drawn):
+        raise ConfigError("--pipelines draws peers, topology, rule and faults", "leave these out")
+    question = SearchQuery(first, count, peers, topology, aggregator, plan, pipelines)
     question.check_rule(first)  # what is wrong with the options is said before anything starts
     if not out.is_dir():
         raise ConfigError(f"there is no folder {out} to write plans into")

@@ -45,6 +45,9 @@ those that live go on."""
 GROWTH = 5
 SHARE = 10
 """Of them, seeds that one process looks at."""
+PIPELINES = 1_000_000
+"""The seed n beyond this is that of the n-th schedule with a pipeline. A hunt tries none by itself:
+a mutant that only a pipeline shows names one."""
 EVENTS_MAX = 100_000
 """In one schedule: five times what the busiest has.
 A mutant that answers itself for ever is killed by it."""
@@ -107,13 +110,15 @@ def _play(seed: int) -> tuple[str, str] | None:
     """The invariant that the schedule of ``seed`` breaks, and how."""
     from gossip.simulation.campaign.play import run
     from gossip.simulation.schedules.generator import generate
+    from gossip.simulation.schedules.pipelines import generate_pipeline
     from gossip.simulation.world import driver
 
     driver.DELIVERIES_MAX = EVENTS_MAX
     signal.signal(signal.SIGPROF, _time_is_up)
     signal.setitimer(signal.ITIMER_PROF, SEED_S)
     try:
-        violation = run(generate(seed)).violation
+        drawn = generate(seed) if seed < PIPELINES else generate_pipeline(seed - PIPELINES)
+        violation = run(drawn).violation
     except _Endless:
         return "endless", f"the run was not over after {SEED_S:.0f} s of the processor"
     finally:

@@ -32,7 +32,7 @@ def test_all_end_alike_and_no_sample_is_used_twice(
     monkeypatch.setattr(ToyTrainer, "_is_of_use", counted)
     outcome = run(replace(SCHEDULE, local_steps=local_steps))
     assert outcome.violation is None, outcome.violation
-    assert outcome.judged["S20"] > 50
+    assert outcome.judged["S24"] > 50
     assert used.count(True) > 2 * used.count(False) > 0
 
 
@@ -40,7 +40,7 @@ def test_an_update_of_other_samples_is_found_out(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ToyTrainer, "_is_of_use", lambda self, draft, go: True)
     outcome = run(SCHEDULE)
     assert outcome.violation is not None
-    assert outcome.violation.invariant == "S20"
+    assert outcome.violation.invariant == "S24"
 
 
 def test_an_update_of_older_parameters_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_without_a_fault_every_guess_is_right(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(CursorLookahead, "look", present)
     outcome = run(calm)
     assert outcome.violation is not None
-    assert outcome.violation.invariant == "S20"
+    assert outcome.violation.invariant == "S24"
 
 
 def test_some_schedules_with_rolling_rounds_have_overlap() -> None:

@@ -16,6 +16,7 @@ import gossip
 from gossip import aggregators, errors, testing, topologies
 from gossip.aggregators import attacks
 from gossip.training.loader import ShardedLoader
+from gossip.training.pipeline import Pipeline
 from gossip.training.streaming import ShardedStream
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
@@ -36,6 +37,7 @@ SECTIONS: dict[str, tuple[str, Things]] = {
             "gossip.init": (gossip.init, None),
             "gossip.spawn": (gossip.spawn, None),
             "gossip.Session": (gossip.Session, None),
+            "Pipeline": (Pipeline, None),
             "ShardedLoader": (ShardedLoader, ("__iter__", "__len__", "close")),
             "ShardedStream": (ShardedStream, ("__iter__", "__len__", "close")),
         },

@@ -192,7 +192,10 @@ class FakeNodeSwarm:
         }
         reference = settings.pop("reference", None)
         place_options = {key: settings.pop(key) for key in ("run_dir_path",) if key in settings}
-        self.place = PeerPlace(RunConfig(**settings), run_dir=place_options.get("run_dir_path"))
+        peer = settings.pop("peer", 0)
+        self.place = PeerPlace(
+            RunConfig(**settings), peer, run_dir=place_options.get("run_dir_path")
+        )
         self.termination = TerminationHandler()
         connection = connect(self.start, 0)
         self.session = Session(self.place, self.start, connection, self.termination, reference)

@@ -4,7 +4,7 @@ follow from them."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import asdict
 from typing import Any
@@ -16,6 +16,7 @@ from gossip.core.messages import (
     DIGEST_BYTES,
     ROUND_MAX,
     Commit,
+    Contribution,
     PeerId,
 )
 from gossip.core.settings import CoreSettings
@@ -291,6 +292,11 @@ class ReplicatedState:
             and (not commit.rates or are_sound(commit.rates))
         ):
             return False
+        pipeline = self.settings.pipeline
+        if pipeline is not None and commit.digest:
+            whole = not commit.rejected
+            if not _is_once(commit.contributors, pipeline.micro_batches, whole):
+                return False
         return commit.digest == (payload.digest if payload is not None else b"") and (
             payload is None or payload.finite
         )
@@ -394,6 +400,13 @@ def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
         for peer, samples in first.items()
         if all(peer in other for other in others)
     }
+
+
+def _is_once(contributors: Iterable[Contribution], micro_batches: int, whole: bool) -> bool:
+    """Whether each micro-batch is in one contribution at most; ``whole``: in one."""
+    named = [b for each in contributors for b in each.micro_batches]
+    once = len(set(named)) == len(named) and all(b < micro_batches for b in named)
+    return once and (not whole or len(named) == micro_batches)
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:

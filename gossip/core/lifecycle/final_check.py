@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 from gossip.core.events import Effect, Report, StateConfirmed
-from gossip.core.membership import MemberTable
+from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Commit, Hello, Message, PeerId
 from gossip.core.rounds import LagDetector, LocalProgress, PeerTimer
 from gossip.core.timers import Timers
@@ -38,7 +38,7 @@ class FinalCheck:
         self,
         progress: LocalProgress,
         lag_detector: LagDetector | None,
-        members: MemberTable,
+        members: MemberTable | StageView,
         hello_exchange: HelloExchange,
         timers: Timers[Any],
     ) -> None:

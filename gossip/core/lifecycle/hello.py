@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gossip.core.events import Effect, Prepared, Received, Send
-from gossip.core.membership import MemberTable
+from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.rounds import LocalProgress
 from gossip.core.settings import CoreSettings
@@ -26,7 +26,7 @@ class HelloExchange:
     def __init__(
         self,
         settings: CoreSettings,
-        members: MemberTable,
+        members: MemberTable | StageView,
         progress: LocalProgress,
         address: tuple[str, str],
         may_begin: Callable[[], bool],

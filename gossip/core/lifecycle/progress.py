@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossip.core.membership import MemberTable
+from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import ForkChoice, FutureBuffer, LocalProgress
 
@@ -15,7 +15,7 @@ class PeerProgress:
 
     def __init__(
         self,
-        members: MemberTable,
+        members: MemberTable | StageView,
         bootstrap: Bootstrap,
         local_progress: LocalProgress,
         future_buffer: FutureBuffer,

@@ -16,7 +16,7 @@ from typing import Any
 
 from gossip.core.events import Effect, Halt, Report
 from gossip.core.frozen import record
-from gossip.core.membership import Change, MemberTable
+from gossip.core.membership import Change, MemberTable, StageView
 from gossip.core.messages import Hello, Message, PeerId, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
@@ -36,7 +36,7 @@ class Shutdown:
     def __init__(
         self,
         settings: CoreSettings,
-        members: MemberTable,
+        members: MemberTable | StageView,
         peer_progress: PeerProgress,
         timers: Timers[Any],
         differs: Callable[[PeerId], bool],

@@ -4,6 +4,7 @@ from .dissemination import retransmit_limit as retransmit_limit
 from .prober import RELAYS_MAX as RELAYS_MAX
 from .prober import Probe as Probe
 from .rumors import LAST_WORDS_S as LAST_WORDS_S
+from .stage_view import StageView as StageView
 from .suspicion import longest_s as longest_s
 from .suspicion import shortest_s as shortest_s
 from .swim import STRAY_EVERY as STRAY_EVERY

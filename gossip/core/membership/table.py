@@ -204,6 +204,11 @@ class MemberTable:
         which sees their processes end."""
         return peer in self._ended
 
+    def incarnation_of(self, peer: PeerId) -> int:
+        """Of the latest life that is known of a peer; -1: of none."""
+        member = self.members.get(peer)
+        return -1 if member is None else member.incarnation
+
     def speaks_on(self, peer: PeerId, now: float) -> bool:
         """Whether a peer that is said to have left is there all the same."""
         return self.members[peer].speaks_on(now)

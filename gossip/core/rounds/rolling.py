@@ -43,7 +43,7 @@ from gossip.core.messages import (
 )
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
-from gossip.core.view import RollingTopology, View
+from gossip.core.view import RollingTopology, StageGate, View
 from gossip.topologies import Roster
 
 from .arrivals import TRANSFER_FACTOR, Transfer
@@ -101,6 +101,7 @@ class RollingRounds:
             view,
             timers,
         )
+        self._stage_gate: StageGate | None = None
         rounds = settings.rounds
         self.replicated = ReplicatedState(settings)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
@@ -178,6 +179,10 @@ class RollingRounds:
         """The trainer has built its model: bytes of each shard of an update, and of a result, where
         that is another number."""
         self.shard_bytes, self.result_bytes = shard_bytes, result_bytes
+
+    def wait_for_stages(self, gate: StageGate) -> None:
+        """These rounds are of one stage of a pipeline: none is over before ``gate`` says so."""
+        self._stage_gate = gate
 
     def begin_branch(self, state: bytes) -> None:
         """Binds H to the weights of a start. Behind a checkpoint H goes on."""
@@ -707,6 +712,10 @@ class RollingRounds:
                     )
                 effects += self.server.pulse(shard, now)
             effects += self.let_go()
+        if (
+            self._stage_gate is not None and self.is_held
+        ):  # it was left while others were waited for
+            return effects + self._wait(self._stage_gate, now)
         for event in self.future_buffer.take(round_id):
             effects += self.on_message(event, now)
         return effects
@@ -737,6 +746,7 @@ class RollingRounds:
             own.rates if first else (),
             own.took_us,
             own.collective if first else b"",
+            own.micro_batches,
         )
         if self.cross_shard.is_timed(shard):
             effects += self.server.give_time(shard, now, bool(own.collective))
@@ -820,8 +830,38 @@ class RollingRounds:
         ]
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
-            return effects + self._finish(now)
+            gate = self._stage_gate
+            return effects + (self._finish(now) if gate is None else self._wait(gate, now))
         return effects + self.cross_shard.on_held(shard, self._own is not None, now)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether every shard of this round is committed here. It is over then, unless other stages
+        of a pipeline are waited for."""
+        return bool(self._shards) and all(shard.commit is not None for shard in self._shards)
+
+    def held_roster(self) -> tuple[PeerId, ...]:
+        """Of the next round, where this one is held; else of this one."""
+        first = self._shards[0].commit if self._shards else None
+        return first.roster if first is not None and self.is_held else self.roster.peers
+
+    def _wait(self, gate: StageGate, now: float) -> list[Effect]:
+        """For the other stages of the pipeline."""
+        effects = gate.on_held(self.round_id, self.held_roster(), now)
+        return effects + self.pass_gate(now)
+
+    def pass_gate(self, now: float) -> list[Effect]:
+        """The round is over once it is held here and no other stage is waited for."""
+        gate = self._stage_gate
+        is_over = self.is_held and (gate is None or gate.is_open(self.round_id))
+        return self._finish(now) if is_over else []
+
+    def give_held(self, peer: PeerId, round_id: int) -> list[Effect]:
+        """To one that is still in a round of which we hold all commits."""
+        if round_id != self.round_id or not self.is_held:
+            return []
+        held = [(s.commit, s.payload, s.attempt) for s in self._shards if s.commit is not None]
+        return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
 
     def _finish(self, now: float) -> list[Effect]:
         """Every shard is committed: this round is history."""

@@ -26,6 +26,7 @@ from gossip.topologies import Roster
 
 from .arrivals import TransferTracker
 from .compiling import CompileTracker
+from .cover import cover
 from .departures import Departures
 from .punctuality import LatenessTracker
 from .quorum import needed_by_rule, quorum_of
@@ -208,6 +209,16 @@ class Server:
         ]
         return not away or shard.attempt >= len(shard.order)
 
+    def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
+        """Of whose answers the round is made. In a pipeline: those that have each micro-batch once;
+        None while there are none. Then it waits, for as long as it takes, until somebody has
+        computed what is missing."""
+        pipeline, few = self.settings.pipeline, self.settings.callers_too_few(len(self.roster))
+        if pipeline is None or shard.callers > few:
+            return shard.answers.keys()
+        sets = {peer: update.micro_batches for peer, (update, _) in shard.answers.items()}
+        return cover(sets, pipeline.micro_batches)
+
     def expected(self) -> list[PeerId]:
         """Whose updates this round can still bring."""
         return [
@@ -381,7 +392,7 @@ class Server:
             or shard.commit is not None
         ):
             return []
-        if not self._suffices(shard):
+        if not self._suffices(shard) or self.chosen(shard) is None:
             return []
         if self.awaits_commit(now):
             return self._look_again(shard, now + LOOK_EVERY_S)
@@ -447,6 +458,8 @@ class Server:
         self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
         usable = frozenset(shard.usable())
         left_out = usable - self.without_quarantined(usable, self.f_of(shard))
+        if (chosen := self.chosen(shard)) is not None:
+            left_out |= usable.difference(chosen)
         is_due = self.round_id % self.settings.trust.measured_every == 0
         measured = left_out - self.proven if is_due else NOBODY
         few = self.settings.callers_too_few(len(self.roster))
@@ -557,9 +570,16 @@ class Server:
             contributors = progress.verdict
         elif result.payload is not None:
             facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
-            took_us = {peer: update.took_us for peer, (update, _) in shard.answers.items()}
+            updates = {peer: update for peer, (update, _) in shard.answers.items()}
             contributors = tuple(
-                Contribution(r.peer, r.samples, weight, far, took_us[r.peer])
+                Contribution(
+                    r.peer,
+                    r.samples,
+                    weight,
+                    far,
+                    updates[r.peer].took_us,
+                    updates[r.peer].micro_batches,
+                )
                 for r, weight, far in facts
             )
         decides = result.payload is not None and progress.step == "decide"

@@ -191,7 +191,22 @@ def say(message: Message) -> str:
         return _say_of_membership(message)
     if isinstance(message, _Joining):
         return _say_of_joining(message)
+    if isinstance(message, messages.PipelineMessage):
+        return _say_of_pipeline(message)
     return _say_of_rounds(message)
+
+
+def _say_of_pipeline(message: messages.PipelineMessage) -> str:
+    name, where = type(message).__name__, f"r{message.round_id} stage {message.stage}"
+    match message:
+        case messages.Counted() | messages.MicroBatchesMissing():
+            return f"{name} {where}: {','.join(map(str, message.micro_batches)) or 'none'}"
+        case messages.StageDone(committed=committed):
+            return f"{name} {where}, {committed} committed"
+        case messages.ActivationRefused(known=known):
+            return f"{name} {where} b{message.micro_batch}, knows attempt {known}"
+        case messages.Activation() | messages.ActivationGradient() | messages.Withdraw():
+            return f"{name} {where} b{message.micro_batch}{_attempt(message.attempt)}"
 
 
 def _say_of_rounds(message: _Rounds) -> str:

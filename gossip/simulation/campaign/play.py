@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import nan, sqrt
 from statistics import median_high
 from typing import Any
@@ -26,6 +27,7 @@ from gossip.core import (
     Payload,
     Peer,
     PeerId,
+    PipelineSettings,
     Received,
     RoundSettings,
     TrustSettings,
@@ -63,10 +65,12 @@ from gossip.simulation.checkers import (
     RemindsTheSilent,
     RunConditions,
     SaysThatNoRoundComes,
+    StagePanels,
     StaysForTakers,
     Violation,
     every_checker,
     rule_has_enough,
+    stage_panels,
 )
 from gossip.simulation.schedules import PEERS_MAX, Schedule
 from gossip.simulation.world import (
@@ -78,6 +82,7 @@ from gossip.simulation.world import (
     Reducer,
     RuleRefusal,
     RuleResult,
+    StageTrainer,
     Step,
     Swarm,
     ToyTrainer,
@@ -217,9 +222,9 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
     Args:
         observers: Look on beside the checkers.
     """
-    nemesis, panel = Nemesis(schedule), Panel(every_checker(circumstances(schedule)))
+    nemesis, panel = Nemesis(schedule), panel_of(schedule)
     swarm = make_swarm(schedule, nemesis)
-    swarm.hooks.extend([panel, *observers])
+    swarm.hooks.extend([*panel.observers, *observers])
     rounds = schedule.duration_s / schedule.compute_s[0]
     most = int(
         EVENTS_LEAST
@@ -245,12 +250,13 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         panel.close(swarm)
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
-        swarm.hooks.remove(panel)  # the lie that comes forks the history
-        ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
-        swarm.hooks.extend(
-            [ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]]
-        )
-        lied_to = play_end(swarm, ends.circumstances.attackers, ends)
+        if isinstance(panel, Panel):
+            swarm.hooks.remove(panel)  # the lie that comes forks the history
+            ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
+            swarm.hooks.extend(
+                [ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]]
+            )
+            lied_to = play_end(swarm, ends.circumstances.attackers, ends)
     except Exception as error:  # noqa: BLE001
         # whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
@@ -271,6 +277,14 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         panel.judged_by(),
         left,
     )
+
+
+def panel_of(schedule: Schedule) -> Panel | StagePanels:
+    """All checkers of a run."""
+    excused = circumstances(schedule)
+    if schedule.stages:
+        return stage_panels(schedule.members, schedule.micro_batches, excused)
+    return Panel(every_checker(excused))
 
 
 def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
@@ -414,6 +428,9 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             commit_log=schedule.commit_log,
         ),
         trust=TRUST,
+        pipeline=PipelineSettings(schedule.members, schedule.micro_batches)
+        if schedule.stages
+        else None,
     )
     folder: Folder = {}
     made: list[Swarm[Peer]] = []
@@ -427,7 +444,18 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        return ToyTrainer(
+        stage = next((at for at, members in enumerate(schedule.members) if peer in members), 0)
+        kind = (
+            partial(
+                StageTrainer,
+                stage=stage,
+                stages=len(schedule.stages),
+                micro_batches=schedule.micro_batches,
+            )
+            if schedule.stages
+            else ToyTrainer
+        )
+        return kind(
             peer,
             schedule.seed,
             incarnation=incarnation,
@@ -439,7 +467,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             reducer=reducer,
             step=step,
             second_reading=nemesis.second_reading if rewrites else None,
-            samples_total=SAMPLES,
+            samples_total=None if schedule.stages else SAMPLES,
             rates=RATES if topology.rolling else (),
             initial=peer + PEERS_MAX * incarnation if schedule.apart else None,
             prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),

@@ -19,7 +19,7 @@ from multiprocessing.synchronize import Event
 
 from gossip.errors import ConfigError, LocalError, TooFewUpdates
 from gossip.faults import FaultPlan
-from gossip.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate
+from gossip.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate, generate_pipeline
 
 from . import play
 from .play import SimulationResult
@@ -42,6 +42,7 @@ class SearchQuery:
     Attributes:
         count: How many seeds; None: no end.
         plan: These faults, and this world, in place of the drawn ones.
+        pipelines: Draw a pipeline in each; nothing else is given then.
     """
 
     first: int = 0
@@ -50,12 +51,15 @@ class SearchQuery:
     topology: str | None = None
     aggregator: str | None = None
     plan: FaultPlan | None = None
+    pipelines: bool = False
 
     def schedule(self, seed: int) -> Schedule:
         """The schedule of one seed. Raises: ConfigError: The plan does not fit, or there are no
         such peers or seeds."""
         if seed < 0:
             raise ConfigError(f"seed {seed}: seeds are counted from 0")
+        if self.pipelines:
+            return generate_pipeline(seed)
         # Before anything is drawn for so many.
         if self.plan is not None:
             Schedule(seed).with_plan(replace(self.plan, faults=()))

@@ -13,6 +13,7 @@ seed, one trace) is ``Swarm.trace_hash``.
 
 from __future__ import annotations
 
+from gossip.core import PeerId
 from gossip.simulation.world import Observer
 
 from .base import Checker, PassiveObserver, RunConditions, Violation
@@ -57,12 +58,15 @@ from .safety import (
     ClosedIsSkipped,
     CommitsWhatTheRuleSaid,
     ComputedInTurn,
+    ComputesAlike,
     Conserved,
+    CountsOnce,
     CountsRewrittenAlone,
     DecidesTogether,
     EndsAlike,
     FormerLivesAreNotAnswered,
     GivesWhatIsAskedFor,
+    GoesOnTogether,
     HandsOnWhatItHolds,
     IdenticalReplicas,
     KeepsWhatWasHeld,
@@ -85,8 +89,10 @@ from .safety import (
     TheAccusedHear,
     TimersAndHalt,
     UsedOnce,
+    UsesNothingOld,
 )
 from .safety import rule_has_enough as rule_has_enough
+from .stages import StagePanel, StagePanels
 from .traffic import (
     AnswersOnce,
     AsksInMeasure,
@@ -107,6 +113,7 @@ from .transfer import (
     StaysForTakers,
     TakesNoFewersWord,
 )
+from .transitions import TableChecker
 from .transitions import TableWatch as TableWatch
 from .transitions import watch_life as watch_life
 from .trust import (
@@ -125,6 +132,7 @@ __all__ = [
     "RemindsTheSilent",
     "RunConditions",
     "SaysThatNoRoundComes",
+    "StagePanels",
     "StaysForTakers",
     "Violation",
     "all_checkers",
@@ -132,11 +140,17 @@ __all__ = [
 ]
 
 
-def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObserver]:
+Onlookers = tuple[Disturbances, Hearing, Reach]
+"""They judge nothing themselves: checkers ask them."""
+
+
+def every_checker(
+    circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
+) -> list[PassiveObserver]:
     """Each checker by itself, after what they ask: for tests,
     and for a run that wants some of them."""
     c = circumstances or RunConditions()
-    disturbances, hearing, reach = Disturbances(), Hearing(), Reach()
+    disturbances, hearing, reach = onlookers or (Disturbances(), Hearing(), Reach())
     return [
         disturbances,
         hearing,
@@ -223,6 +237,56 @@ def every_checker(circumstances: RunConditions | None = None) -> list[PassiveObs
         CountsWhenItKeepsUp(c),
         WaitsForThoseWhoCome(c),
     ]
+
+
+OF_MEMBERSHIP = (
+    NothingRaises,
+    TimersAndHalt,
+    Bounded,
+    TableChecker,
+    TheAccusedHear,
+    FormerLivesAreNotAnswered,
+    NobodyAsksTheDead,
+    ClosedIsSkipped,
+    AnAnswerEndsTheSkip,
+    NewsGrowOld,
+    AsksInMeasure,
+    SpeaksInMeasure,
+    FallsSilent,
+    Converges,
+    NobodyIsStuck,
+)
+"""Checkers of the one membership that all stages of a pipeline have, and of whether anything is in
+the way of its rounds."""
+NOT_OF_STAGES = (OverWhenAllIsThere,)
+"""A stage waits until every micro-batch is in an update, and until the others have committed."""
+
+
+def stage_panels(
+    stages: tuple[tuple[PeerId, ...], ...],
+    micro_batches: int,
+    circumstances: RunConditions | None = None,
+) -> StagePanels:
+    """Every checker of a pipeline: those of a swarm for each stage, those of membership for all of
+    them, and those of micro-batches."""
+    onlookers = Disturbances(), Hearing(), Reach()
+    elsewhere = (*OF_MEMBERSHIP, Disturbances, Hearing, Reach)
+    unfit = (*elsewhere, *NOT_OF_STAGES)
+
+    def of_stage() -> Panel:
+        each = every_checker(circumstances, onlookers)
+        return Panel([checker for checker in each if not isinstance(checker, unfit)])
+
+    of_all = [c for c in every_checker(circumstances, onlookers) if isinstance(c, elsewhere)]
+    computed = ComputesAlike(stages, circumstances)
+    of_pipelines = [
+        computed,
+        CountsOnce(computed, micro_batches, circumstances),
+        UsesNothingOld(stages, circumstances),
+        GoesOnTogether(stages, circumstances),
+    ]
+    of_stages = [StagePanel(members, of_stage()) for members in stages]
+    return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))
 
 
 def all_checkers(circumstances: RunConditions | None = None) -> list[Observer]:

@@ -32,6 +32,7 @@ class Panel(Observer):
         self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
         self._watches: dict[PeerId, TableWatch] = {}
+        self.observers: tuple[Observer, ...] = (self,)
         self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .generator import PEERS as PEERS
     from .generator import ROUNDS_MIN as ROUNDS_MIN
     from .generator import generate as generate
+    from .pipelines import generate_pipeline as generate_pipeline
     from .schedule import PEERS_MAX as PEERS_MAX
     from .schedule import Schedule as Schedule
     from .schedule import without_peer as without_peer
@@ -22,6 +23,7 @@ else:
                 "ROUNDS_MIN",
                 "generate",
             ),
+            "pipelines": ("generate_pipeline",),
             "schedule": (
                 "PEERS_MAX",
                 "Schedule",

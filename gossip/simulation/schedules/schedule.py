@@ -6,10 +6,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from gossip import topologies
-from gossip.core import PIECE_BYTES, BatchPolicy, MembershipSettings, Quorum
+from gossip.core import MICRO_BATCHES_MAX, PIECE_BYTES, BatchPolicy, MembershipSettings, Quorum
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import Fault, FaultPlan, Flap, LateStart, NeverStarts, Ring, StartFault
 from gossip.topologies import read_weights, write_weights
@@ -67,6 +68,9 @@ class Schedule:
         local_steps: That make an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
         overlap: 1: trainers compute the next update beside the round of the last one.
+        stages: Of a pipeline: how many of the peers, in order of their ids, are in each stage.
+            Empty: each peer has the whole model.
+        micro_batches: Of a step of the pipeline.
     """
 
     seed: int
@@ -103,6 +107,14 @@ class Schedule:
     quorum: Quorum = "majority"
     local_steps: int = 1
     overlap: int = 0
+    stages: tuple[int, ...] = ()
+    micro_batches: int = 4
+
+    @property
+    def members(self) -> tuple[tuple[int, ...], ...]:
+        """The peers of each stage; of one, where there is no pipeline."""
+        edges = accumulate(self.stages or (self.peers,), initial=0)
+        return tuple([tuple(range(*edge)) for edge in pairwise(edges)])
 
     @property
     def everybody(self) -> int:
@@ -214,6 +226,20 @@ class Schedule:
             1 <= self.commit_log <= COMMIT_LOG_MAX,
             f"commit_log = {self.commit_log}: 1 to {COMMIT_LOG_MAX} rounds",
         )
+        yield (
+            not self.stages
+            or (sum(self.stages) == self.peers and min(self.stages) >= 1 and not self.joins_s),
+            f"stages = {list(self.stages)}: each of the {self.peers} peers is in one, and nobody "
+            "joins",
+        )
+        yield (
+            1 <= self.micro_batches <= MICRO_BATCHES_MAX,
+            f"micro_batches = {self.micro_batches}: 1 to {MICRO_BATCHES_MAX}",
+        )
+        yield (
+            not self.stages or (topologies.load(self.topology).rolling and len(self.shards) == 1),
+            "stages need a topology with servers, and one shard",
+        )
         yield self.local_steps >= 1, f"local_steps = {self.local_steps}: at least 1"
         yield self.piece_bytes >= 1, f"piece_bytes = {self.piece_bytes}: at least 1"
         yield (
@@ -298,6 +324,10 @@ def without_peer(schedule: Schedule, gone: int) -> Schedule:
         late = any(
             isinstance(fault, StartFault) and fault.peer == gone for fault in schedule.faults
         )
+        stages = tuple(
+            [sum(p != gone for p in members) for members in schedule.members if members != (gone,)]
+        )
+        schedule = dataclasses.replace(schedule, stages=stages if schedule.stages else ())
         # so that as many as before are waited for
         least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))
         return dataclasses.replace(

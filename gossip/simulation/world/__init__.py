@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .observer import MANY as MANY
     from .observer import Observer as Observer
     from .observer import Watcher as Watcher
+    from .stage_trainer import StageTrainer as StageTrainer
     from .toy_trainer import OWN_BYTES as OWN_BYTES
     from .toy_trainer import PREPARE_S as PREPARE_S
     from .toy_trainer import MadeOf as MadeOf
@@ -66,6 +67,7 @@ else:
                 "Observer",
                 "Watcher",
             ),
+            "stage_trainer": ("StageTrainer",),
             "toy_trainer": (
                 "MadeOf",
                 "RuleResult",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from math import isfinite, sqrt
-from typing import Any, NamedTuple, Protocol, TypeAlias, assert_never
+from typing import Any, NamedTuple, Protocol, TypeAlias, assert_never, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,7 @@ TRAINER_EFFECTS = (
     events.Restore,
     events.StateConfirmed,
     events.LedgerReply,
+    *get_args(events.PipelineTask),
 )
 
 
@@ -427,6 +428,11 @@ class ToyTrainer:
                 | events.Report()
                 | events.Committed()
                 | events.Halt()
+                | events.RunForward()
+                | events.RunBackward()
+                | events.DropForward()
+                | events.ResetSum()
+                | events.CollectUpdate()
             ):
                 raise AssertionError(f"{type(effect).__name__} is not for the trainer")
             case _:

@@ -32,6 +32,10 @@ from .membership import NotDeadWhileRunning as NotDeadWhileRunning
 from .membership import OneAddressALife as OneAddressALife
 from .membership import StandingNeverFalls as StandingNeverFalls
 from .membership import memory_s as memory_s
+from .micro_batches import ComputesAlike as ComputesAlike
+from .micro_batches import CountsOnce as CountsOnce
+from .micro_batches import GoesOnTogether as GoesOnTogether
+from .micro_batches import UsesNothingOld as UsesNothingOld
 from .overlapping import ComputedInTurn as ComputedInTurn
 from .results import AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid
 from .results import CommitsWhatTheRuleSaid as CommitsWhatTheRuleSaid

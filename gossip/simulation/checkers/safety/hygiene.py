@@ -158,8 +158,15 @@ def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
 def core_bounds(core: Inspection, n: int) -> dict[str, int]:
     """Likewise, of what a whole peer keeps beside its membership."""
     rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
+    pipeline = core.settings.pipeline
+    micro_batches = 0 if pipeline is None else pipeline.micro_batches
     return {
-        "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards,
+        "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards + micro_batches,
+        "micro-batches": micro_batches,
+        "micro-batches with attempts": micro_batches,
+        "messages kept for the next round": 2 * micro_batches + n,
+        "members that have counted": n,
+        "stages' words": n,
         "hellos": n,
         "takers of the state": TAKERS_MAX,
         "who waits for an attestation": n,

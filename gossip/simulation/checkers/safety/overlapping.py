@@ -1,4 +1,4 @@
-"""S20: what an update is computed of."""
+"""S24: what an update is computed of."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class ComputedInTurn(Checker):
-    """S20: an update is of its peer's parameters as they are or, where a trainer computes beside a
+    """S24: an update is of its peer's parameters as they are or, where a trainer computes beside a
     round, of those one round older, and in any case of the same history; and of the samples that
     its peer has in its round. Without any fault all that is computed beside a round is offered."""
 
-    invariant = "S20"
+    invariant = "S24"
     events = (Contributed,)
     effects = (StartRound,)
 

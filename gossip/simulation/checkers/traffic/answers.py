@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gossip.core import (
     Ack,
     Aggregate,
+    CollectUpdate,
     Commit,
     CommitRequest,
+    Counted,
     Effect,
     Event,
     Nack,
@@ -98,11 +100,11 @@ class AnswersOnce(Checker):
 
 class CommitsForAReason(Checker):
     """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of
-    it, and for each update, query or request that comes when it is held;
-    never more often than that."""
+    it, and for each update, query or request that comes when it is held, in a pipeline for each
+    repeated word of what was counted, too; never more often than that."""
 
     invariant = "S15"
-    events = (Commit, Update, UpdateRequest, CommitRequest)
+    events = (Commit, Update, UpdateRequest, CommitRequest, Counted)
     effects = (Aggregate, Commit)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
@@ -129,6 +131,9 @@ class CommitsForAReason(Checker):
             insort(self._wanted[peer].setdefault(event.sender, []), message.first)
             return
         rounds = rolling_of(swarm.inspections.get(peer))
+        if isinstance(message, Counted) and message.again:
+            self._asked[peer][event.sender, message.round_id, 0] += 1
+            return
         if (
             rounds is None
             or not isinstance(message, Commit | Update | UpdateRequest)
@@ -177,12 +182,13 @@ def _calls_for_a_commit(
 
 class OffersOnce(Checker):
     """S15: an update is offered to the server of an attempt once, again when that asks for it, and
-    by one that has taken over a state or gone back to its own; the server of an attempt asks each
+    by one that has taken over a state or gone back to its own, or (in a pipeline) is asked for
+    another sum; the server of an attempt asks each
     of the others once, and again when it is told that others wait for what it is to measure."""
 
     invariant = "S15"
     events = (UpdateRequest, Restored, PartialOverdue)
-    effects = (Update, UpdateRequest, Report)
+    effects = (Update, UpdateRequest, Report, CollectUpdate)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
@@ -190,9 +196,11 @@ class OffersOnce(Checker):
         self._resumed: Counter[PeerId] = Counter()
         # how often it was told that of a round and shard
         self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}
+        self._sums: dict[PeerId, Counter[int]] = {}  # that were asked for, by round
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
         self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
+        self._sums[peer] = Counter()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is Restored:
@@ -208,6 +216,9 @@ class OffersOnce(Checker):
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Report:
             self._resumed[peer] += effect.event == "kept_own_state"
+            return
+        if type(effect) is CollectUpdate:
+            self._sums[peer][effect.round_id] += 1
             return
         if type(effect) is not Send or not isinstance(effect.message, Update | UpdateRequest):
             return
@@ -226,7 +237,7 @@ class OffersOnce(Checker):
         again = (
             self._overdue[peer][message.round_id, message.shard]
             if type(message) is UpdateRequest
-            else 0
+            else max(0, self._sums[peer][message.round_id] - 1)
         )
         if said[key] > 1 + self._resumed[peer] + again:
             what = (

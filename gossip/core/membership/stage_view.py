@@ -1,0 +1,51 @@
+"""The members of one stage of a pipeline: what its rounds see of the one membership of all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from gossip.core.messages import PeerId
+
+from .table import Member, MemberTable
+
+
+class StageView:
+    """A ``MemberTable`` in which there is nobody but the peers of one stage.
+
+    Args:
+        table: of all members.
+        stage: whoever may be in the stage, the local peer included.
+    """
+
+    def __init__(self, table: MemberTable, stage: Collection[PeerId]) -> None:
+        self._table, self._stage, self.local = table, frozenset(stage), table.local
+        self.skip_reason, self.is_gone = table.skip_reason, table.is_gone
+        self.has_ended, self.speaks_on = table.has_ended, table.speaks_on
+        self.note_state, self.note_load = table.note_state, table.note_load
+        self.forget_load = table.forget_load
+
+    @property
+    def version(self) -> int:
+        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
+        return self._table.version
+
+    @property
+    def members(self) -> Mapping[PeerId, Member]:
+        """Each that is known of."""
+        return {p: member for p, member in self._table.members.items() if p in self._stage}
+
+    def met(self) -> tuple[PeerId, ...]:
+        """As ``MemberTable.met``, of the stage; so are those that follow."""
+        return self._of_stage(self._table.met())
+
+    def alive(self) -> tuple[PeerId, ...]:
+        return self._of_stage(self._table.alive())
+
+    def within_reach(self) -> tuple[PeerId, ...]:
+        return self._of_stage(self._table.within_reach())
+
+    def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
+        return self._table.newcomers(roster) & self._stage
+
+    def _of_stage(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        return tuple([peer for peer in peers if peer in self._stage])

@@ -1,0 +1,141 @@
+"""When a stage may apply a round that it has committed: when every stage has.
+
+Until then any micro-batch of the round may have to be computed again, with the parameters before it
+in all stages. From then on nobody needs an activation of that round any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gossip.core.events import Effect, Send
+from gossip.core.frozen import record
+from gossip.core.messages import PeerId, StageDone
+from gossip.core.settings import CoreSettings, PipelineSettings
+from gossip.core.timers import Timers
+
+ASK_EVERY_S = 0.25
+"""How often who waits asks those it has not heard of: what they said may be lost."""
+
+
+class Members(Protocol):
+    """What is asked of the membership of all stages."""
+
+    def skip_reason(self, peer: PeerId) -> str:
+        """Why nothing is expected of a peer now; "" when it is."""
+
+    def incarnation_of(self, peer: PeerId) -> int:
+        """Of the latest life that is known of a peer; -1: of none."""
+
+
+@record
+class BarrierTimer:
+    """Those who have not said that they hold this round are asked."""
+
+    round_id: int
+
+
+@record
+class StageProgress:
+    """How far the own stage is here, as ``StageDone`` says it."""
+
+    round_id: int
+    committed: int
+    roster: tuple[PeerId, ...]
+
+
+class StageBarrier:
+    """Args:
+    settings: of the run, with all stages.
+    """
+
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        pipeline: PipelineSettings,
+        members: Members,
+        timers: Timers[Any],
+    ) -> None:
+        self.local, self.settings, self.pipeline = local, settings, pipeline
+        self.members, self.timers = members, timers
+        stage = pipeline.stage_of(local)
+        assert stage is not None, f"peer {local} is in no stage"
+        self.stage = stage
+        self._everybody = tuple([p for each in pipeline.stages for p in each if p != local])
+        self._told: dict[PeerId, tuple[int, StageDone]] = {}  # in which incarnation
+
+    def roster_of(self, stage: int) -> tuple[PeerId, ...]:
+        """Who is in another stage now, by the word of its members; at first all that the plan
+        names."""
+        told = [self._told[p][1] for p in self.pipeline.stages[stage] if p in self._told]
+        latest = max(told, key=lambda each: each.committed, default=None)
+        return self.pipeline.stages[stage] if latest is None else latest.roster
+
+    @property
+    def heard_of(self) -> int:
+        """How many have said how far their stage is."""
+        return len(self._told)
+
+    def hear(self, sender: PeerId, incarnation: int, done: StageDone) -> bool:
+        """Whether it is news, of the sender's own stage, and can be."""
+        if self.pipeline.stage_of(sender) != done.stage or not done.roster:
+            return False
+        sound = list(done.roster) == sorted(set(done.roster))
+        if not sound or not set(done.roster) <= set(self.pipeline.stages[done.stage]):
+            return False
+        life, before = self._told.get(sender, (-1, done))
+        news = (incarnation, done.committed, done.round_id)
+        if sender in self._told and news <= (life, before.committed, before.round_id):
+            return False
+        self._told[sender] = incarnation, done
+        return True
+
+    def is_open(self, round_id: int) -> bool:
+        """Whether the round, which the own stage has committed, may be applied here."""
+        needed = self.settings.f + 1
+        beyond = [told for _, told in self._told.values() if told.round_id > round_id]
+        if len(beyond) >= needed:
+            return True
+        return all(
+            self._has_committed(stage, round_id)
+            for stage in range(len(self.pipeline.stages))
+            if stage != self.stage
+        )
+
+    def _has_committed(self, stage: int, round_id: int) -> bool:
+        """Whether everybody within reach in that stage holds its commit of the round."""
+        roster = self.roster_of(stage)
+        holding = [peer for peer in roster if self._holds(peer, round_id)]
+        enough = len(holding) >= min(self.settings.f + 1, len(roster))
+        return enough and all(peer in holding or self.members.skip_reason(peer) for peer in roster)
+
+    def _holds(self, peer: PeerId, round_id: int) -> bool:
+        life, told = self._told.get(peer, (-1, None))
+        if told is None or life < self.members.incarnation_of(peer):
+            return False  # another life of it has to say anew what it holds
+        return told.committed > round_id
+
+    def on_held(self, round_id: int, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
+        """Tells all others of a commit of the own stage, and asks them until it may be applied.
+        ``roster``: of the next round."""
+        done = self._done(StageProgress(round_id, round_id + 1, roster), asks=False)
+        effects: list[Effect] = [Send(peer, done) for peer in self._everybody]
+        if not self.is_open(round_id):
+            effects.append(self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id)))
+        return effects
+
+    def answer(self, sender: PeerId, here: StageProgress) -> list[Effect]:
+        return [Send(sender, self._done(here, asks=False))]
+
+    def ask(self, here: StageProgress, now: float) -> list[Effect]:
+        """Asks whoever has not said that it holds the round that we wait with, and again later."""
+        round_id = here.round_id
+        lacking = [p for p in self._everybody if not self._holds(p, round_id)]
+        asked: list[Effect] = [Send(p, self._done(here, asks=True)) for p in lacking]
+        return [*asked, self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id))]
+
+    def _done(self, here: StageProgress, asks: bool) -> StageDone:
+        return StageDone(
+            self.settings.lineage, self.stage, here.round_id, here.committed, here.roster, asks
+        )

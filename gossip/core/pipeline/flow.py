@@ -1,0 +1,597 @@
+"""The micro-batches of one round on their way through one member of a stage.
+
+Every member of the first stage begins what ``Router`` gives it among those who are there. An output
+goes to a member of the next stage, and its gradient comes back. A sender replaces a receiver that
+is skipped, refuses, or takes too long: the next attempt goes to another member. A member of the
+same stage that is lost takes its sum with it: the others see by ``Counted`` what is missing, and
+compute it again, with what the neighbours have kept of it. A member hands over its sum when all
+micro-batches of its stage are in somebody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+from gossip.core.events import (
+    BackwardDone,
+    CollectUpdate,
+    Contributed,
+    DropForward,
+    Effect,
+    ForwardDone,
+    Received,
+    Report,
+    ResetSum,
+    RunBackward,
+    RunForward,
+    Send,
+    StartRound,
+)
+from gossip.core.frozen import record
+from gossip.core.messages import (
+    Activation,
+    ActivationGradient,
+    ActivationRefused,
+    Counted,
+    MicroBatchesMissing,
+    PeerId,
+    Withdraw,
+)
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+
+from .barrier import Members, StageBarrier
+from .route import Router
+from .work import DONE, OWES_BACKWARD, Work
+
+PULSE_S = 0.5
+"""How often a member says what it has counted, and asks for what its stage lacks: both may be
+lost."""
+RETRY_S = 0.25
+"""After so long those are tried again who could not take an activation."""
+
+USUAL_TIMES = 3.0
+"""A gradient that takes so many times as long as the slowest of late is not waited for."""
+ASKS_MAX = 3
+"""Before anything is known of that a receiver is asked again so often, each time after twice as
+long: it may be computing."""
+ATTEMPTS_MAX = 2**20
+"""Of one micro-batch in one round; a higher one is nobody's honest word."""
+
+Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | MicroBatchesMissing
+
+
+@record
+class FlowTimer:
+    """``overdue``: the gradient of an attempt should be here; ``pulse``: see ``PULSE_S``."""
+
+    what: Literal["overdue", "pulse"]
+    round_id: int
+    micro_batch: int = 0
+    attempt: int = 0
+
+
+class MicroBatchFlow:
+    """Args:
+    settings: of the run, with all stages.
+    barrier: it knows who is in the other stages.
+    patience_s: how long a gradient may take.
+
+    Attributes:
+        round_id: the round that is computed; -1 before the first.
+        works: of this round, by micro-batch.
+    """
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        barrier: StageBarrier,
+        members: Members,
+        timers: Timers[Any],
+        patience_s: Callable[[], float],
+    ) -> None:
+        self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
+        self.settings, self.pipeline, self.barrier = settings, pipeline, barrier
+        self.members, self.timers, self._patience_s = members, timers, patience_s
+        self.router = Router(settings.seed, pipeline.micro_batches, dict(pipeline.weights))
+        self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
+        self.activation_bytes = 0, 0
+        self.round_id = -1
+        self.works: dict[int, Work] = {}
+        self._roster: tuple[PeerId, ...] = ()
+        # of the others of the stage, and in which incarnation each says it
+        self._counted: dict[PeerId, tuple[int, Counted]] = {}
+        self._number = 0  # of our own words about that
+        self._attempts: dict[int, int] = {}  # the highest that is known of each activation
+        self._task: Work | None = None  # that the trainer is at
+        self._stale = False  # its answer is of no use any more
+        self._collected: tuple[int, ...] | None = None
+        self._early: dict[tuple[type, int], Received] = {}  # of the next round
+        self._pulse: int | None = None
+        self._usual_s: float | None = None  # that the slowest gradient of a round takes
+        self._slowest_s = 0.0  # of this round
+
+    # --- what others read -------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """Micro-batches that are in the own sum, ascending."""
+        return tuple(sorted(b for b, work in self.works.items() if work.step == "counted"))
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        return {
+            "micro-batches": len(self.works),
+            "micro-batches with attempts": len(self._attempts),
+            "messages kept for the next round": len(self._early),
+            "members that have counted": len(self._counted),
+        }
+
+    def is_current(self, event: Contributed) -> bool:
+        """Whether an update is of the sum as it is."""
+        return event.round_id == self.round_id and event.micro_batches == self._collected
+
+    def prepare(self, activation_bytes: tuple[int, int]) -> None:
+        """The trainer has built its stage: bytes of the input and the output of one micro-batch."""
+        self.activation_bytes = activation_bytes
+
+    def payload_bytes(self, sender: PeerId, message: Activation | ActivationGradient) -> int:
+        """What the payload of ``message`` must measure; -1 when none may come."""
+        forward = type(message) is Activation
+        near = self.stage - 1 if forward else self.stage + 1
+        if self.pipeline.stage_of(sender) != near or not self._is_ours(message):
+            return -1
+        return self.activation_bytes[0 if forward else 1]
+
+    def _is_ours(self, message: Neighbour | Counted) -> bool:
+        """Whether it is for this stage of this run, and can be."""
+        if message.lineage != self.settings.lineage or message.stage != self.stage:
+            return False
+        most = self.pipeline.micro_batches
+        if isinstance(message, Counted | MicroBatchesMissing):
+            named = message.micro_batches
+            return list(named) == sorted(set(named)) and all(b < most for b in named)
+        return message.micro_batch < most and message.attempt <= ATTEMPTS_MAX
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def begin(self, start: StartRound, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
+        """The trainer holds the parameters before this round. ``roster``: of the own stage."""
+        effects = self._end()
+        self.round_id, self._roster = start.round_id, roster
+        self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
+        self._stale = self._task is not None
+        if self._slowest_s:
+            self._usual_s = max(self._slowest_s, (self._usual_s or 0.0) / 2)
+        self._slowest_s = 0.0
+        # What comes by itself is not asked for yet.
+        effects += self._beat(now) + (self._reclaim() if self.first else [])
+        early, self._early = self._early, {}
+        for event in early.values():
+            message = event.message
+            assert isinstance(message, Neighbour | Counted)
+            if message.round_id == start.round_id:
+                effects += self._on_ours(event, message, now)
+        return effects + self._go_on()
+
+    def _end(self) -> list[Effect]:
+        """The timers of the round before are of no use any more."""
+        tokens = [self._pulse, *[work.overdue for work in self.works.values()]]
+        self._pulse = None
+        return [effect for token in tokens for effect in self.timers.cancel(token)]
+
+    def on_view_change(self, now: float) -> list[Effect]:
+        """Somebody is skipped or back."""
+        if self.round_id < 0:
+            return []
+        effects: list[Effect] = []
+        for work in self.works.values():
+            if work.waits and work.target is not None and self.members.skip_reason(work.target):
+                effects += self._send_elsewhere(work, now)
+        return effects + self._reclaim() + self._go_on()
+
+    def on_timer(self, timer: FlowTimer, now: float) -> list[Effect]:
+        if timer.round_id != self.round_id:
+            return []
+        if timer.what == "pulse":
+            self._pulse = None
+            said = self._say_counted(again=True)
+            return said + self._beat(now) + self._reclaim() + self._go_on()
+        work = self.works.get(timer.micro_batch)
+        if work is None or not work.waits or work.out_attempt != timer.attempt:
+            return []
+        work.overdue = None
+        if self._usual_s is None and work.asked < ASKS_MAX and work.target is not None:
+            work.asked, work.out_attempt = work.asked + 1, work.out_attempt + 1
+            return self._send(work, work.target, now)
+        return self._send_elsewhere(work, now)
+
+    def _beat(self, now: float) -> list[Effect]:
+        timer = self.timers.set(now + PULSE_S, FlowTimer("pulse", self.round_id))
+        self._pulse = timer.token
+        return [timer]
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def on_message(self, event: Received, at: int | None, now: float) -> list[Effect]:
+        """``at``: the round that its stage is in here; None: it takes no part in it."""
+        message = event.message
+        assert isinstance(message, Neighbour | Counted)
+        if not self._is_ours(message):
+            return []
+        if message.round_id != self.round_id:
+            return self._on_other_round(event, message, at)
+        effects = self._on_ours(event, message, now)
+        return effects + self._go_on()
+
+    def _on_ours(self, event: Received, message: Neighbour | Counted, now: float) -> list[Effect]:
+        apart = self.pipeline.stage_of(event.sender), self.stage
+        if isinstance(message, Counted):
+            return self._on_counted(event, message) if apart[0] == apart[1] else []
+        forward = isinstance(message, Activation | Withdraw)
+        if apart[0] != apart[1] + (-1 if forward else 1):
+            return []
+        match message:
+            case Activation():
+                return self._on_activation(event, message)
+            case ActivationGradient():
+                return self._on_gradient(event, message, now)
+            case Withdraw():
+                return self._on_withdraw(event.sender, message)
+            case ActivationRefused():
+                return self._on_refused(event.sender, message, now)
+            case MicroBatchesMissing():
+                return self._on_missing(event.sender, message, now)
+
+    def _on_other_round(
+        self, event: Received, message: Neighbour | Counted, at: int | None
+    ) -> list[Effect]:
+        """What is of the next round, or of one that the trainer has yet to begin, is kept, one of
+        a kind for each micro-batch or sender: nobody can fill our memory. What is of a former one
+        is of no use to anybody."""
+        if message.round_id < self.round_id:
+            return []
+        if at is not None and at <= message.round_id <= at + 1:
+            self._keep_early(event, message)
+            return []
+        if isinstance(message, Activation):
+            return [self._refuse(event.sender, message, 0)]
+        return []
+
+    def _keep_early(self, event: Received, message: Neighbour | Counted) -> None:
+        if isinstance(message, Counted):
+            if event.sender in self.pipeline.stages[self.stage]:
+                self._early[Counted, event.sender] = event
+        elif isinstance(message, Activation | Withdraw):
+            key = type(message), message.micro_batch
+            held = self._early[key].message if key in self._early else message
+            assert isinstance(held, Activation | Withdraw)
+            if held.attempt <= message.attempt:
+                self._early[key] = event
+
+    def _on_activation(self, event: Received, message: Activation) -> list[Effect]:
+        sender, payload = event.sender, event.payload
+        if payload is None or payload.digest != message.digest:
+            return []
+        work, known = self.works.get(message.micro_batch), self._attempts
+        if message.attempt < known.get(message.micro_batch, 0):
+            return [self._refuse(sender, message, known[message.micro_batch])]
+        known[message.micro_batch] = message.attempt
+        if work is None:
+            work = self.works[message.micro_batch] = Work(message.micro_batch)
+        work.attempt = message.attempt
+        work.requesters[sender] = message.attempt
+        if work.step in DONE:
+            return self._give_back(work, [sender])
+        if work.step == "queued" and work.gradient is None:
+            work.source, work.life, work.input = sender, event.incarnation, payload
+        return []
+
+    def _refuse(self, sender: PeerId, message: Activation, known: int) -> Send:
+        return Send(
+            sender,
+            ActivationRefused(
+                self.settings.lineage,
+                message.round_id,
+                self.stage - 1,
+                message.micro_batch,
+                message.attempt,
+                known,
+            ),
+        )
+
+    def _on_withdraw(self, sender: PeerId, message: Withdraw) -> list[Effect]:
+        known = self._attempts.get(message.micro_batch, 0)
+        self._attempts[message.micro_batch] = max(known, message.attempt)
+        work = self.works.get(message.micro_batch)
+        if work is None or work.requesters.get(sender, message.attempt) >= message.attempt:
+            return []
+        del work.requesters[sender]
+        if work.requesters or work.step in DONE or work.step == "backward":
+            return []
+        return self._drop(work)
+
+    def _drop(self, work: Work) -> list[Effect]:
+        """It is not computed here any more."""
+        del self.works[work.micro_batch]
+        if work is self._task:
+            self._stale = True
+        kept = work.step in OWES_BACKWARD
+        dropped = [DropForward(self.round_id, work.micro_batch)] if kept else []
+        return [*self.timers.cancel(work.overdue), *dropped]
+
+    def _on_gradient(
+        self, event: Received, message: ActivationGradient, now: float
+    ) -> list[Effect]:
+        payload, work = event.payload, self.works.get(message.micro_batch)
+        if payload is None or payload.digest != message.digest or work is None or not work.waits:
+            return []
+        if event.sender != work.target or message.attempt != work.out_attempt:
+            return []
+        work.gradient = payload
+        self._slowest_s = max(self._slowest_s, now - work.has_it_since)
+        if work.step == "sent":
+            work.step = "ready"
+        cancelled, work.overdue = self.timers.cancel(work.overdue), None
+        return [*cancelled]
+
+    def _on_refused(self, sender: PeerId, message: ActivationRefused, now: float) -> list[Effect]:
+        work = self.works.get(message.micro_batch)
+        if work is None or not work.waits:
+            return []
+        if sender != work.target or message.attempt != work.out_attempt:
+            return []
+        if message.known > message.attempt:
+            work.out_attempt = message.known
+            return self._send(work, sender, now)
+        return self._send_elsewhere(work, now, withdraw=False)
+
+    def _on_missing(self, sender: PeerId, message: MicroBatchesMissing, now: float) -> list[Effect]:
+        """Outputs are given again that were computed on, and lost with whoever had them. Those
+        that are still computed on are not."""
+        effects: list[Effect] = []
+        for micro_batch in message.micro_batches:
+            work = self.works.get(micro_batch)
+            if work is None or work.output is None or work.gradient is None:
+                continue
+            again = work.target == sender and now - work.sent_at < self._patience_s()
+            if not again:
+                work.out_attempt += 1
+                effects += self._send(work, sender, now)
+        return effects
+
+    def _on_counted(self, event: Received, message: Counted) -> list[Effect]:
+        told = event.incarnation, message.number
+        life, before = self._counted.get(event.sender, (-1, None))
+        if before is not None and (life, before.number) >= told:
+            return []
+        self._counted[event.sender] = event.incarnation, message
+        lost = before is not None and not set(before.micro_batches) <= set(message.micro_batches)
+        return self._reclaim() if lost else []
+
+    # --- the trainer ------------------------------------------------------------------------------
+
+    def on_forward_done(self, event: ForwardDone, now: float) -> list[Effect]:
+        work = self._answered(event)
+        if work is None:
+            unused = event.round_id == self.round_id and event.micro_batch not in self.works
+            drops = [DropForward(event.round_id, event.micro_batch)] if unused else []
+            return [*drops, *self._go_on()]
+        if event.payload is None and not self.last:
+            return self._drop(work) + self._go_on()
+        work.output = event.payload
+        if self.last or work.gradient is not None:
+            work.step = "ready"
+            return self._go_on()
+        work.step = "sent"
+        sends = self._send_on(work, now) if work.target is None else []
+        return sends + self._go_on()
+
+    def on_backward_done(self, event: BackwardDone) -> list[Effect]:
+        work = self._answered(event)
+        if work is None:
+            return self._go_on()
+        if event.payload is None and not self.first:
+            return self._drop(work) + self._go_on()
+        work.step, work.input_gradient = "counted", event.payload
+        effects = self._give_back(work, work.requesters)
+        return effects + self._say_counted() + self._go_on()
+
+    def _answered(self, event: ForwardDone | BackwardDone) -> Work | None:
+        """The work that the trainer has finished; None: it is of no use any more."""
+        work, stale = self._task, self._stale
+        self._task, self._stale = None, False
+        useful = event.round_id == self.round_id and work is not None and not stale
+        return work if useful else None
+
+    def _go_on(self) -> list[Effect]:
+        """What follows once something has changed: the next task, or the sum is handed over."""
+        if self.round_id < 0:
+            return []
+        effects = self._give_up_doubles()
+        effects += self._next_task()
+        return effects + self._collect()
+
+    def _next_task(self) -> list[Effect]:
+        """One task at a time. Backward before forward, as in 1F1B: it frees memory."""
+        if self._task is not None:
+            return []
+        works = [self.works[b] for b in sorted(self.works)]
+        for work in works:
+            if work.step == "ready":
+                work.step, self._task = "backward", work
+                task = self.round_id, work.micro_batch, work.attempt
+                return [RunBackward(*task, work.gradient)]
+        owed = sum(1 for work in works if work.step in OWES_BACKWARD)
+        if owed >= self.pipeline.forwards_max(self.stage, len(self._mates()) + 1):
+            return []
+        for work in works:
+            if work.step != "queued":
+                continue
+            if self._is_of_former_life(work):
+                del self.works[work.micro_batch]
+                continue
+            work.step, self._task = "forward", work
+            return [RunForward(self.round_id, work.micro_batch, work.attempt, work.input)]
+        return []
+
+    def _is_of_former_life(self, work: Work) -> bool:
+        """Whether its sender has been started again since: it knows nothing of that any more."""
+        source = work.source
+        return source is not None and self.members.incarnation_of(source) > work.life
+
+    def _collect(self) -> list[Effect]:
+        """The sum is handed over when the stage lacks nothing and nothing is under way here."""
+        if any(work.step not in DONE for work in self.works.values()) or self._task is not None:
+            return []
+        own = self.counted
+        here = set(own).union(*[self._counted_by(peer) for peer in self._mates()])
+        if len(here) < self.pipeline.micro_batches or own == self._collected:
+            return []
+        self._collected = own
+        return [CollectUpdate(self.round_id, own)]
+
+    # --- to the next stage, and back --------------------------------------------------------------
+
+    def _send_on(self, work: Work, now: float) -> list[Effect]:
+        """To the first in order who can take it and has not had it; when there is none, all are
+        tried again after a while."""
+        roster = self.barrier.roster_of(self.stage + 1)
+        order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, roster)
+        there = [peer for peer in order if not self.members.skip_reason(peer)]
+        target = next((peer for peer in there if peer not in work.tried), None)
+        if target is not None:
+            return self._send(work, target, now)
+        work.tried.clear()
+        work.target = None
+        return self._set_overdue(work, now + RETRY_S)
+
+    def _send(self, work: Work, target: PeerId, now: float) -> list[Effect]:
+        payload = work.output
+        assert payload is not None, "an output that is sent was computed"
+        if target != work.target:
+            work.has_it_since = now
+        work.target, work.sent_at = target, now
+        message = Activation(
+            self.settings.lineage,
+            self.round_id,
+            self.stage + 1,
+            work.micro_batch,
+            work.out_attempt,
+            payload.digest,
+        )
+        timed = self._set_overdue(work, now + self._gradient_s(work)) if work.waits else []
+        return [Send(target, message, payload), *timed]
+
+    def _gradient_s(self, work: Work) -> float:
+        """How long its gradient may take. The round timeout knows nothing of what the stages behind
+        compute."""
+        least_s = self._patience_s()
+        if self._usual_s is None:
+            return float(least_s * 2**work.asked)
+        return max(least_s, USUAL_TIMES * self._usual_s)
+
+    def _send_elsewhere(self, work: Work, now: float, withdraw: bool = True) -> list[Effect]:
+        """The next attempt, to another member."""
+        effects: list[Effect] = []
+        work.out_attempt, work.asked = work.out_attempt + 1, 0
+        if work.target is not None:
+            told = {"round": self.round_id, "micro_batch": work.micro_batch, "from": work.target}
+            effects.append(Report("rerouted", told))
+            work.tried.add(work.target)
+            if withdraw:
+                where = self.settings.lineage, self.round_id, self.stage + 1, work.micro_batch
+                effects.append(Send(work.target, Withdraw(*where, work.out_attempt)))
+        return effects + self._send_on(work, now)
+
+    def _set_overdue(self, work: Work, at: float) -> list[Effect]:
+        where = self.round_id, work.micro_batch, work.out_attempt
+        timer = self.timers.set(at, FlowTimer("overdue", *where))
+        before, work.overdue = work.overdue, timer.token
+        return [*self.timers.cancel(before), timer]
+
+    def _give_back(self, work: Work, to: Iterable[PeerId]) -> list[Effect]:
+        """The gradient of its input, to those of the stage before who wait for it."""
+        payload = work.input_gradient
+        if payload is None:
+            return []
+        where = self.settings.lineage, self.round_id, self.stage - 1, work.micro_batch
+        return [
+            Send(p, ActivationGradient(*where, work.requesters[p], payload.digest), payload)
+            for p in to
+        ]
+
+    # --- the own stage ----------------------------------------------------------------------------
+
+    def _mates(self) -> list[PeerId]:
+        """The others of the stage who are there."""
+        skipped = self.members.skip_reason
+        return [peer for peer in self._roster if peer != self.local and not skipped(peer)]
+
+    def _counted_by(self, peer: PeerId) -> tuple[int, ...]:
+        """What is in the sum of a member; nothing in that of another life of it."""
+        life, told = self._counted.get(peer, (-1, None))
+        alive = told is not None and life >= self.members.incarnation_of(peer)
+        return told.micro_batches if told is not None and alive else ()
+
+    def _say_counted(self, again: bool = False) -> list[Effect]:
+        self._number += 1
+        where = self.settings.lineage, self.round_id, self.stage, self._number
+        told = Counted(*where, self.counted, again)
+        return [Send(peer, told) for peer in self._mates()]
+
+    def _reclaim(self) -> list[Effect]:
+        """What nobody who is there has counted, and is ours by the order of those who are there, is
+        computed here: what was given to another, from what was kept; the first stage reads it;
+        others ask for it."""
+        mates = self._mates()
+        elsewhere = {b for peer in mates for b in self._counted_by(peer)}
+        missing: list[int] = []
+        for micro_batch in range(self.pipeline.micro_batches):
+            work = self.works.get(micro_batch)
+            if micro_batch in elsewhere or (work is not None and work.step != "given"):
+                continue
+            if self._first_of(micro_batch, [*mates, self.local]) != self.local:
+                continue
+            if work is not None:
+                work.step = "queued"
+            elif self.first:
+                self.works[micro_batch] = Work(micro_batch)
+            else:
+                missing.append(micro_batch)
+        return self._ask_for(missing)
+
+    def _ask_for(self, missing: list[int]) -> list[Effect]:
+        if not missing:
+            return []
+        where = self.settings.lineage, self.round_id, self.stage - 1
+        asks = MicroBatchesMissing(*where, tuple(missing))
+        before = self.barrier.roster_of(self.stage - 1)
+        return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
+
+    def _give_up_doubles(self) -> list[Effect]:
+        """Where two have counted the same, it is the first in order who keeps it. The other begins
+        its sum anew, without it: a sum cannot be taken apart."""
+        lost = [b for b in self.counted if not self._keeps(b)]
+        if not lost:
+            return []
+        for work in self.works.values():
+            if work.step == "counted" and work.micro_batch in lost:
+                work.step = "given"
+            elif work.step != "given":
+                work.step = "queued"
+        self._stale, self._collected = self._task is not None, None
+        fields = {"round": self.round_id, "micro_batches": lost}
+        return [Report("counted_twice", fields), ResetSum(self.round_id), *self._say_counted()]
+
+    def _keeps(self, micro_batch: int) -> bool:
+        others = [p for p in self._mates() if micro_batch in self._counted_by(p)]
+        if not others:
+            return True
+        return self._first_of(micro_batch, [*others, self.local]) == self.local
+
+    def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
+        """Who of some members of the own stage is the first to compute it."""
+        order = self.router.ranking(self.round_id, micro_batch, self.stage, self._roster)
+        return next(peer for peer in order if peer in peers)

@@ -1,0 +1,142 @@
+"""A peer's part in a pipeline: what its rounds, its micro-batches and the other stages have to do
+with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from gossip.core.events import (
+    BackwardDone,
+    Contributed,
+    Effect,
+    ForwardDone,
+    Received,
+    Report,
+    StartRound,
+)
+from gossip.core.messages import (
+    Activation,
+    ActivationGradient,
+    ActivationRefused,
+    Counted,
+    MicroBatchesMissing,
+    PeerId,
+    StageDone,
+    Withdraw,
+)
+from gossip.core.rounds import RollingRounds
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+
+from .barrier import BarrierTimer, Members, StageBarrier, StageProgress
+from .flow import FlowTimer, MicroBatchFlow
+
+STAGE_TIMERS = (BarrierTimer, FlowTimer)
+"""What ``StagePipeline.on_timer`` is for."""
+
+
+class StagePipeline:
+    """Args:
+    settings: of the run, with all stages.
+    rounds: of the own stage; ``barrier`` is their gate.
+    """
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        members: Members,
+        timers: Timers[Any],
+        barrier: StageBarrier,
+        rounds: RollingRounds,
+    ) -> None:
+        self.settings, self.pipeline = settings, barrier.pipeline
+        self.barrier, self.rounds = barrier, rounds
+        patience_s = rounds.deadline.round_timeout_s
+        self.flow = MicroBatchFlow(settings, barrier, members, timers, patience_s)
+        self._refused: set[PeerId] = set()  # of whom it was reported
+
+    def is_of_stage(self, peer: PeerId) -> bool:
+        """Whether a peer is of the own stage: the rounds know of no others."""
+        return self.pipeline.stage_of(peer) == self.barrier.stage
+
+    def refuse(self, event: Received) -> list[Effect]:
+        """Something of a round, or of a state, came from another stage. Said once of each."""
+        if event.sender in self._refused:
+            return []
+        self._refused.add(event.sender)
+        fields = {"subject": event.sender, "message": type(event.message).__name__}
+        return [Report("other_stage", {**fields, "stage": self.pipeline.stage_of(event.sender)})]
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def begin_rounds(self, effects: Sequence[Effect], now: float) -> list[Effect]:
+        """What follows from a round that begins with one of ``effects``."""
+        starts = [effect for effect in effects if isinstance(effect, StartRound)]
+        roster = self.rounds.roster.peers
+        return [each for start in starts for each in self.flow.begin(start, roster, now)]
+
+    def on_message(self, event: Received, trains: bool, now: float) -> list[Effect]:
+        """``trains``: this peer is in the training, and not before or behind it."""
+        message = event.message
+        match message:
+            case StageDone():
+                return self._on_done(event, message, now)
+            case Counted(again=True) if self.is_of_stage(event.sender):
+                held = self.rounds.give_held(event.sender, message.round_id)
+                return held + self.flow.on_message(event, self._takes_part(trains), now)
+            case (
+                Counted()
+                | Activation()
+                | ActivationGradient()
+                | Withdraw()
+                | ActivationRefused()
+                | MicroBatchesMissing()
+            ):
+                return self.flow.on_message(event, self._takes_part(trains), now)
+            case _:
+                raise AssertionError(f"{type(message).__name__} is no message of a pipeline")
+
+    def _takes_part(self, trains: bool) -> int | None:
+        return self.rounds.round_id if trains and self.rounds.mode == "active" else None
+
+    def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
+        if done.lineage != self.settings.lineage:
+            return []
+        answers = self.barrier.answer(event.sender, self._here()) if done.asks else []
+        if not self.barrier.hear(event.sender, event.incarnation, done):
+            return answers
+        return answers + self.rounds.pass_gate(now)
+
+    def on_view_change(self, now: float) -> list[Effect]:
+        """Somebody of any stage is skipped or back."""
+        return self.rounds.pass_gate(now) + self.flow.on_view_change(now)
+
+    def on_timer(self, timer: BarrierTimer | FlowTimer, now: float) -> list[Effect]:
+        match timer:
+            case BarrierTimer(round_id):
+                waits = self.rounds.is_held and self.rounds.round_id == round_id
+                return self.barrier.ask(self._here(), now) if waits else []
+            case FlowTimer():
+                return self.flow.on_timer(timer, now)
+            case _:
+                assert_never(timer)
+
+    def on_trainer(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
+        if isinstance(event, ForwardDone):
+            return self.flow.on_forward_done(event, now)
+        return self.flow.on_backward_done(event)
+
+    def stores(self) -> dict[str, int]:
+        """How much there is of what is bounded."""
+        return {**self.flow.stores(), "stages' words": self.barrier.heard_of}
+
+    def is_current(self, event: Contributed) -> bool:
+        """Whether an update is of the sum as it is, or of a collective operation."""
+        return bool(event.collective) or self.flow.is_current(event)
+
+    def _here(self) -> StageProgress:
+        rounds = self.rounds
+        return StageProgress(
+            rounds.round_id, rounds.round_id + rounds.is_held, rounds.held_roster()
+        )

@@ -1,0 +1,57 @@
+"""One micro-batch in one stage, as the member that computes it sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from gossip.core.events import Payload, Token
+from gossip.core.messages import PeerId
+
+Step: TypeAlias = Literal["queued", "forward", "sent", "ready", "backward", "counted", "given"]
+"""``queued``: to be computed forward; ``forward``: the trainer is at it; ``sent``: the next stage
+has its output; ``ready``: the gradient is here; ``backward``: the trainer is at it; ``counted``: it
+is in the sum; ``given``: it was, and is another member's to count."""
+
+OWES_BACKWARD: frozenset[Step] = frozenset({"forward", "sent", "ready", "backward"})
+"""The trainer keeps what its backward pass needs."""
+DONE: frozenset[Step] = frozenset({"counted", "given"})
+
+
+@dataclass(slots=True)
+class Work:
+    """What has come is kept until the round is over: so it can be computed again, and given again
+    to whoever replaces a neighbour.
+
+    Attributes:
+        attempt: of the activation that is computed on.
+        source, life: who has sent the input, and in which incarnation; None in the first stage.
+        requesters: who waits for the gradient of the input, and under which attempt.
+        target, out_attempt, tried: who has the output, under which attempt; who had it before.
+        has_it_since, sent_at, asked: when the target was sent it first, and last; how often again.
+        gradient: of the output.
+        input_gradient: to be given to the stage before.
+    """
+
+    micro_batch: int
+    attempt: int = 0
+    source: PeerId | None = None
+    life: int = 0
+    input: Payload | None = None
+    requesters: dict[PeerId, int] = field(default_factory=dict)
+    step: Step = "queued"
+    output: Payload | None = None
+    target: PeerId | None = None
+    out_attempt: int = 0
+    tried: set[PeerId] = field(default_factory=set)
+    has_it_since: float = float("-inf")
+    sent_at: float = float("-inf")
+    asked: int = 0
+    overdue: Token | None = None
+    gradient: Payload | None = None
+    input_gradient: Payload | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the gradient of its output is still to come from the next stage."""
+        return self.output is not None and self.gradient is None and self.step not in DONE

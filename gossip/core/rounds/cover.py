@@ -1,0 +1,30 @@
+"""Which updates of a stage of a pipeline make its whole step: each names the micro-batches that it
+is of, and each micro-batch is to count once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gossip.core.messages import PeerId
+
+TRIES_MAX = 1000
+"""Combinations looked at. Honest sets rarely overlap, so the first is right; a liar's must not cost
+more."""
+
+
+def cover(sets: Mapping[PeerId, Sequence[int]], micro_batches: int) -> frozenset[PeerId] | None:
+    """Peers whose sets have each of so many micro-batches once; None where there is no such choice,
+    or none was found in ``TRIES_MAX`` tries. Who has few goes before who has many: one that claims
+    all does not crowd out the others."""
+    order = sorted((p for p in sets if sets[p]), key=lambda peer: (len(sets[peer]), peer))
+    tries = 0
+    stack: list[tuple[frozenset[PeerId], frozenset[int]]] = [(frozenset(), frozenset())]
+    while stack and tries < TRIES_MAX:
+        tries += 1
+        chosen, covered = stack.pop()
+        first = next((b for b in range(micro_batches) if b not in covered), None)
+        if first is None:
+            return chosen
+        fitting = [p for p in order if first in sets[p] and covered.isdisjoint(sets[p])]
+        stack += [(chosen | {p}, covered.union(sets[p])) for p in reversed(fitting)]
+    return None

@@ -1,0 +1,86 @@
+"""What a layer of a pipeline is, and what passes between layers, found without any data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor, nn
+
+from gossip.errors import ConfigError
+
+
+def layer_name(layer: nn.Module, at: int) -> str:
+    return f"{at} {type(layer).__name__}"[:64]
+
+
+def run_layer(
+    layer: nn.Module, at: int, inputs: Tensor, call: Callable[[Tensor], object] | None = None
+) -> Tensor:
+    """What a layer hands on. ``call``: in place of the layer.
+
+    Args:
+        inputs: ``(samples, ...)``.
+    Raises: ConfigError: It fails, or hands on no tensor of as many rows.
+    """
+    name, count = layer_name(layer, at), len(inputs)
+    try:
+        outputs = (call or layer)(inputs)
+    except Exception as error:
+        raise ConfigError(
+            f"layer {name} fails on {count} samples of shape {tuple(inputs.shape[1:])}: "
+            f"{type(error).__name__}: {error}",
+            "does each layer take what the one before hands on?",
+        ) from error
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != count:
+        raise ConfigError(
+            f"layer {name} does not hand on one tensor with a row for each of its {count} samples"
+        )
+    return outputs
+
+
+def signature_of(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> str:
+    """16 hex digits, equal for layers that compute the same on inputs of one shape."""
+    about = [repr(layer), tuple(inputs.shape[1:]), tuple(outputs.shape[1:])]
+    about += [(key, tuple(each.shape), each.dtype) for key, each in layer.named_parameters()]
+    return blake2b(repr(about).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOn:
+    """What a layer hands on of each sample."""
+
+    signature: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def walk_without_data(layers: Sequence[nn.Module], samples: Tensor) -> list[HandedOn]:
+    """Runs all layers on torch's meta device: nothing is computed, and no parameter is read, so it
+    does not matter where the parameters are.
+
+    Args:
+        samples: ``(n, ...)``, of which only the shape and type count.
+    Raises: ConfigError: A layer fails so, or hands on no tensor of as many rows.
+    """
+    inputs, found = torch.empty_like(samples, device="meta"), []
+    for at, layer in enumerate(layers):
+        state = {
+            name: torch.empty_like(each, device="meta")
+            for name, each in (*layer.named_parameters(), *layer.named_buffers())
+        }
+
+        def on_meta(
+            inputs: Tensor, layer: nn.Module = layer, state: dict[str, Tensor] = state
+        ) -> object:
+            return torch.func.functional_call(layer, state, (inputs,))
+
+        with torch.no_grad(), torch.device("meta"):
+            outputs = run_layer(layer, at, inputs, on_meta)
+        found.append(
+            HandedOn(signature_of(layer, inputs, outputs), tuple(outputs.shape[1:]), outputs.dtype)
+        )
+        inputs = outputs
+    return found

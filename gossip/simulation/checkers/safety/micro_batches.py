@@ -1,0 +1,179 @@
+"""S20 to S22, of pipelines: every micro-batch counts once in each stage, whoever computes it gets
+the same, nothing old is computed on, and no stage goes on before all have committed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from gossip.core import (
+    Activation,
+    Apply,
+    BackwardDone,
+    Committed,
+    Effect,
+    Event,
+    PeerId,
+    Received,
+    RunForward,
+    Send,
+    StageDone,
+    StartRound,
+    Withdraw,
+)
+from gossip.simulation.checkers.base import Checker, RunConditions
+
+if TYPE_CHECKING:
+    from gossip.simulation.world import Swarm
+
+TOLERANCE = 1e-5  # sums of float32 in another order
+Members = tuple[tuple[PeerId, ...], ...]
+
+
+class StageChecker(Checker):
+    """``stages``: the members of each stage."""
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(circumstances)
+        self.stages = stages
+        self.stage_of = {p: at for at, members in enumerate(stages) for p in members}
+
+
+class ComputesAlike(StageChecker):
+    """S21: whoever computes a micro-batch of a round in a stage gets the same gradient: it had the
+    same parameters, the same activation and the same gradient of its output."""
+
+    invariant = "S21"
+    events = (BackwardDone,)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        # by stage and round, then by micro-batch
+        self.gradients: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(dict)
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        assert isinstance(event, BackwardDone)
+        found = swarm.hosts[peer].trainer.gradients[event.round_id, event.micro_batch]  # type: ignore[union-attr]
+        place = self.stage_of[peer], event.round_id
+        before = self.gradients[place].setdefault(event.micro_batch, found)
+        text = (
+            f"stage {place[0]}, round {event.round_id}: another gradient of micro-batch "
+            f"{event.micro_batch} than a member had before"
+        )
+        self.demand(found == before, swarm, peer, text)
+
+
+class CountsOnce(StageChecker):
+    """S20: a commit that changes something has every micro-batch once, and what is applied is the
+    mean over all of them, as one process would have it."""
+
+    invariant = "S20"
+    effects = (Committed, Apply)
+
+    def __init__(
+        self,
+        computed: ComputesAlike,
+        micro_batches: int,
+        circumstances: RunConditions | None = None,
+    ) -> None:
+        super().__init__(computed.stages, circumstances)
+        self.computed, self.micro_batches = computed, micro_batches
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Committed):
+            named = [b for c in effect.commit.contributors for b in c.micro_batches]
+            text = f"round {effect.commit.round_id} is committed with the micro-batches {named}"
+            whole = list(range(self.micro_batches))
+            self.demand(not effect.commit.digest or sorted(named) == whole, swarm, peer, text)
+        elif isinstance(effect, Apply) and effect.payloads:
+            self._compare(swarm, peer, effect)
+
+    def _compare(self, swarm: Swarm[Any], peer: PeerId, apply: Apply) -> None:
+        stage = self.stage_of[peer]
+        parts = self.computed.gradients[stage, apply.round_id]
+        text = f"round {apply.round_id} is applied, and only {sorted(parts)} were ever computed"
+        self.demand(len(parts) == self.micro_batches, swarm, peer, text)
+        mean = [sum(values) / len(parts) for values in zip(*parts.values(), strict=True)]
+        found = [value for payload in apply.payloads for value in payload.data.tolist()]
+        apart = max(abs(a - b) for a, b in zip(mean, found, strict=True))
+        text = f"round {apply.round_id}: applied is {apart:g} off the mean over all micro-batches"
+        self.demand(apart <= TOLERANCE, swarm, peer, text)
+
+
+class UsesNothingOld(StageChecker):
+    """S22: the activation that a member begins to compute on is of the latest attempt that its
+    sender has told it of, and of no life of its sender before the one that it knows as a member."""
+
+    invariant = "S22"
+    events = (Received,)
+    effects = (RunForward, StartRound)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        self._clear: dict[PeerId, tuple[dict[Any, Any], ...]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        # Whose payloads came how; the latest attempt by sender, round and micro-batch; what was
+        # computed in this round
+        self._clear[peer] = ({}, {}, {})
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if not isinstance(event, Received):
+            return
+        came, latest, _ = self._clear[peer]
+        message, sender = event.message, event.sender
+        if isinstance(message, Activation | Withdraw):
+            key = sender, message.round_id, message.micro_batch
+            latest[key] = max(latest.get(key, (0, 0)), (event.incarnation, message.attempt))
+        if isinstance(message, Activation) and event.payload is not None:
+            # Kept with the payload, so that no other object gets its id.
+            came[id(event.payload)] = (event.payload, sender, event.incarnation, message)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        came, latest, computed = self._clear[peer]
+        if isinstance(effect, StartRound):
+            computed.clear()
+            for key in [k for k, (*_, m) in came.items() if m.round_id < effect.round_id]:
+                del came[key]
+            return
+        if not isinstance(effect, RunForward) or effect.payload is None:
+            return
+        place = effect.round_id, effect.micro_batch
+        if place in computed:
+            return  # again, on what it had
+        computed[place] = True
+        _, sender, life, message = came.get(id(effect.payload), (None, -1, -1, None))
+        text = f"micro-batch {effect.micro_batch} of round {effect.round_id} is computed on"
+        right = message is not None and (message.round_id, message.micro_batch) == place
+        self.demand(right, swarm, peer, f"{text} what was sent as {message}")
+        attempt = latest.get((sender, *place), (0, 0))
+        self.demand(
+            (life, message.attempt) >= attempt, swarm, peer, f"{text} attempt {message.attempt}"
+        )
+        member = swarm.inspections[peer].membership.members[sender]
+        known = life >= member.incarnation
+        self.demand(known, swarm, peer, f"{text} words of a former life of {sender}")
+
+
+class GoesOnTogether(StageChecker):
+    """S23: a stage applies a round when every other one has committed it."""
+
+    invariant = "S23"
+    effects = (StageDone, Apply)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        self._committed = [0] * len(stages)  # rounds that somebody of the stage held all commits of
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Send) and isinstance(effect.message, StageDone):
+            stage = self.stage_of[peer]
+            self._committed[stage] = max(self._committed[stage], effect.message.committed)
+        elif isinstance(effect, Apply):
+            behind = [
+                stage
+                for stage, committed in enumerate(self._committed)
+                if committed <= effect.round_id and stage != self.stage_of[peer]
+            ]
+            text = f"round {effect.round_id} is applied, and not committed in stages {behind}"
+            self.demand(not behind, swarm, peer, text)

@@ -1,0 +1,103 @@
+"""Draws schedules of pipelines: what is drawn for a swarm, as far as stages can bear it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from gossip.faults import (
+    Corrupt,
+    Crash,
+    CrashMidway,
+    Delay,
+    Drift,
+    Duplicate,
+    Fault,
+    Flap,
+    Hang,
+    HangTrainer,
+    KillTrainer,
+    LateTimers,
+    Loss,
+    Partition,
+    Reorder,
+    Reset,
+    Restart,
+    Slow,
+    SlowNode,
+    Spike,
+)
+
+from .generator import generate
+from .schedule import Schedule
+
+SIZES = ((2, 2), (3, 3), (2, 3, 1), (2, 2, 2), (3, 3, 3), (1, 2, 2), (3, 4), (3, 3, 3))
+"""Members of each stage, as often as they are here."""
+MICRO_BATCHES = (2, 4, 6, 8)
+LARGE_ENOUGH = 3
+"""Members without whom a stage has no majority: of fewer each goes on alone, where a network parts
+them, and two branches come to be, as in a swarm of two."""
+ROUNDS_MIN = 20
+
+OF_MACHINES = (Crash, Restart, CrashMidway, KillTrainer, Hang, HangTrainer)
+SLOWING = (Slow, SlowNode, LateTimers, Drift, Duplicate)
+OF_NETWORKS = (Partition, Flap, Loss, Delay, Reorder, Reset, Spike, Corrupt)
+DEADLY = (Crash, Restart, CrashMidway, KillTrainer)
+
+
+def generate_pipeline(seed: int) -> Schedule:
+    """The schedule of a seed with a pipeline in it."""
+    draw = Random(f"pipeline/{seed}")
+    sizes, micro_batches = draw.choice(SIZES), draw.choice(MICRO_BATCHES)
+    peers = sum(sizes)
+    drawn = generate(seed, peers=peers, topology="rolling", aggregator="mean")
+    world = Schedule(seed)
+    schedule = replace(
+        world,
+        peers=peers,
+        stages=sizes,
+        micro_batches=micro_batches,
+        active_s=drawn.active_s,
+        duration_s=drawn.duration_s,
+        rounds_min=ROUNDS_MIN,
+        compute_s=drawn.compute_s,
+        rule_s=drawn.rule_s,
+        probe_interval_s=drawn.probe_interval_s,
+        commit_log=drawn.commit_log,
+        stable_addresses=drawn.stable_addresses,
+        prepare_s=drawn.prepare_s,
+    )
+    survivors = {draw.choice(members) for members in schedule.members}
+    faults = _bearable(drawn.faults, schedule, survivors)
+    return replace(schedule, faults=faults).checked()
+
+
+def _bearable(
+    faults: tuple[Fault, ...], schedule: Schedule, survivors: set[int]
+) -> tuple[Fault, ...]:
+    """Those that leave in each stage one member which keeps its state, and of whom it takes a
+    majority enough that are not gone for good."""
+    kinds: tuple[type[Fault], ...] = OF_MACHINES + SLOWING
+    if min(schedule.stages) >= LARGE_ENOUGH:
+        kinds += OF_NETWORKS
+    gone: set[int] = set()
+    kept: list[Fault] = []
+    for fault in faults:
+        if not isinstance(fault, kinds) or not _is_borne(fault, schedule, survivors, gone):
+            continue
+        if isinstance(fault, Crash) and isinstance(fault.peer, int):
+            gone.add(fault.peer)
+        kept.append(fault)
+    return tuple(kept)
+
+
+def _is_borne(fault: Fault, schedule: Schedule, survivors: set[int], gone: set[int]) -> bool:
+    victim = getattr(fault, "peer", None)
+    if not isinstance(fault, DEADLY):
+        return True
+    if not isinstance(victim, int) or victim in survivors:
+        return False
+    if not isinstance(fault, Crash):
+        return victim not in gone
+    stage = next(members for members in schedule.members if victim in members)
+    return len(gone.intersection(stage) | {victim}) <= max(1, (len(stage) - 1) // 2)

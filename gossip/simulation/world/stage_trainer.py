@@ -1,0 +1,168 @@
+"""What stands in for the user's layers of one stage in a simulated pipeline: short vectors that go
+through it, forward and backward, and depend on everything that went in."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import assert_never
+
+from gossip.core import Effect, Payload, PipelineTask, events
+from gossip.vectors import bytes_for
+
+from .toy_trainer import Said, ToyTrainer, Values, noise_of, payload_of_values
+
+WIDTH = 4  # elements of an activation
+PASSED_ON = 0.5  # of an activation, and of a gradient, by each stage
+PULL = 0.05  # of what flows through, on the gradient of the parameters
+COLLECT_S = 0.0002
+
+
+@dataclass(eq=False, repr=False)
+class StageTrainer(ToyTrainer):
+    """A ``ToyTrainer`` of one stage.
+
+    The update of a step is the mean of a vector of each micro-batch, which depends on its
+    activation, its gradient and the parameters: all members of a stage compute the same for the
+    same micro-batch.
+
+    Args:
+        stage, stages: which of how many it is.
+        micro_batches: of a step.
+        compute_s: bounds of the time for all micro-batches of a step, forward and backward.
+
+    Attributes:
+        passes: (round, micro-batch) of each backward pass, in order.
+        gradients: what each micro-batch adds to the update, by round and micro-batch.
+    """
+
+    _: KW_ONLY
+    stage: int = 0
+    stages: int = 1
+    micro_batches: int = 1
+    passes: list[tuple[int, int]] = field(default_factory=list)
+    gradients: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._kept: dict[int, list[float]] = {}  # inputs, until the backward pass
+        self._sum: dict[int, list[float]] = {}  # of each micro-batch that is in it
+        self._offered: events.Contributed | None = None
+
+    def on_start(self, now: float) -> list[tuple[float, Said]]:
+        nbytes = bytes_for(WIDTH)
+        sizes = (nbytes if self.stage else 0, nbytes if self.stage < self.stages - 1 else 0)
+        layout = hashlib.blake2b(f"stage {self.stage}".encode(), digest_size=16).digest()
+        return [
+            (
+                after_s,
+                replace(event, layout=layout, activation_bytes=sizes)
+                if isinstance(event, events.Prepared)
+                else event,
+            )
+            for after_s, event in super().on_start(now)
+        ]
+
+    def still_says(self, event: Said) -> bool:
+        return not isinstance(event, events.Contributed) or event is self._offered
+
+    def put_off(self, said: Said) -> Sequence[Effect]:
+        return ()
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
+        if isinstance(effect, PipelineTask):
+            return self._run(effect)
+        if isinstance(effect, events.StartRound | events.Apply | events.Restore):
+            self._offered = None
+        if isinstance(effect, events.StartRound):
+            self._kept, self._sum = {}, {}
+            return [] if self._trains(effect.round_id) else self._start(effect)
+        return super().on_effect(effect, now)
+
+    def _trains(self, round_id: int) -> bool:
+        return self.rounds is None or round_id < self.rounds
+
+    def _run(self, task: PipelineTask) -> list[tuple[float, Said]]:
+        match task:
+            case events.RunForward():
+                return [(self._pass_s(), self._forward(task))]
+            case events.RunBackward():
+                return [(self._pass_s(), self._backward(task))]
+            case events.DropForward():
+                self._kept.pop(task.micro_batch, None)
+                return []
+            case events.ResetSum():
+                self._kept, self._sum = {}, {}
+                return []
+            case events.CollectUpdate():
+                return [(COLLECT_S, self._collect(task))]
+            case _:
+                assert_never(task)
+
+    def _pass_s(self) -> float:
+        """Of one of two passes of a micro-batch."""
+        return self.rng.uniform(*self.compute_s) * self.slowness / (2 * self.micro_batches)
+
+    def _forward(self, task: events.RunForward) -> events.ForwardDone:
+        where = f"{self.seed}/{task.round_id}/{task.micro_batch}/{self.stage}"
+        read = noise_of(f"{where}/input", WIDTH)
+        came = read if task.payload is None else task.payload.data.tolist()
+        self._kept[task.micro_batch] = came
+        told = (task.round_id, task.micro_batch, task.attempt)
+        return events.ForwardDone(*told, self._output(came, where))
+
+    def _output(self, came: Values, where: str) -> Payload | None:
+        if self.stage == self.stages - 1:
+            return None
+        noise = noise_of(f"{where}/dropout", WIDTH)
+        moved = zip(came, self._here, noise, strict=False)
+        values = [PASSED_ON * value + PULL * (here + z) for value, here, z in moved]
+        return payload_of_values(values, digest=True)
+
+    def _backward(self, task: events.RunBackward) -> events.BackwardDone:
+        micro_batch = task.micro_batch
+        came = self._kept.pop(micro_batch, None)
+        assert came is not None, f"micro-batch {micro_batch} goes backward and was not kept"
+        assert micro_batch not in self._sum, f"micro-batch {micro_batch} is in the sum already"
+        gradient = came if task.payload is None else task.payload.data.tolist()
+        self._sum[micro_batch] = self.gradient_of(task.round_id, micro_batch, came, gradient)
+        self.passes.append((task.round_id, micro_batch))
+        self.gradients[task.round_id, micro_batch] = self._sum[micro_batch]
+        moved = zip(gradient, self._here, strict=False)
+        values = [PASSED_ON * value + PULL * here for value, here in moved]
+        payload = payload_of_values(values, digest=True) if self.stage else None
+        return events.BackwardDone(
+            task.round_id,
+            micro_batch,
+            task.attempt,
+            payload,
+            self.batch,
+            self.distance if self.stage == self.stages - 1 else None,
+        )
+
+    def gradient_of(
+        self, round_id: int, micro_batch: int, came: Values, gradient: Values
+    ) -> list[float]:
+        """What a micro-batch adds to the update, from the parameters as they are."""
+        noise = noise_of(f"{self.seed}/{round_id}/{micro_batch}", len(self._target))
+        flow = PULL * (sum(came) + sum(gradient)) / WIDTH
+        return [
+            self.step_size * (to - here + self.noise * z) + PULL * flow
+            for to, here, z in zip(self._target, self._here, noise, strict=True)
+        ]
+
+    def _collect(self, task: events.CollectUpdate) -> events.Contributed:
+        named = list(task.micro_batches)
+        assert named == sorted(self._sum), f"{named} asked for, the sum has {sorted(self._sum)}"
+        mean = [sum(parts) / len(named) for parts in zip(*self._sum.values(), strict=True)]
+        self._offered = events.Contributed(
+            task.round_id,
+            self.batch * len(named),
+            tuple([payload_of_values(part) for part in self._cut(mean)]) if named else (),
+            loss=self.distance if self.stage == self.stages - 1 and named else None,
+            rates=self.rates if named else (),
+            micro_batches=task.micro_batches,
+        )
+        self.computed.append((task.round_id, self._offered.samples))
+        return self._offered

@@ -1,0 +1,173 @@
+"""What a member of a stage computes of a step: passes of micro-batches, as its node asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossip.config import PipelineConfig
+from gossip.errors import ConfigError
+from gossip.ipc import allocate, map_bytes
+from gossip.ipc import messages as control
+from gossip.pipelines import HandedOn, StageExecutor, model_of
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What a stage takes from the one before, or hands on to the next, of a micro-batch.
+
+    Attributes:
+        shape: ``(samples, ...)``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+    def read(self, memory: memoryview, device: torch.device) -> Tensor:
+        """The tensor in ``memory``, which it may lie in."""
+        return torch.frombuffer(memory, dtype=self.dtype).view(self.shape).to(device)
+
+    def write(self, tensor: Tensor) -> int:
+        """A descriptor of memory that holds it. Raises ConfigError: It has another shape."""
+        if tuple(tensor.shape) != self.shape:
+            raise ConfigError(
+                f"a stage hands on {tuple(tensor.shape)}, where the layers made {self.shape} of "
+                "the samples that peer.pipeline was given",
+                "the samples of a step have the shape of those",
+            )
+        fd = allocate(self.nbytes)
+        memory = torch.frombuffer(map_bytes(fd, self.nbytes), dtype=self.dtype)
+        memory.view(self.shape).copy_(tensor)
+        return fd
+
+
+@dataclass(slots=True)
+class StageWork:
+    """One member of a stage at work.
+
+    Attributes:
+        taken: From the stage before; None in the first stage.
+        handed_on: To the next stage; None in the last stage.
+        inputs: Of the micro-batches of this step, in the first stage.
+        targets: The same in the last stage.
+        loss: The mean loss of the micro-batches of this round so far, in the last stage.
+        computed: Told of each pass when it began.
+    """
+
+    executor: StageExecutor
+    device: torch.device
+    taken: Boundary | None
+    handed_on: Boundary | None
+    inputs: Sequence[Tensor] = ()
+    targets: Sequence[Tensor] = ()
+    loss: float | None = None
+    computed: Callable[[float], None] = lambda since: None
+
+    @property
+    def activation_bytes(self) -> tuple[int, int]:
+        """Of a micro-batch: taken from the stage before, and handed on to the next."""
+        taken, handed_on = self.taken, self.handed_on
+        return (
+            0 if taken is None else taken.nbytes,
+            0 if handed_on is None else handed_on.nbytes,
+        )
+
+    def begin(self) -> None:
+        """Another round begins, or this one anew."""
+        self.executor.reset()
+        self.loss = None
+
+    def run(
+        self, command: control.PassCommand, memory: memoryview | None
+    ) -> tuple[control.PassReply, int | None]:
+        """Computes a pass. Returns the answer, and a descriptor of what goes along with it."""
+        number, samples, loss, began = command.micro_batch, 0, None, time.monotonic()
+        if command.backward:
+            before, boundary = self.executor.samples, self.taken
+            gradient = self._read(memory, self.handed_on)
+            result = self.executor.backward(number, gradient)
+            samples, loss = self.executor.samples - before, self.executor.last_loss
+            self.loss = self.executor.loss
+        else:
+            boundary = self.handed_on
+            result = self._forward(command, memory)
+        self.computed(began)
+        about = command.round_id, number, command.attempt, command.backward
+        if boundary is None:
+            return control.PassReply(*about, 0, samples, loss), None
+        assert result is not None
+        return control.PassReply(*about, boundary.nbytes, samples, loss), boundary.write(result)
+
+    def _forward(self, command: control.PassCommand, memory: memoryview | None) -> Tensor:
+        number = command.micro_batch
+        inputs = self._read(memory, self.taken)
+        if inputs is None:
+            inputs = self.inputs[number].to(self.device)
+        targets = self.targets[number].to(self.device) if self.handed_on is None else None
+        return self.executor.forward(command.round_id, number, inputs, targets)
+
+    def _read(self, memory: memoryview | None, boundary: Boundary | None) -> Tensor | None:
+        if boundary is None:
+            return None
+        assert memory is not None
+        return boundary.read(memory, self.device)
+
+
+def boundaries(
+    plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]
+) -> tuple[Boundary | None, Boundary | None]:
+    """What stage ``stage`` takes and hands on.
+
+    Args:
+        handed_on: By all layers.
+    Raises: ConfigError: The plan is for another model, or a stage would hand on what has no
+        gradient.
+    """
+    last = plan.stages[-1].layers[1]
+    if len(handed_on) != last + 1:
+        raise ConfigError(
+            f"the plan has the layers 0 to {last}, and peer.pipeline was given {len(handed_on)}",
+            "take the layers that were profiled, or make the plan again",
+        )
+    if (model := model_of([each.signature for each in handed_on])) != plan.model:
+        raise ConfigError(
+            f"the plan is for the model {plan.model}, and peer.pipeline was given {model}",
+            "take the layers and samples that were profiled, or profile these: gossip plan profile",
+        )
+    found: list[Boundary | None] = [None]
+    for each in plan.stages[:-1]:
+        output = handed_on[each.layers[1]]
+        if not output.dtype.is_floating_point:
+            raise ConfigError(
+                f"layer {each.layers[1]} hands on {output.dtype}, which has no gradient",
+                "end the stage with another layer",
+            )
+        found.append(Boundary((plan.samples, *output.shape), output.dtype))
+    found.append(None)
+    return found[stage], found[stage + 1]
+
+
+def rows_of(batch: Any, plan: PipelineConfig, what: str) -> tuple[Tensor, ...]:
+    """The micro-batches of a step's ``what``.
+
+    Raises: ConfigError: It is no tensor of as many rows.
+    """
+    rows = plan.micro_batches * plan.samples
+    if not isinstance(batch, Tensor) or batch.ndim == 0 or len(batch) != rows:
+        raise ConfigError(
+            f"the {what} of a step are "
+            + (f"{len(batch)} samples" if isinstance(batch, Tensor) and batch.ndim else "no tensor")
+            + f", and the plan has steps of {rows}: {plan.micro_batches} micro-batches of "
+            f"{plan.samples}",
+            "give all of a step to pipe.step, the same on every peer",
+        )
+    return torch.split(batch, plan.samples)

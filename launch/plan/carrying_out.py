@@ -1,0 +1,50 @@
+"""``gossip run --plan``: what a run is started with that carries out a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import ConfigError
+from gossip.run import shown
+
+
+def options_of(path: Path, peers: int | None) -> dict[str, Any]:
+    """Options of the run. Peers are numbered in the order in which the plan names them.
+
+    Args:
+        peers: As many as were asked for, if anybody has.
+    Raises: ConfigError: It is no plan that can be carried out, or for another number of peers.
+    """
+    from gossip.pipelines import check_stages, read_plan
+
+    plan = read_plan(path)
+    check_stages(plan)
+    names = [name for stage in plan.stages for name in stage.peers]
+    if len(plan.stages) < 2:
+        raise ConfigError(
+            f"{shown(path)} has one stage, which is no pipeline",
+            "without --plan peers train data-parallel",
+        )
+    if peers is not None and peers != len(names):
+        few = " one for each stage at least," if peers < len(plan.stages) else ""
+        raise ConfigError(
+            f"-n {peers}: {shown(path)} has {len(names)} peers in {len(plan.stages)} stages",
+            f"leave out -n;{few} or make a plan for {peers} peers: gossip plan PROFILE...",
+        )
+    number = {name: at for at, name in enumerate(names)}
+    stages = [
+        {
+            "layers": (stage.first, stage.last),
+            "peers": tuple(number[name] for name in stage.peers),
+        }
+        for stage in plan.stages
+    ]
+    pipeline = {
+        "model": plan.model,
+        "micro_batches": plan.micro_batches,
+        "samples": plan.samples,
+        "names": tuple(names),
+        "stages": stages,
+    }
+    return {"peers": len(names), "pipeline": pipeline}

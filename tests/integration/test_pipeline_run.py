@@ -1,0 +1,143 @@
+"""``gossip run --plan`` with real peers, each of which trains its stage of a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import zygote
+from pipeline_models import char_batch, char_layers, char_loss
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from gossip.pipelines import PipelinePlan, PlannedStage, model_of, walk_without_data, write_plan
+from gossip.run.telemetry import read_lines
+
+MICRO_BATCHES, SAMPLES = 5, 2
+SCRIPT = """
+import sys
+import torch
+import gossip
+from safetensors.torch import save_file
+sys.path.insert(0, {tests!r})
+from pipeline_models import char_batch, char_layers, char_loss
+
+peer = gossip.init()
+pipe = peer.pipeline(
+    char_layers(), char_batch(0, 1)[0], loss=char_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
+)
+for step in peer.steps(int(sys.argv[1]), save="saved", every=4):
+    loss = pipe.step(*char_batch(step, {rows}))
+    if loss is not None:
+        peer.log(loss=loss)
+save_file(pipe.model.state_dict(), peer.run_dir / f"stage-{{pipe.stage}}-{{peer.id}}.safetensors")
+"""
+
+
+def one_process(steps: int) -> tuple[dict[str, Tensor], list[float]]:
+    """The parameters and losses of the same training on whole batches."""
+    model, losses = nn.Sequential(*char_layers()), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
+    for step in range(steps):
+        x, y = char_batch(step, MICRO_BATCHES * SAMPLES)
+        optimizer.zero_grad()
+        loss = char_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return model.state_dict(), losses
+
+
+def write_files(folder: Path, stages: list[tuple[int, int, tuple[str, ...]]]) -> None:
+    walked = walk_without_data(char_layers(), char_batch(0, 1)[0])
+    plan = PipelinePlan(
+        model_of([each.signature for each in walked]),
+        MICRO_BATCHES,
+        SAMPLES,
+        1,
+        0.1,
+        tuple(PlannedStage(*each) for each in stages),
+    )
+    (folder / "plan.toml").write_text(write_plan(plan))
+    tests = str(Path(__file__).parent.parent)
+    (folder / "train.py").write_text(SCRIPT.format(tests=tests, rows=MICRO_BATCHES * SAMPLES))
+
+
+def run(folder: Path, *words: str, steps: int) -> dict[str, Any]:
+    options = ("--plan", "plan.toml", "--json", *words)
+    found: dict[str, Any] = json.loads(gossip(folder, "run", *options, "train.py", str(steps)))
+    return found
+
+
+def gossip(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "gossip.launch.cli", *words]
+    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(done.stdout, str)
+    return done.stdout
+
+
+def check_parameters(run: Path, expected: dict[str, Tensor], peers: tuple[int, ...]) -> None:
+    """Each of these peers has its part of the parameters, and together they have all."""
+    found: set[str] = set()
+    for path in run.glob("stage-*.safetensors"):
+        peers = tuple(peer for peer in peers if not path.name.endswith(f"-{peer}.safetensors"))
+        for name, tensor in load_file(path).items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+            found.add(name)
+    assert found == set(expected)
+    assert peers == ()
+
+
+def counted(folder: Path, stage: int) -> list[list[int]]:
+    """The micro-batches that the commits of a stage have, round by round."""
+    rows = [row for row in read_lines(folder / "out" / "commits.jsonl") if "round" in row]
+    own = {row["round"]: row for row in rows if row["stage"] == stage}
+    return [
+        sorted(b for each in own[at]["contributors"] for b in each["micro_batches"])
+        for at in sorted(own)
+    ]
+
+
+def test_three_stages_train_as_one_process_would(tmp_path: Path) -> None:
+    write_files(tmp_path, [(0, 1, ("a",)), (2, 3, ("b",)), (4, 5, ("c",))])
+    summary = run(tmp_path, "--run-dir", "out", steps=12)
+    assert (summary["status"], summary["rounds"], summary["finished"]) == (
+        "finished",
+        12,
+        [0, 1, 2],
+    )
+    expected, losses = one_process(12)
+    rows = read_lines(tmp_path / "out/peer-2/metrics.jsonl")
+    assert [row["loss"] for row in rows if "loss" in row] == pytest.approx(losses, abs=1e-5)
+    check_parameters(tmp_path / "out", expected, (0, 1, 2))
+
+
+def test_a_run_that_loses_members_and_is_resumed_trains_as_one_process_would(
+    tmp_path: Path,
+) -> None:
+    write_files(tmp_path, [(0, 2, ("a", "b")), (3, 5, ("c", "d"))])
+    killed = ("--fault", "crash:1@6", "--fault", "crash:2@9")
+    summary = run(tmp_path, "--run-dir", "out", *killed, steps=13)
+    assert (summary["status"], summary["rounds"], summary["finished"]) == ("finished", 13, [0, 3])
+    assert [stage["names"] for stage in summary["stages"]] == [["a", "b"], ["c", "d"]]
+    check_parameters(tmp_path / "out", one_process(13)[0], (0, 3))
+    assert summary["partitions"] == []  # commits of two stages are no fork
+    for stage in (0, 1):
+        assert counted(tmp_path, stage) == [[*range(MICRO_BATCHES)]] * 13
+    (tmp_path / "saved/stage-1/step-000000013/manifest.json").unlink()  # so not every stage has it
+    summary = run(tmp_path, "--run-dir", "again", "--resume", "auto", steps=16)
+    assert (summary["rounds"], summary["replicas_identical"]) == (4, True)
+    expected, _ = one_process(16)
+    check_parameters(tmp_path / "again", expected, (0, 1, 2, 3))
+    said = gossip(tmp_path, "checkpoints", "export", "saved", "model.safetensors")
+    assert said == "model.safetensors: the model of step 16, from 2 stages\n"
+    model = load_file(tmp_path / "model.safetensors")
+    assert set(model) == set(expected)
+    for name, tensor in model.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,128 @@
+"""One member of a stage of a pipeline, with neighbours that do what a test wants."""
+
+from __future__ import annotations
+
+from gossip.core import (
+    Activation,
+    ActivationGradient,
+    BackwardDone,
+    CoreSettings,
+    Counted,
+    Effect,
+    ForwardDone,
+    MicroBatchFlow,
+    Payload,
+    PipelineMessage,
+    PipelineSettings,
+    Received,
+    RunBackward,
+    RunForward,
+    Send,
+    SetTimer,
+    StageBarrier,
+    StartRound,
+    Timers,
+)
+
+LINEAGE = b"lineage!"
+STAGES = ((0, 1), (2, 3), (4, 5))
+PATIENCE_S = 3.0
+
+
+def payload(name: str) -> Payload:
+    return Payload(name, 16, True, name.encode().ljust(16))
+
+
+class Members:
+    def __init__(self) -> None:
+        self.skipped: set[int] = set()
+        self.lives: dict[int, int] = {}
+
+    def skip_reason(self, peer: int) -> str:
+        return "dead" if peer in self.skipped else ""
+
+    def incarnation_of(self, peer: int) -> int:
+        return self.lives.get(peer, 0)
+
+
+class Rig:
+    """A flow of one peer, with what it asked for last."""
+
+    def __init__(self, local: int, micro_batches: int = 4, in_flight: int = 0) -> None:
+        pipeline = PipelineSettings(STAGES, micro_batches, in_flight)
+        settings = CoreSettings(b"run", LINEAGE, 5, tuple(range(6)), pipeline=pipeline)
+        self.members, self.timers, self.local = Members(), Timers[object](), local
+        self.barrier = StageBarrier(local, settings, pipeline, self.members, self.timers)
+        self.flow = MicroBatchFlow(
+            settings, self.barrier, self.members, self.timers, lambda: PATIENCE_S
+        )
+        self.flow.prepare((16, 16))
+        self.now = 0.0
+        self.stage = self.barrier.stage
+        self.said: list[Effect] = []
+
+    def begin(self, round_id: int = 0) -> list[Effect]:
+        roster = STAGES[self.stage]
+        return self._keep(self.flow.begin(StartRound(round_id, None), roster, self.now))
+
+    def _keep(self, effects: list[Effect]) -> list[Effect]:
+        self.said += effects
+        return effects
+
+    def hear(
+        self, sender: int, message: PipelineMessage, sent: Payload | None = None, life: int = 0
+    ) -> list[Effect]:
+        event = Received(sender, life, message, sent)
+        return self._keep(self.flow.on_message(event, max(0, self.flow.round_id), self.now))
+
+    def activation(
+        self, sender: int, micro_batch: int, attempt: int = 0, round_id: int = 0, life: int = 0
+    ) -> list[Effect]:
+        sent = payload(f"x{round_id}.{micro_batch}")
+        message = Activation(LINEAGE, round_id, self.stage, micro_batch, attempt, sent.digest)
+        return self.hear(sender, message, sent, life)
+
+    def gradient(self, sender: int, micro_batch: int, attempt: int = 0) -> list[Effect]:
+        sent = payload(f"g{micro_batch}")
+        message = ActivationGradient(LINEAGE, 0, self.stage, micro_batch, attempt, sent.digest)
+        return self.hear(sender, message, sent)
+
+    def mate_counts(self, sender: int, number: int, *micro_batches: int) -> list[Effect]:
+        told = Counted(LINEAGE, 0, self.stage, number, micro_batches, False)
+        return self.hear(sender, told)
+
+    def forward(self, task: RunForward) -> list[Effect]:
+        output = None if self.flow.last else payload(f"y{task.micro_batch}")
+        done = ForwardDone(task.round_id, task.micro_batch, task.attempt, output)
+        return self._keep(self.flow.on_forward_done(done, self.now))
+
+    def backward(self, task: RunBackward) -> list[Effect]:
+        back = None if self.flow.first else payload(f"b{task.micro_batch}")
+        done = BackwardDone(task.round_id, task.micro_batch, task.attempt, back, 4)
+        return self._keep(self.flow.on_backward_done(done))
+
+    def view(self, *skipped: int) -> list[Effect]:
+        self.members.skipped = set(skipped)
+        return self._keep(self.flow.on_view_change(self.now))
+
+    def fire(self, timer: SetTimer) -> list[Effect]:
+        self.now = timer.at
+        return self._keep(self.flow.on_timer(self.timers.fire(timer.token), self.now))  # type: ignore[arg-type]
+
+    def compute(self, effects: list[Effect]) -> list[Effect]:
+        """Does what it is asked to, and lets the next stage answer at once; until nothing is left.
+        Returns what came last."""
+        waiting = list(effects)
+        while waiting:
+            effect = waiting.pop(0)
+            if isinstance(effect, RunForward):
+                effects = self.forward(effect)
+            elif isinstance(effect, RunBackward):
+                effects = self.backward(effect)
+            elif isinstance(effect, Send) and isinstance(effect.message, Activation):
+                message = effect.message
+                effects = self.gradient(effect.peer, message.micro_batch, message.attempt)
+            else:
+                continue
+            waiting += effects
+        return effects

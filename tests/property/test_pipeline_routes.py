@@ -1,0 +1,71 @@
+"""Ways of micro-batches: the same for everybody, dealt by weight, and moved only where a member is
+lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossip.core import Router
+
+rosters = st.lists(st.integers(0, 200), min_size=1, max_size=6, unique=True)
+weights = st.floats(0.1, 10.0)
+
+
+@given(rosters, st.data(), st.integers(0, 2**32), st.integers(1, 32))
+def test_the_order_of_a_roster_does_not_matter(
+    roster: list[int], data: st.DataObject, seed: int, micro_batches: int
+) -> None:
+    other = data.draw(st.permutations(roster))
+    heavy = {peer: data.draw(weights) for peer in roster}
+    here, there = (Router(seed, micro_batches, heavy) for _ in range(2))
+    for micro_batch in range(micro_batches):
+        order = here.ranking(7, micro_batch, 1, roster)
+        assert sorted(order) == sorted(roster)
+        assert there.ranking(7, micro_batch, 1, other) == order
+
+
+@given(rosters, st.data(), st.integers(0, 2**32), st.integers(1, 64))
+def test_each_gets_its_part_by_weight_to_within_one(
+    roster: list[int], data: st.DataObject, seed: int, micro_batches: int
+) -> None:
+    heavy = {peer: data.draw(weights) for peer in roster}
+    router = Router(seed, micro_batches, heavy)
+    dealt = Counter(router.route(3, b, [roster])[0] for b in range(micro_batches))
+    for peer in roster:
+        part = micro_batches * heavy[peer] / sum(heavy.values())
+        assert abs(dealt[peer] - part) < len(roster)
+    if len(set(heavy.values())) == 1:
+        assert max(dealt.values()) - min(dealt[peer] for peer in roster) <= 1
+
+
+@given(rosters.filter(lambda roster: len(roster) > 1), st.data(), st.integers(0, 2**32))
+def test_only_who_used_the_lost_member_moves(
+    roster: list[int], data: st.DataObject, seed: int
+) -> None:
+    lost = data.draw(st.sampled_from(roster))
+    router = Router(seed, 16, {})
+    for micro_batch in range(16):
+        before = router.ranking(0, micro_batch, 0, roster)
+        after = [peer for peer in before if peer != lost]
+        assert (after[0] == before[0]) == (before[0] != lost)
+
+
+def test_what_a_lost_member_had_is_spread_over_all_others() -> None:
+    roster, router, taken = [3, 5, 8, 13], Router(11, 64, {}), Counter[int]()
+    for round_id in range(40):
+        for micro_batch in range(64):
+            order = router.ranking(round_id, micro_batch, 2, roster)
+            if order[0] == 5:
+                taken[order[1]] += 1
+    assert sum(taken.values()) == 40 * 16
+    assert all(150 < taken[peer] < 280 for peer in (3, 8, 13)), taken
+
+
+def test_each_stage_and_round_deals_anew() -> None:
+    router, rosters = Router(1, 8, {}), [[0, 1], [2, 3], [4, 5]]
+    ways = {tuple(router.route(r, b, rosters) for b in range(8)) for r in range(20)}
+    assert len(ways) > 5
+    assert {len(way) for each in ways for way in each} == {3}

@@ -1,0 +1,154 @@
+"""The checkers of pipelines say what is wrong, and nothing of what is right."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gossip.core import (
+    Activation,
+    Apply,
+    BackwardDone,
+    Commit,
+    Committed,
+    Contribution,
+    Payload,
+    Received,
+    RunForward,
+    Send,
+    StageDone,
+    StartRound,
+    Withdraw,
+)
+from gossip.simulation.checkers import Violation
+from gossip.simulation.checkers.safety import (
+    ComputesAlike,
+    CountsOnce,
+    GoesOnTogether,
+    UsesNothingOld,
+)
+from gossip.simulation.world import payload_of_values
+
+STAGES = ((0, 1), (2, 3))
+LINEAGE = b"lineage!"
+
+
+def world(**gradients: dict[tuple[int, int], list[float]]) -> Any:
+    """A swarm as far as these checkers look at it. ``p2={(round, micro-batch): gradient}``."""
+    hosts = {
+        peer: SimpleNamespace(trainer=SimpleNamespace(gradients=gradients.get(f"p{peer}", {})))
+        for peer in range(4)
+    }
+    member = SimpleNamespace(incarnation=0)
+    membership = SimpleNamespace(members={0: member, 1: member})
+    return SimpleNamespace(
+        now=1.0, hosts=hosts, inspections={2: SimpleNamespace(membership=membership)}
+    )
+
+
+def committed(*sets: tuple[int, ...]) -> Committed:
+    contributors = tuple(Contribution(p, 4, 0.5, 1.0, 0, each) for p, each in enumerate(sets))
+    where = (LINEAGE, 0, 0, 0, 0, 0, b"")
+    return Committed(Commit(*where, b"d" * 16, contributors, (), (0, 1), None, ""), b"", made=True)
+
+
+def test_each_micro_batch_once_and_the_mean_over_all() -> None:
+    swarm = world(p0={(0, 0): [1.0, 2.0]}, p1={(0, 1): [3.0, 6.0]})
+    computed = ComputesAlike(STAGES)
+    checker = CountsOnce(computed, 2)
+    for peer, micro_batch in ((0, 0), (1, 1)):
+        computed.on_event(swarm, peer, BackwardDone(0, micro_batch, 0, None, 4))
+    checker.on_effect(swarm, 0, committed((0,), (1,)))
+    checker.on_effect(swarm, 0, Apply(0, (payload_of_values([2.0, 4.0]),)))
+    for sets in (((0,),), ((0, 1), (1,)), ((0,), (1, 2))):
+        with pytest.raises(Violation, match="S20"):
+            checker.on_effect(swarm, 0, committed(*sets))
+    with pytest.raises(Violation, match="off the mean"):
+        checker.on_effect(swarm, 0, Apply(0, (payload_of_values([1.0, 2.0]),)))
+    with pytest.raises(Violation, match="were ever computed"):
+        checker.on_effect(swarm, 0, Apply(1, (payload_of_values([1.0, 2.0]),)))
+
+
+def test_two_members_who_compute_a_micro_batch_get_the_same() -> None:
+    swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
+    checker = ComputesAlike(STAGES)
+    for _ in range(2):
+        checker.on_event(swarm, 2, BackwardDone(0, 0, 0, None, 4))
+    with pytest.raises(Violation, match="S21"):
+        checker.on_event(swarm, 3, BackwardDone(0, 0, 1, None, 4))
+
+
+class Old:
+    """A member of the second stage and what it was sent."""
+
+    def __init__(self) -> None:
+        self.swarm, self.checker = world(), UsesNothingOld(STAGES)
+        self.checker.on_start(self.swarm, 2)
+
+    def sent(self, sender: int, attempt: int, round_id: int = 0, life: int = 0) -> Payload:
+        payload = payload_of_values([1.0], digest=True)
+        message = Activation(LINEAGE, round_id, 1, 0, attempt, payload.digest)
+        self.checker.on_event(self.swarm, 2, Received(sender, life, message, payload))
+        return payload
+
+    def withdrawn(self, sender: int, attempt: int) -> None:
+        message = Withdraw(LINEAGE, 0, 1, 0, attempt)
+        self.checker.on_event(self.swarm, 2, Received(sender, 0, message))
+
+    def computes(self, payload: Payload, attempt: int = 0) -> None:
+        self.checker.on_effect(self.swarm, 2, RunForward(0, 0, attempt, payload))
+
+
+def test_the_latest_attempt_of_a_sender_is_computed_on_and_again_later() -> None:
+    old = Old()
+    old.sent(0, 0)
+    latest = old.sent(0, 1)
+    old.sent(1, 3)  # another sender's
+    old.computes(latest, 1)
+    old.withdrawn(0, 2)
+    old.computes(latest, 1)  # once more, on what was kept
+    old.checker.on_effect(old.swarm, 2, StartRound(1, None))
+
+
+def test_what_was_sent_again_or_withdrawn_is_not_computed_on() -> None:
+    old = Old()
+    first = old.sent(0, 0)
+    old.sent(0, 1)
+    with pytest.raises(Violation, match=r"S22.* attempt 0"):
+        old.computes(first)
+    old = Old()
+    first = old.sent(0, 0)
+    old.withdrawn(0, 1)
+    with pytest.raises(Violation, match="S22"):
+        old.computes(first)
+
+
+def test_words_of_a_former_life_or_of_another_round_are_not_computed_on() -> None:
+    old = Old()
+    first = old.sent(0, 0)
+    old.swarm.inspections[2].membership.members[0] = SimpleNamespace(incarnation=1)
+    with pytest.raises(Violation, match="former life"):
+        old.computes(first)
+    old = Old()
+    with pytest.raises(Violation, match="was sent as"):
+        old.computes(old.sent(0, 0, round_id=1))
+    old = Old()
+    with pytest.raises(Violation, match="was sent as None"):
+        old.computes(payload_of_values([1.0]))
+
+
+def test_a_stage_applies_nothing_that_another_has_not_committed() -> None:
+    swarm, checker = world(), GoesOnTogether(STAGES)
+
+    def done(stage: int, committed: int) -> Send:
+        return Send(9, StageDone(LINEAGE, stage, committed - 1, committed, (0, 1), False))
+
+    checker.on_effect(swarm, 0, done(0, 1))
+    with pytest.raises(Violation, match=r"S23.*stages \[1\]"):
+        checker.on_effect(swarm, 0, Apply(0, ()))
+    checker.on_effect(swarm, 2, done(1, 1))
+    checker.on_effect(swarm, 0, Apply(0, ()))
+    with pytest.raises(Violation, match="S23"):
+        checker.on_effect(swarm, 2, Apply(1, ()))

@@ -1,0 +1,84 @@
+"""Pipelines in the simulator: the same result as one process, whoever dies; an end that all reach;
+and schedules that are drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossip.core import Peer
+from gossip.simulation.campaign.play import make_swarm, panel_of, run
+from gossip.simulation.checkers import StagePanels
+from gossip.simulation.schedules import Schedule, generate_pipeline
+from gossip.simulation.world import Nemesis, StageTrainer, Swarm
+
+ROUNDS = 10
+
+
+def swarm_of(*stages: int, seed: int = 5) -> Swarm[Peer]:
+    """A pipeline that trains for ``ROUNDS`` rounds. The checkers of membership and of micro-batches
+    look on; those of a swarm are about trainings that do not end."""
+    schedule = Schedule(
+        seed, peers=sum(stages), stages=stages, micro_batches=6, compute_s=(0.2, 0.25)
+    ).checked()
+    swarm = make_swarm(schedule, Nemesis(schedule))
+    panel = panel_of(schedule)
+    assert isinstance(panel, StagePanels)
+    swarm.hooks.append(panel.together)
+    for peer in range(schedule.peers):
+        trainer = swarm.trainer(peer)
+        assert isinstance(trainer, StageTrainer)
+        trainer.rounds = ROUNDS
+    return swarm
+
+
+def states(swarm: Swarm[Peer], *peers: int) -> list[np.ndarray]:
+    return [swarm.trainer(peer).parameters for peer in peers]  # type: ignore[attr-defined]
+
+
+def is_over(swarm: Swarm[Peer]) -> bool:
+    return all(host.halt is not None for host in swarm.hosts.values() if host.state != "crashed")
+
+
+def test_stages_of_several_peers_learn_what_one_process_would_though_three_are_killed() -> None:
+    alone, together = swarm_of(1, 1, 1), swarm_of(2, 3, 2)
+    alone.run_until(lambda: is_over(alone), limit_s=30)
+    for victim, at_round in ((1, 2), (3, 4), (6, 6)):
+        there = together.cores[0].rounds
+        together.run_until(lambda there=there, at=at_round: there.round_id >= at, limit_s=30)
+        together.run_for(0.1)  # into the round
+        together.crash(victim)
+    together.run_until(lambda: is_over(together), limit_s=60)
+    pairs = zip(states(alone, 0, 1, 2), states(together, 0, 2, 5), strict=True)
+    for expected, found in pairs:
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    moved = np.abs(states(alone, 0)[0] - 0.0).max()
+    assert moved > 0.1, "it has learnt something"
+    assert {host.halt.exit_code for host in together.hosts.values() if host.halt} == {0}
+
+
+def test_a_pipeline_without_a_fault_wastes_nothing() -> None:
+    swarm = swarm_of(2, 3, 2)
+    swarm.run_until(lambda: is_over(swarm), limit_s=30)
+    told = {report.event for host in swarm.hosts.values() for _, report in host.reports}
+    assert not told & {"rerouted", "counted_twice", "late", "recovering", "other_stage"}
+    for members in ((0, 1), (2, 3, 4), (5, 6)):
+        passes = [swarm.trainer(peer).passes for peer in members]  # type: ignore[attr-defined]
+        computed = [each for peer in passes for each in peer]
+        assert len(computed) == len(set(computed)) == 6 * ROUNDS
+        assert len({len(peer) for peer in passes}) == 1, "each computes as much"
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int) -> None:
+    result = run(generate_pipeline(seed))
+    assert result.violation is None, result.violation
+    assert all(result.judged[promise] for promise in ("S20", "S21", "S22", "S23"))
+
+
+def test_the_same_seed_draws_the_same_pipeline_and_some_have_each_kind_of_trouble() -> None:
+    drawn = [generate_pipeline(seed) for seed in range(60)]
+    assert drawn[7] == generate_pipeline(7)
+    kinds = {type(fault).__name__ for schedule in drawn for fault in schedule.faults}
+    assert kinds >= {"Crash", "Restart", "Hang", "Partition", "Loss", "Delay", "HangTrainer"}
+    assert {len(schedule.stages) for schedule in drawn} == {2, 3}
