@@ -24,7 +24,7 @@ from effort import LONG, effort
 
 from gossip.faults import load
 from gossip.launch.cli import commands
-from gossip.pipelines import read_plan
+from gossip.pipelines import PipelinePlan, PlannedStage, read_plan, write_plan
 
 BLOCKS = every_block()
 SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
@@ -121,11 +121,29 @@ def starting(blocks: list[Block]) -> list[list[str]]:
     return [words for words in whole if words[:2] in (["gossip", "run"], ["gossip", "hosts"])]
 
 
+PLAN = PipelinePlan(
+    "0" * 16, 4, 2, 1, 0.1, (PlannedStage(0, 1, ("lab1", "lab2")), PlannedStage(2, 2, ("lab3",)))
+)
+MODEL = """
+import torch
+from torch import nn
+
+loss_of = nn.functional.cross_entropy
+
+def layers():
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.zeros(4, 4)
+
+def batch(step):
+    return torch.randn(8, 4), torch.zeros(8, dtype=torch.long)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader types: a script, a rule, and a file with hosts."""
+    """Where a reader types: a script, a rule, a plan, and a file with hosts."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "plan.toml").write_text(write_plan(PLAN))
     shutil.copy(ROOT / "examples" / "my_rules.py", tmp_path)
     shutil.copytree(ROOT / "docs" / "charts", tmp_path / "docs" / "charts")
     hosts = next(
@@ -216,7 +234,8 @@ def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
     (folder / "examples").mkdir()
     (folder / "examples" / "train.py").write_text(TRAIN)
     for words in starting([block for block in SHELL if block.page == page]):
-        elsewhere = {"--advertise", "--track", "RUN", "ckpt@500"}  # a host, an extra, a former run
+        # a host, an extra, a former run, another script
+        elsewhere = {"--advertise", "--track", "RUN", "ckpt@500", "--plan"}
         if words[1] == "run" and not elsewhere & {*words}:
             if "--resume" not in words:
                 shutil.rmtree(folder / "ckpt", ignore_errors=True)
@@ -242,6 +261,8 @@ OTHERWISE = ("docs/api.md", "docs/notebooks.md", *EXTRAS)
 @pytest.mark.parametrize("block", [b for b in PYTHON if b.page not in OTHERWISE], ids=str)
 def test_python_is_executed(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_model.py").write_text(MODEL)
     shows_diff = block.language == "diff"
     code = shown_python.with_its_additions(block.text) if shows_diff else block.text
     shown_python.execute_beside_a_peer(code, str(block), tmp_path)
