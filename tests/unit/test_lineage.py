@@ -71,7 +71,8 @@ def test_every_rate_changes_the_header() -> None:
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Contribution)])
 def test_every_field_of_a_contribution_changes_the_header(field: str) -> None:
-    other = dataclasses.replace(commit().contributors[0], **{field: 7})
+    value = (7,) if field == "micro_batches" else 7
+    other = dataclasses.replace(commit().contributors[0], **{field: value})
     assert header_bytes(commit(contributors=(other, commit().contributors[1]))) != header_bytes(
         commit()
     )

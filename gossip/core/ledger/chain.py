@@ -87,7 +87,18 @@ def header_bytes(commit: Commit) -> bytes:
         parts.append(_text("collected"))  # as a count it would be larger than any
         for value in commit.collected:
             parts += [_COUNT.pack(value.peer), _blob(value.data)]
-    return b"".join(parts)
+    return b"".join([*parts, *_micro_batches(commit)])
+
+
+def _micro_batches(commit: Commit) -> list[bytes]:
+    """Of each contribution; nothing without a pipeline."""
+    named = [given.micro_batches for given in commit.contributors]
+    if not any(named):
+        return []
+    return [
+        _text("micro_batches"),
+        *[struct.pack(f">{len(each) + 1}q", len(each), *each) for each in named],
+    ]
 
 
 def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
