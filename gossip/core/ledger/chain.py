@@ -57,6 +57,8 @@ def header_bytes(commit: Commit) -> bytes:
         if isnan(weight + far):
             weight, far = _real(weight), _real(far)
         parts.append(_CONTRIBUTION.pack(given.peer, given.samples, given.took_us, weight, far))
+        if given.micro_batches:
+            parts.append(_named(given.micro_batches))
     parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
         parts += [_COUNT.pack(rejection.peer), _text(rejection.reason)]
@@ -87,18 +89,13 @@ def header_bytes(commit: Commit) -> bytes:
         parts.append(_text("collected"))  # as a count it would be larger than any
         for value in commit.collected:
             parts += [_COUNT.pack(value.peer), _blob(value.data)]
-    return b"".join([*parts, *_micro_batches(commit)])
+    return b"".join(parts)
 
 
-def _micro_batches(commit: Commit) -> list[bytes]:
-    """Of each contribution; nothing without a pipeline."""
-    named = [given.micro_batches for given in commit.contributors]
-    if not any(named):
-        return []
-    return [
-        _text("micro_batches"),
-        *[struct.pack(f">{len(each) + 1}q", len(each), *each) for each in named],
-    ]
+def _named(micro_batches: tuple[int, ...]) -> bytes:
+    """Behind a contribution. As the id of the next one its first bytes would be larger than any."""
+    count = len(micro_batches)
+    return _text("micro_batches") + struct.pack(f">{count + 1}q", count, *micro_batches)
 
 
 def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
