@@ -9,12 +9,15 @@ import resource
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
 import psutil
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # Before anything imports torch, here or in a child: with a thread a core each, a few peers on one
 # machine are slower by a factor of hundreds.
@@ -28,6 +31,7 @@ for name in [
 ]:
     del os.environ[name]
 
+TESTS = Path(__file__).parent
 MARK = "GOSSIP_TEST_MARK"
 EXIT_GRACE_S = 5.0
 # Helpers of the standard library that live as long as the process that first needed them.
@@ -98,13 +102,28 @@ def pytest_collection(session: pytest.Session) -> None:
             import_module(path.stem)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where groups of tests stay together, those that fork commands do: the process that forks
-    them takes seconds to start, and each process that runs tests has its own."""
-    for item in items:
-        if isinstance(item, pytest.Function) and hasattr(item.module, "zygote"):
-            item.add_marker(pytest.mark.xdist_group("zygote"))
+class GroupedScheduling(LoadScopeScheduling):
+    """Hands out tests one by one, but for groups, which one process runs.
+
+    xdist's own groups, by a mark, do not work with pytest 9.2: it keeps a test's name elsewhere.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(self.config.rootpath / nodeid.partition("::")[0]) or nodeid
+
+
+@cache
+def group_of(file: Path) -> str:
+    """The group of a file's tests; "": none. Those of the whole tree parse all of it once. Those
+    that fork commands share the process that forks them, which takes seconds to start."""
+    if file.parent == TESTS:
+        return file.stem
+    return "zygote" if "\nimport zygote\n" in file.read_text() else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return GroupedScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_collection_finish() -> None:

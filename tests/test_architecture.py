@@ -26,9 +26,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Each file is parsed once, not once for each process that runs tests.
-pytestmark = pytest.mark.xdist_group("architecture")
-
 # Each layer imports from those before it, imports inside functions and under
 # TYPE_CHECKING included.
 LAYERS = (

@@ -21,9 +21,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# The copy is made once, not once for each process that runs tests.
-pytestmark = pytest.mark.xdist_group("cost_of_change")
-
 Edit: TypeAlias = Callable[[str], str]
 Change: TypeAlias = Mapping[str, Edit]
 """What is done to each file, by its path."""

@@ -17,8 +17,6 @@ import gossip
 from gossip import errors
 from gossip.core import events, messages, settings
 
-pytestmark = pytest.mark.xdist_group("glossary")
-
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("gossip", "aggregators", "topologies", "launch")
 # what is called with an event's name and its fields

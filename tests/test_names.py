@@ -9,12 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
-# Each file is parsed once, not once for each process that runs tests.
-pytestmark = pytest.mark.xdist_group("names")
-
 PACKAGE = ("gossip", "launch", "aggregators", "topologies")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs")
 
