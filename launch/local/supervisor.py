@@ -539,7 +539,7 @@ class Supervisor:
 
     def _end_if_everybody_left(self) -> None:
         """Newcomers may be on their way to a run that ends meanwhile."""
-        if not self.joins or self.is_training or self.is_over:
+        if not self.joins or self.is_over or self.view.have_begun(self.peers):
             return
         if nobody_left(self.folder / "seeds", self.peers):
             over = "x the run is over: everybody has left while ours were on their way"

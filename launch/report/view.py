@@ -158,6 +158,10 @@ class RunView:
         ]
         return sum(seen) / len(seen) if seen else None
 
+    def have_begun(self, peers: Iterable[int]) -> bool:
+        """Whether one of them trains, or has done so to the end."""
+        return any(self.rows[peer].state in ("training", "done") for peer in peers)
+
     @property
     def here(self) -> list[int]:
         return [

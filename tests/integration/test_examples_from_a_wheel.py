@@ -39,6 +39,7 @@ COMMANDS = {
     "my_attack.py": "bench robustness --rounds 5 --seeds 1 --rules mean "
     "--attacks my_attack.py:creep",
     "char_transformer.py": "run -n 2 char_transformer.py --steps 100",
+    "pipeline.py": "run -n 1 pipeline.py --steps 41",
     "adapters.py": "run -n 2 adapters.py",
     "mnist_cnn.py": f"run -n 2 mnist_cnn.py --epochs 2 --data {shlex.quote(MNIST or '.')}",
     "lightning_trainer.py": "run -n 2 lightning_trainer.py",
@@ -53,6 +54,7 @@ SAYS = {
     "my_topology.py": r"accuracy 0\.9",
     "my_attack.py": r"my_attack.py:creep",
     "char_transformer.py": r"step 50: loss [01]\.",
+    "pipeline.py": r"step 40: loss [01]\..*the last of 1 stages",
     "adapters.py": r"4392 of 89394 numbers exchanged; before 0\.[01]\d+\n.*accuracy 0\.[789]",
     "mnist_cnn.py": r"epoch 1: accuracy 0\.[89]" if MNIST else r"there is no mnist\.npz in \.",
     "lightning_trainer.py": r"planned 128 made 128",

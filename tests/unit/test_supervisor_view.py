@@ -102,6 +102,17 @@ def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> 
     assert view.restarts == {1: 0.5}
 
 
+def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_there() -> None:
+    view = RunView(2)
+    told(view, event("spawned", 1, 1.0, pid=5, incarnation=0))
+    assert not view.have_begun([1])
+    told(view, event("restored", 1, 2.0, round=7))
+    assert view.have_begun([1])
+    told(view, event("halted", 1, 9.0, round=20))
+    assert view.have_begun([1])
+    assert not view.have_begun([0])
+
+
 def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_after_it() -> None:
     view = RunView(2)
     told(
