@@ -185,7 +185,7 @@ OUTBID = Schedule(
     faults=(NodeAttack("forged_incarnations", (3,)),),
 )
 BELIEVED_GONE = Schedule(
-    923636,
+    1224,
     peers=5,
     aggregator="trimmed_mean",
     active_s=0.933,
