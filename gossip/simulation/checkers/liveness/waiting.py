@@ -284,7 +284,8 @@ class KeepsWhoSpeaks(Checker):
     """S14: a server leaves out of the next roster nobody who is said to have left, is heard over a
     link that stands, and has not said so itself: others see that peer, so a farewell that is forged
     for one server alone would have them refuse its result. Without whom the run has begun, as it
-    does without those who are said to have left, comes in like a newcomer (seed 1224 of tests/simulation/test_lies.py)."""
+    does without those who are said to have left, comes in like a newcomer: BELIEVED_GONE in
+    tests/simulation/test_lies.py."""
 
     invariant = "S14"
     events = (Hello,)
