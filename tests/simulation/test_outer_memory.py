@@ -34,11 +34,15 @@ def test_replicas_part_where_it_is_not_taken_over(monkeypatch: pytest.MonkeyPatc
     assert outcome.violation is not None
 
 
-def test_momentum_does_not_drive_peers_of_a_ring_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", ["mean", "median"])
+def test_momentum_does_not_drive_peers_of_a_ring_apart(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ring = Schedule(
         1,
         peers=4,
         topology="ring",
+        aggregator=rule,
         local_steps=20,
         compute_s=(0.35, 0.36),
         active_s=6.0,

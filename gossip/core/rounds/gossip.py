@@ -488,18 +488,16 @@ class GossipRounds:
         )
 
     def _own_share(self, others: int) -> float:
-        """Of the model difference that is applied: what is added to the own one, which is 1/(k+1)
-        of a mean of k others' and ours, to make half of it.
+        """Of the model difference that is applied, the part that is one's own whatever the rule
+        says of all.
 
         In a graph like a ring, of which one half sends to the other half only, peers may be apart
-        in a direction in which their mean has the sign of the neighbours. It would drive them
-        farther apart, and the momentum of the outer step adds that up. With half of the weight at
-        home no eigenvalue of the mixing matrix is below 0. Steps on gradients are so much smaller
+        in a direction in which their mean, and more so their median, has the sign of the
+        neighbours. It would drive them farther apart, and the momentum of the outer step adds that
+        up. With half at home no direction is turned round. Steps on gradients are so much smaller
         than those of parameters to each other that they need none.
         """
-        if not self.settings.local_steps or others < 2:
-            return 0.0
-        return (others - 1) / (2 * others)
+        return 0.5 if self.settings.local_steps and others else 0.0
 
     def _tolerated(self, rows: int) -> int:
         """f for so few rows: as many as the rule can tolerate. Quarantine takes nothing from it:

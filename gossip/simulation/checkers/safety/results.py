@@ -229,7 +229,7 @@ class AppliesWhatTheRuleSaid(Checker):
         self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate, has_local_steps: bool
     ) -> None:
         others = 0 if ask.own is None else len(ask.rows) - 1
-        right = (others - 1) / (2 * others) if has_local_steps and others else 0.0
+        right = 0.5 if has_local_steps and others else 0.0
         self.judged += 1
         if ask.own_share != right:
             raise self.violated(
