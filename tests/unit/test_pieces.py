@@ -242,6 +242,20 @@ def test_a_donor_that_comes_and_goes_is_asked_again_when_it_has_rested(rested: b
     assert wanted(bench) == [(3 if rested else 2, 3)]
 
 
+def test_where_nobody_vouches_who_has_sent_a_wrong_piece_is_asked_last() -> None:
+    bench = RecoveryBench(n=4, f=0)
+    bench.core.state_bytes = TRUE.nbytes
+    bench.begin()
+    assert set(bench.asked("state")) == {1}
+    offer(bench, 1)
+    give(bench, 1, 1, LIE)
+    turn = []
+    for _ in range(6):
+        turn += [to for to in bench.asked("state") if to in bench.core.waits_for]
+        bench.wait(bench.settings.rounds.round_timeout_s)  # they are silent
+    assert turn[:5] == [2, 3, 2, 3, 1]
+
+
 def test_of_those_who_vouch_who_has_failed_before_is_asked_last() -> None:
     bench = offered()
     bench.others.gone = {1, 2, 3}

@@ -236,6 +236,7 @@ class Recovery:
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
         donors = self.swarm.donors()
         fresh = [peer for peer in donors if peer not in self._asked]
+        fresh.sort(key=lambda peer: peer in self._attackers)  # they come last
         if first is None or first not in donors:
             first = fresh[0] if fresh else None
         if first is None:

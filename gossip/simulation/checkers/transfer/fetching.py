@@ -89,6 +89,8 @@ class AsksForWhatIsMissing(Checker):
         ):
             return
         pieces, piece = core.recovery.pieces, effect.message.piece
+        if effect.message.what == "state" and not piece and core.recovery.attestation is None:
+            self._false[peer].discard(effect.peer)  # nobody has vouched: each has its turn again
         if not piece or pieces is None:
             return
         self._here[peer] &= {*pieces.outline.digests}
