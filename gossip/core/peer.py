@@ -72,7 +72,15 @@ from .lifecycle import (
     after,
 )
 from .lifecycle import bootstrap as gathering
-from .membership import TIMERS, Change, Member, Membership, MemberTable, StageView
+from .membership import (
+    TIMERS,
+    Change,
+    Member,
+    Membership,
+    MembershipMessage,
+    MemberTable,
+    StageView,
+)
 from .messages import (
     CORE_BYTES_MAX,
     Ack,
@@ -526,7 +534,7 @@ class Peer:
             return self._on_received(event, now)
         if not self.membership.heard(sender, event.incarnation, now):
             return []
-        if isinstance(message, Gossip | Ping | Ack | Nack | PingRequest | PushPull):
+        if isinstance(message, MembershipMessage):
             return self.membership.on_message(sender, event.incarnation, message, now)
         if isinstance(message, Hello):
             return self.membership.learn(

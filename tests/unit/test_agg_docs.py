@@ -163,5 +163,11 @@ def test_a_rule_of_ones_own_on_the_page_keeps_its_promises(name: str, tmp_path: 
     check_aggregator(f"{tmp_path}/my_rules.py:{name}", strengths=2)
 
 
+def test_pages_count_the_rules() -> None:
+    for page, said in (("README.md", r"\[(\d+) rules\]"), ("docs/tour.md", r"in are (\d+) rules")):
+        (found,) = re.findall(said, (PAGE.parents[1] / page).read_text())
+        assert int(found) == len(names()), page
+
+
 if __name__ == "__main__":
     PAGE.write_text(with_tables(PAGE.read_text()))

@@ -9,6 +9,7 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, Malformed, UnknownName
+from gossip.launch.bench.encodings import ENCODINGS
 from gossip.run import fitting
 from gossip.vectors import WireFormat, encoding_names, load_encoding
 from gossip.vectors.blocks import Int4, Int8
@@ -249,3 +250,7 @@ def test_parts_of_updates_are_refused_to_rules_that_look_at_what_others_lack(
 def test_an_encoding_is_a_setting_of_the_run() -> None:
     assert load_encoding(RunConfig().encoding) == Float32()
     assert resolve({"encoding": "int8"}).config.encoding == "int8"
+
+
+def test_the_bench_measures_each_encoding() -> None:
+    assert {spec.partition(":")[0] for spec in ENCODINGS} == set(encoding_names())

@@ -11,6 +11,7 @@ from .swim import STRAY_EVERY as STRAY_EVERY
 from .swim import TIMERS as TIMERS
 from .swim import Change as Change
 from .swim import Membership as Membership
+from .swim import MembershipMessage as MembershipMessage
 from .swim import table_interval_s as table_interval_s
 from .table import REFUTATIONS as REFUTATIONS
 from .table import Member as Member

@@ -1,14 +1,14 @@
 """Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation``
 when it is broken.
 
-    [panel] = checkers = all_checkers(Circumstances.of(liars=(3,)))
+    [panel] = checkers = all_checkers(RunConditions.of(liars=(3,)))
     swarm.hooks.extend(checkers)
     swarm.run_for(30.0)  # with faults
     swarm.network.heal(); ...
     panel.settle(swarm)  # calm: runs on until all that must come about has, or is overdue
 
-S16 (the checkpoint on disk is always loadable) is left out until there are checkpoints; S18 (one
-seed, one trace) is ``Swarm.trace_hash``.
+S16 (the checkpoint on disk is always loadable) is a matter of real processes; S18 (one seed, one
+trace) is ``Swarm.trace_hash``.
 """
 
 from __future__ import annotations
