@@ -4,10 +4,11 @@
     python benchmarks/versions.py --before ../before --rules mean suspicion --pairs 8
 
 Both run ``digits_train.py`` of this checkout. A turn is one run of each, in changing order, so that
-other work on the machine meets both. Measured is the middle of a run (20 to 90 % of the steps)
-inside rank 0. Printed is the ratio of the time of a round, this version to the one before: the
-geometric mean over the pairs with its 95 % interval (Student's t). It is ``within`` the bound or
-``beyond`` it where the whole interval is, else ``undecided``.
+other work on the machine meets both. Measured is the time of a round in the middle of a run (20 to
+90 % of the steps) inside rank 0; and the processor time of the whole run with its start, which
+other work disturbs less. Printed are the ratios, this version to the one before: the geometric mean
+over the pairs with its 95 % interval (Student's t). It is ``within`` the bound or ``beyond`` it
+where the whole interval is, else ``undecided``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import json
 import math
+import resource
 import signal
 import sys
 import tempfile
@@ -28,8 +30,14 @@ from gossip.launch.bench.estimates import Estimate
 HERE = Path(__file__).resolve().parents[1]
 
 
-def steps_per_s(checkout: Path, rule: str, options: argparse.Namespace) -> float:
-    """Of one run of one version. Raises: Failed."""
+def processor_s() -> float:
+    """Of all processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str, float]:
+    """Seconds of a round and of the processor, of one run of one version. Raises: Failed."""
     with tempfile.TemporaryDirectory(prefix="gossip-versions-") as place:
         folder = Path(place)
         result, log = folder / "result.json", folder / "log"
@@ -38,28 +46,31 @@ def steps_per_s(checkout: Path, rule: str, options: argparse.Namespace) -> float
         command += ["--topology", "rolling", "--aggregator", rule]
         command += ["--run-dir", str(folder / "run"), str(TRAIN.resolve())]
         command += ["--steps", str(options.steps), "--result", str(result)]
+        before_s = processor_s()
         with contextlib.chdir(folder):  # python -m takes what lies in the working directory first
             run_all([(command, environment(PYTHONPATH=str(checkout)))], log)
         if not result.exists():
             raise Failed(f"rank 0 did not come to its end\n{last_words(log)}")
-        rate: float = json.loads(result.read_text())["steps_per_s"]
-        return rate
+        rate = json.loads(result.read_text())["steps_per_s"]
+        return {"round": 1 / rate, "processor": processor_s() - before_s}
 
 
-def ratio_of(rule: str, options: argparse.Namespace) -> Estimate:
-    """Logarithms of the ratios of the time of a round, a pair each; the first pair is a
-    warm-up."""
-    logarithms = []
+def ratios_of(rule: str, options: argparse.Namespace) -> dict[str, Estimate]:
+    """Logarithms of the ratios of what was measured, a pair each; the first pair is a warm-up."""
+    logarithms: dict[str, list[float]] = {"round": [], "processor": []}
     for pair in range(options.pairs + 1):
         sides = [HERE, options.before.resolve()]
-        rates = {
-            side: steps_per_s(side, rule, options) for side in (sides if pair % 2 else sides[::-1])
+        runs = {
+            side: measured(side, rule, options) for side in (sides if pair % 2 else sides[::-1])
         }
-        now, before = (rates[side] for side in sides)
-        print(f"{rule} pair {pair}: {before:.0f} -> {now:.0f} steps/s", file=sys.stderr, flush=True)
+        now, before = (runs[side] for side in sides)
+        told = [f"{1e3 * before['round']:.2f} -> {1e3 * now['round']:.2f} ms a round"]
+        told += [f"{before['processor']:.1f} -> {now['processor']:.1f} s of processor"]
+        print(f"{rule} pair {pair}: {', '.join(told)}", file=sys.stderr, flush=True)
         if pair:
-            logarithms.append(math.log(before / now))
-    return Estimate(tuple(logarithms))
+            for what, found in logarithms.items():
+                found.append(math.log(now[what] / before[what]))
+    return {what: Estimate(tuple(found)) for what, found in logarithms.items()}
 
 
 def verdict(low: float, high: float, bound: float) -> str:
@@ -80,17 +91,18 @@ def main() -> int:
     if options.pairs < 2 or options.steps < 20:
         parser.error("--pairs must be at least 2, --steps at least 20")
     signal.signal(signal.SIGTERM, ask_to_end)
-    print(f"| rule | time of a round to before | 95 % interval | bound {options.bound:g} |")
-    print("|---|---|---|---|")
+    print(f"| rule | to before | ratio | 95 % interval | bound {options.bound:g} |")
+    print("|---|---|---|---|---|")
     for rule in options.rules:
         try:
-            found = ratio_of(rule, options)
+            ratios = ratios_of(rule, options)
         except Failed as failure:
             print(f"{rule}: {failure}", file=sys.stderr)
             return 1
-        low, high = (math.exp(end) for end in found.interval)
-        said = verdict(low, high, options.bound)
-        print(f"| `{rule}` | {math.exp(found.mean):.2f} | {low:.2f} to {high:.2f} | {said} |")
+        for what, found in ratios.items():
+            low, high = (math.exp(end) for end in found.interval)
+            cells = [f"`{rule}`", what, f"{math.exp(found.mean):.2f}", f"{low:.2f} to {high:.2f}"]
+            print(f"| {' | '.join(cells)} | {verdict(low, high, options.bound)} |", flush=True)
     return 0
 
 
