@@ -40,6 +40,22 @@ OF_THE_LIBRARY = ("multiprocessing.resource_tracker", "multiprocessing.forkserve
 LONG_LIVED = (*OF_THE_LIBRARY, str(Path(__file__).with_name("zygote.py")))
 
 
+@cache
+def any_speed() -> None:
+    """Hypothesis' default deadline of 200 ms is broken by a busy machine, not by the code."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "any_speed", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("any_speed")
+
+
+def pytest_collect_file(file_path: Path) -> None:
+    if file_path.parent.name == "property":  # nobody else needs hypothesis
+        any_speed()
+
+
 def command_of(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline()) or process.name()

@@ -47,7 +47,7 @@ def updates_and_f(draw: st.DrawFn) -> tuple[Tensor, int]:
 
 @pytest.mark.parametrize("spec", [*INSIDE, *TOWARDS_ZERO, "sign_majority"])
 @given(case=updates_and_f())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_from_finite_updates_comes_a_finite_verdict_that_a_call_agrees_with(
     spec: str, case: tuple[Tensor, int]
 ) -> None:

@@ -47,7 +47,7 @@ def run(rule: Rule, updates: Tensor, f: int) -> Verdict:
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @given(case=updates_and_f())
-@settings(max_examples=effort(40, 150), deadline=None)
+@settings(max_examples=effort(40, 150))
 def test_from_finite_updates_comes_a_finite_verdict_inside_their_hull(
     rule: Rule, case: tuple[Tensor, int]
 ) -> None:
@@ -68,7 +68,7 @@ def test_from_finite_updates_comes_a_finite_verdict_inside_their_hull(
 
 @pytest.mark.parametrize("rule", [median, trimmed_mean], ids=repr)
 @given(case=updates_and_f(), data=st.data())
-@settings(max_examples=effort(30, 100), deadline=None)
+@settings(max_examples=effort(30, 100))
 def test_coordinate_rules_stay_between_the_honest_whatever_f_liars_send(
     rule: Rule, case: tuple[Tensor, int], data: st.DataObject
 ) -> None:
@@ -94,7 +94,7 @@ def test_coordinate_rules_stay_between_the_honest_whatever_f_liars_send(
     d=st.integers(1, 40),
     size=st.floats(3, 30),
 )
-@settings(max_examples=effort(30, 100), deadline=None)
+@settings(max_examples=effort(30, 100))
 def test_liars_of_any_size_move_a_robust_rule_no_farther_than_the_honest_reach(
     rule: Rule, seed: int, f: int, extra: int, d: int, size: float
 ) -> None:
@@ -109,7 +109,7 @@ def test_liars_of_any_size_move_a_robust_rule_no_farther_than_the_honest_reach(
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @given(seed=st.integers(0, 2**32), f=st.integers(0, 3), n=st.integers(9, 14), d=st.integers(1, 30))
-@settings(max_examples=effort(20, 60), deadline=None)
+@settings(max_examples=effort(20, 60))
 def test_order_shift_and_unit_do_not_matter(rule: Rule, seed: int, f: int, n: int, d: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     # Quarters, so that shifts and powers of two are exact and ties stay ties.
@@ -131,7 +131,7 @@ def test_order_shift_and_unit_do_not_matter(rule: Rule, seed: int, f: int, n: in
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 @given(row=st.lists(numbers, min_size=1, max_size=6), copies=st.integers(3, 9), half=st.booleans())
-@settings(max_examples=effort(20, 80), deadline=None)
+@settings(max_examples=effort(20, 80))
 def test_equal_updates_give_that_update(
     rule: Rule, row: list[float], copies: int, half: bool
 ) -> None:
@@ -149,7 +149,7 @@ def test_equal_updates_give_that_update(
     size=st.floats(-20, 20),
     noise=st.floats(0, 3),
 )
-@settings(max_examples=effort(30, 100), deadline=None)
+@settings(max_examples=effort(30, 100))
 def test_zeno_pp_never_makes_a_longer_step_than_its_gradient_nor_one_uphill(
     seed: int, attackers: int, size: float, noise: float
 ) -> None:
@@ -164,7 +164,7 @@ def test_zeno_pp_never_makes_a_longer_step_than_its_gradient_nor_one_uphill(
 
 
 @given(case=updates_and_f())
-@settings(max_examples=effort(30, 100), deadline=None)
+@settings(max_examples=effort(30, 100))
 def test_the_median_is_numpys(case: tuple[Tensor, int]) -> None:
     updates, _ = case
     expected = np.median(updates.double().numpy(), axis=0)

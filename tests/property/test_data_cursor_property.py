@@ -23,7 +23,7 @@ from gossip.core.ledger.pace import WINDOW
 )
 # a tail, and who is slow has as much
 @example(0, 23, 1, 4, 4, 1.0, False, True, 0)
-@settings(max_examples=effort(50, 150), deadline=None)
+@settings(max_examples=effort(50, 150))
 def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
     seed: int,
     samples_total: int,
@@ -86,7 +86,7 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
     n=st.integers(1, 16),
     fixed_global=st.booleans(),
 )
-@settings(max_examples=effort(50, 150), deadline=None)
+@settings(max_examples=effort(50, 150))
 def test_as_many_peers_as_planned_leave_nothing_when_nobody_fails(
     samples_total: int, batch: int, planned: int, n: int, fixed_global: bool
 ) -> None:
@@ -108,7 +108,7 @@ def test_as_many_peers_as_planned_leave_nothing_when_nobody_fails(
 )
 @example(0, 5, 1, 5, 5, True, set())
 @example(0, 3, 8, 5, 3, True, {1, 3})
-@settings(max_examples=effort(50, 150), deadline=None)
+@settings(max_examples=effort(50, 150))
 def test_rounds_have_enough_for_the_rule_while_enough_is_left(
     seed: int,
     samples_total: int,
@@ -135,7 +135,6 @@ def test_rounds_have_enough_for_the_rule_while_enough_is_left(
 
 
 @given(seed=st.integers(0, 2**32), split=st.integers(0, 40), fixed_global=st.booleans())
-@settings(deadline=None)
 def test_a_cursor_handed_over_goes_on_exactly_as_its_original(
     seed: int, split: int, fixed_global: bool
 ) -> None:

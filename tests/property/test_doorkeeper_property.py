@@ -38,7 +38,6 @@ def keepers() -> list[Registry]:
     ]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.one_of(ENTRIES, JOIN_SERVERS)), max_size=30),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=10),
@@ -79,7 +78,7 @@ def acquainted() -> list[Registry]:
     return join_servers
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.DataObject) -> None:
     """Questions and answers of several doors in any order; those that give something away tell the
@@ -143,7 +142,6 @@ LIES_ABOUT_JOIN_SERVERS = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.one_of(LIES, LIES_ABOUT_JOIN_SERVERS)), max_size=40),
     st.permutations(range(3)),

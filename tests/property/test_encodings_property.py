@@ -51,7 +51,7 @@ def vectors(numbers: st.SearchStrategy[float] = FINITE) -> st.SearchStrategy[np.
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=effort(30, 2000), deadline=None)
+@settings(max_examples=effort(30, 2000))
 @given(vector=vectors(), place=PLACES)
 def test_what_is_decoded_is_finite_and_encodes_to_the_same_numbers_again(
     spec: str, vector: np.ndarray, place: Place
@@ -71,7 +71,7 @@ def test_what_is_decoded_is_finite_and_encodes_to_the_same_numbers_again(
 
 
 @pytest.mark.parametrize(("spec", "steps"), [("int8", 127), ("int4", 7), ("int4:block=24", 7)])
-@settings(max_examples=effort(30, 2000), deadline=None)
+@settings(max_examples=effort(30, 2000))
 @given(vector=vectors(st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_a_number_in_a_block_is_off_by_half_a_step_of_its_largest_at_most(
     spec: str, steps: int, vector: np.ndarray
@@ -87,7 +87,7 @@ def test_a_number_in_a_block_is_off_by_half_a_step_of_its_largest_at_most(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=effort(60, 20000), deadline=None)
+@settings(max_examples=effort(60, 20000))
 @given(data=st.data(), length=LENGTHS, place=PLACES)
 def test_no_bytes_raise_anything_but_malformed_nor_become_what_is_not_finite(
     spec: str, data: st.DataObject, length: int, place: Place
@@ -111,7 +111,7 @@ def test_no_bytes_raise_anything_but_malformed_nor_become_what_is_not_finite(
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@settings(max_examples=effort(20, 400), deadline=None)
+@settings(max_examples=effort(20, 400))
 @given(data=st.data(), vector=vectors(), place=PLACES)
 def test_an_update_that_is_not_finite_does_not_become_one_that_is(
     spec: str, bad: float, data: st.DataObject, vector: np.ndarray, place: Place
@@ -123,7 +123,7 @@ def test_an_update_that_is_not_finite_does_not_become_one_that_is(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=effort(20, 1000), deadline=None)
+@settings(max_examples=effort(20, 1000))
 @given(data=st.data(), sizes=st.lists(st.integers(1, 90), min_size=1, max_size=4))
 def test_marks_come_as_they_went_and_no_size_but_that_of_the_layout_is_taken(
     spec: str, data: st.DataObject, sizes: list[int]

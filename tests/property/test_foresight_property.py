@@ -17,7 +17,7 @@ from gossip.core.ledger.prefetch import PAIRS_MAX, CursorLookahead
     ahead=st.integers(1, 6),
     reliability=st.sampled_from([0.8, 0.95, 1.0]),
 )
-@settings(max_examples=effort(40, 150), deadline=None)
+@settings(max_examples=effort(40, 150))
 def test_guesses_hold_until_somebody_fails(
     seed: int, samples_total: int, batch: int, ahead: int, reliability: float
 ) -> None:

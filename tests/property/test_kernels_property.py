@@ -25,7 +25,7 @@ from gossip.aggregators.kernels import (
 )
 
 Array = np.ndarray
-MANY = settings(max_examples=effort(50, 150), deadline=None)
+MANY = settings(max_examples=effort(50, 150))
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 tame = st.floats(min_value=-1e6, max_value=1e6, width=32)
 

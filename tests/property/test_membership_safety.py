@@ -159,7 +159,7 @@ class Observed:
                 self.now = end
 
 
-@settings(max_examples=effort(60, 150), deadline=None)
+@settings(max_examples=effort(60, 150))
 @given(st.lists(happenings, max_size=40))
 def test_whatever_comes_no_standing_falls_nobody_is_resurrected_and_everything_stays_bounded(
     story: list[tuple[Any, ...]],
@@ -169,7 +169,7 @@ def test_whatever_comes_no_standing_falls_nobody_is_resurrected_and_everything_s
         observed.let(happening)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(["alive", "dead", "left"]), st.integers(0, 3)), max_size=4)
 )
@@ -188,7 +188,7 @@ def test_what_a_peer_says_of_itself_ends_alike_in_whatever_order_it_arrives(
     assert len(ends) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 50),
     st.sampled_from(["suspect", "dead", "left"]),

@@ -45,7 +45,7 @@ def chain_s(costs: Costs, step: TrainingStep) -> float:
 
 
 @given(seed=seeds, step=steps, peer=st.integers(0, 3), faster=st.floats(1.0, 10.0))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_a_faster_peer_makes_no_step_longer(
     seed: int, step: TrainingStep, peer: int, faster: float
 ) -> None:
@@ -58,7 +58,7 @@ def test_a_faster_peer_makes_no_step_longer(
 
 
 @given(seed=seeds, step=steps, more=st.floats(1.0, 4.0))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_more_memory_and_faster_links_make_no_step_longer(
     seed: int, step: TrainingStep, more: float
 ) -> None:
@@ -70,7 +70,7 @@ def test_more_memory_and_faster_links_make_no_step_longer(
 
 
 @given(seed=seeds, samples=st.integers(1, 8), count=st.integers(1, 16))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_more_micro_batches_take_longer_and_each_of_them_less(
     seed: int, samples: int, count: int
 ) -> None:
@@ -82,7 +82,7 @@ def test_more_micro_batches_take_longer_and_each_of_them_less(
 
 
 @given(seed=seeds, step=steps)
-@settings(max_examples=effort(8, 60), deadline=None)
+@settings(max_examples=effort(8, 60))
 def test_a_peer_more_makes_the_best_placement_no_slower(seed: int, step: TrainingStep) -> None:
     """Nobody has to be used."""
     costs = uneven(seed, 6, 4)
@@ -95,7 +95,7 @@ def test_a_peer_more_makes_the_best_placement_no_slower(seed: int, step: Trainin
 
 
 @given(seed=seeds, step=steps)
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_no_step_is_shorter_than_the_work_of_its_busiest_peer(
     seed: int, step: TrainingStep
 ) -> None:
@@ -122,7 +122,7 @@ lines = st.builds(CostLine, st.floats(0, 1e3), st.floats(0, 1e3))
 
 
 @given(line=lines, counts=st.lists(st.integers(1, 10**6), min_size=2, max_size=6, unique=True))
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_a_line_is_found_again(line: CostLine, counts: list[int]) -> None:
     found = fit_line(counts, [line.at(count) for count in counts])
     for count in counts:
@@ -155,7 +155,7 @@ links = st.builds(
         st.lists(links, max_size=3, unique_by=lambda link: link.to).map(tuple),
     )
 )
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 def test_a_profile_is_read_as_it_was_written(profile: PeerProfile) -> None:
     """Numbers to the digits that are written."""
     with TemporaryDirectory() as folder:

@@ -57,7 +57,7 @@ rumors = st.builds(
 picks = st.tuples(st.integers(1, 9), st.integers(0, 6), st.none() | st.integers(0, 4))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(rumors | picks, max_size=60))
 def test_the_next_rumours_are_those_that_sorting_would_find(
     story: list[Rumor | tuple[int, int, int | None]],

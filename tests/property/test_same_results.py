@@ -100,7 +100,7 @@ def plain_header(commit: Commit) -> bytes:
 
 
 @given(COMMITS)
-@settings(max_examples=effort(100, 300), deadline=None)
+@settings(max_examples=effort(100, 300))
 def test_a_header_has_the_bytes_of_its_fields_one_after_the_other(commit: Commit) -> None:
     assert header_bytes(commit) == plain_header(commit)
 
@@ -189,7 +189,7 @@ def _ranges(places: list[int]) -> Ranges:
     at_least=st.integers(1, 4),
     reliability=st.sampled_from([0.3, 0.9, 1.0]),
 )
-@settings(max_examples=effort(40, 100), deadline=None)
+@settings(max_examples=effort(40, 100))
 def test_slices_are_those_of_a_cursor_that_deals_piece_by_piece(
     seed: int, samples_total: int, batch: int, at_least: int, reliability: float
 ) -> None:
@@ -214,7 +214,7 @@ def test_slices_are_those_of_a_cursor_that_deals_piece_by_piece(
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3))
-@settings(max_examples=effort(20, 50), deadline=None)
+@settings(max_examples=effort(20, 50))
 def test_a_trust_table_goes_on_alike_from_what_it_has_packed(seed: int, f: int) -> None:
     random = Random(seed)
     one = TrustTable(TrustSettings(), f)

@@ -150,7 +150,7 @@ def changes(draw: st.DrawFn) -> Change:
     return draw(st.sampled_from(ways))
 
 
-@settings(max_examples=effort(60, 1000), deadline=None)
+@settings(max_examples=effort(60, 1000))
 @given(SIZES, st.integers(1, 400))
 def test_what_is_said_is_heard_however_it_comes(sizes: Sizes, at_once: int):
     listener = Listener(sizes)
@@ -160,7 +160,7 @@ def test_what_is_said_is_heard_however_it_comes(sizes: Sizes, at_once: int):
     assert not listener.traffic.dropped
 
 
-@settings(max_examples=effort(300, 20_000), deadline=None)
+@settings(max_examples=effort(300, 20_000))
 @given(SIZES, changes(), st.integers(1, 400))
 def test_whatever_is_changed_nothing_else_is_heard(sizes: Sizes, change: Change, at_once: int):
     said = records(sizes)
@@ -176,7 +176,7 @@ def test_whatever_is_changed_nothing_else_is_heard(sizes: Sizes, change: Change,
     assert listener.largest <= OVERHEAD + HEADER_BYTES_MAX + FIRST.size
 
 
-@settings(max_examples=effort(200, 5000), deadline=None)
+@settings(max_examples=effort(200, 5000))
 @given(st.binary(max_size=400), st.integers(1, 400))
 def test_of_whoever_has_no_key_nothing_is_heard(data: bytes, at_once: int):
     listener = Listener([1])

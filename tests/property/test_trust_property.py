@@ -15,7 +15,7 @@ SHORT = TrustSettings(quarantine_rounds=7, parole_rounds=3)
 
 
 @given(seed=st.integers(0, 2**32), n=st.integers(3, 24), f=st.integers(0, 8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_honest_noise_is_never_suspected(seed: int, n: int, f: int) -> None:
     random, table = Random(seed), TrustTable(TrustSettings(), f)
     for round_id in range(300):
@@ -45,7 +45,6 @@ def follow(table: TrustTable, course: list[list[Any]], first: int = 0) -> list[A
 
 
 @given(course=courses, f=st.integers(0, 3))
-@settings(deadline=None)
 def test_scores_stay_in_bounds_and_a_majority_outside_quarantine(
     course: list[list[Any]], f: int
 ) -> None:
@@ -54,7 +53,6 @@ def test_scores_stay_in_bounds_and_a_majority_outside_quarantine(
 
 
 @given(before=courses, after=courses)
-@settings(deadline=None)
 def test_a_table_handed_over_goes_on_exactly_as_its_original(
     before: list[list[Any]], after: list[list[Any]]
 ) -> None:
@@ -73,7 +71,6 @@ plain = st.recursive(
 
 
 @given(junk=plain)
-@settings(deadline=None)
 def test_junk_from_a_donor_is_refused_and_changes_nothing(junk: Any) -> None:
     table = TrustTable(SHORT, 2)
     follow(table, [[1.0, 50.0, 1.0, "non_finite", 1.0, None]])
