@@ -21,7 +21,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ from .arithmetic import CUT_SQUARE, LARGEST, is_too_large, resolution
 from .columns import Columns, Kept
 from .gram import in_typical, middle_of
 from .kernels import Rows, check_listed, check_stored
-
-if TYPE_CHECKING:
-    from .gram_rules import GramRule
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a
@@ -139,8 +136,8 @@ class Rule:
     """The same aggregate, from rows that lie apart; see ``of_rows``."""
 
     @property
-    def by_sums(self) -> GramRule | None:
-        """The Gram rule that decides on what adds up over shards: then the updates may be cut in
+    def by_sums(self) -> Rule | None:
+        """The ``GramRule`` that decides on what adds up over shards: then the updates may be cut in
         shards, too, with one decision for all. None: it needs whole updates."""
         return None
 

@@ -288,7 +288,7 @@ class ComposedRule(Rule):
         """Its stages on one Gram matrix, when the last is a rule that decides by sums. Not on a
         median: that of what the stages before made is known only after they were."""
         final = self.final.by_sums
-        if final is None or "median" in final.points:
+        if not isinstance(final, GramRule) or "median" in final.points:
             return None
         return self._gatherer.by_sums
 

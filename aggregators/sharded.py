@@ -18,7 +18,7 @@ from gossip.errors import AggregationError, TooFewUpdates
 
 from .base import Updates, within_reach
 from .gram import Decision, FloatArray, Gram
-from .gram_rules import precision_of
+from .gram_rules import GramRule, precision_of
 from .kernels import Rows
 from .registry import BoundRule
 
@@ -40,7 +40,7 @@ class ShardedRule:
 
     def __init__(self, bound: BoundRule) -> None:
         rule = bound.rule.by_sums
-        assert rule is not None, f"{bound.name} does not add up over shards"
+        assert isinstance(rule, GramRule), f"{bound.name} does not add up over shards"
         self.bound, self.rule = bound, rule
         beside = [
             point for point in self.rule.points if point not in ("origin", "previous", "center")

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gossip.errors import ConfigError, TooFewUpdates
 
-if TYPE_CHECKING:
-    from .registry import BoundRule
+from .base import Rule, Verdict
 
 log = logging.getLogger(__name__)
 COORDINATES = 8
 
 
-def check(rule: BoundRule, f: int, n: int, centered: bool) -> None:
+class Tried(Protocol):
+    """A ``BoundRule``, of which this is what a trial needs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def rule(self) -> Rule: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+    @property
+    def needs_center(self) -> bool: ...
+    def at_least(self, f: int, *, centered: bool = False) -> int: ...
+    def explain(self, updates: Tensor, **available: Any) -> Verdict: ...
+
+
+def check(rule: Tried, f: int, n: int, centered: bool) -> None:
     """As ``BoundRule.check``.
 
     What is no ConfigError is let pass: a rule of anybody's may want vectors of a certain length,

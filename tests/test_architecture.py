@@ -16,7 +16,7 @@ import re
 import sys
 import tomllib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -433,9 +433,27 @@ def arrows(root: Path) -> list[Arrow]:
     return found
 
 
-def circles(root: Path) -> list[str]:
-    """Every import that is part of a circle of rooms."""
-    found = arrows(root)
+def arrows_of_files(root: Path) -> list[Arrow]:
+    """The imports between modules of one folder, lazy ones and those for types among them."""
+    paths = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for path in sources(root / "gossip")
+        if path.name != "__init__.py"
+    }
+    found = []
+    for module, path in paths.items():
+        package = module.rpartition(".")[0]
+        for imported in imports_of(path.read_text(), package):
+            whole = f"{imported.module}.{imported.name}"
+            target = whole if whole in paths else imported.module
+            if target in paths and target.rpartition(".")[0] == package and target != module:
+                where = f"{path.relative_to(root)}:{imported.line}"
+                found.append(Arrow(module, target, where, imported.statement))
+    return found
+
+
+def circles(found: Sequence[Arrow]) -> list[str]:
+    """Every import that is part of a circle."""
     beyond: dict[str, set[str]] = {}
     for arrow in found:
         beyond.setdefault(arrow.of, set()).add(arrow.to)
@@ -696,8 +714,8 @@ def test_packages_are_imported_through_their_faces() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
-def test_packages_import_each_other_in_no_circle() -> None:
-    found = circles(ROOT)
+def test_neither_packages_nor_files_import_each_other_in_a_circle() -> None:
+    found = circles([*arrows(ROOT), *arrows_of_files(ROOT)])
     assert not found, "\n" + "\n".join(found)
 
 
@@ -961,6 +979,24 @@ CIRCLE = {
 }
 
 
+def test_a_circle_of_files_is_named_with_file_and_line(tmp_path: Path) -> None:
+    folder = tmp_path / "gossip" / "a"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text("from .two import x\n")
+    (folder / "two.py").write_text("def f():\n    import gossip.a.three\n")
+    (folder / "three.py").write_text("x = 1\n")
+    assert circles(arrows_of_files(tmp_path)) == []
+    (folder / "three.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .one import f\n"
+    )
+    found = circles(arrows_of_files(tmp_path))
+    assert [line.partition(": ")[0] for line in sorted(found)] == [
+        "gossip/a/one.py:1",
+        "gossip/a/three.py:3",
+        "gossip/a/two.py:2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("file", "planted"),
     [
@@ -978,10 +1014,10 @@ def test_a_circle_of_packages_is_named_with_file_and_line(
     for name, text in CIRCLE.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert circles(tmp_path) == []
+    assert circles(arrows(tmp_path)) == []
     (tmp_path / file).write_text(planted + "\n")
 
-    found = circles(tmp_path)
+    found = circles(arrows(tmp_path))
 
     assert [line for line in found if line.startswith(f"{file}:{planted.count(chr(10)) + 1}: ")], (
         found

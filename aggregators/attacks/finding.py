@@ -1,4 +1,4 @@
-"""Attacks of users: a function in a file or a module, as rules are.
+"""Attacks by name: built-in ones, and those of users, a function in a file or a module.
 
     my_attacks.py:mine          a function in a file, relative to the working directory
     package.module:mine         a function in an importable module
@@ -17,13 +17,29 @@ from typing import Any, Literal
 
 from gossip.errors import ConfigError, UnknownName
 
-from .kinds import KINDS, AttackKind
+from .kinds import DATA_ATTACKS, KINDS, AttackKind, names
 
 KNOWN = {
     "alone": ("strength", "generator", "direction", "round_id", "somebody_locked"),
     "together": ("strength",),
 }
 """What a function may name behind its first parameter."""
+
+
+def kind_of(name: str) -> AttackKind:
+    """By name, or of a user's file; hyphens and underscores of a name are the same.
+    Raises: UnknownName: There is none. ConfigError: It is one on data, or cannot be had."""
+    if ":" in name:
+        return load(name)
+    plain = name.replace("-", "_")
+    if plain in DATA_ATTACKS:
+        raise ConfigError(
+            f"{plain} changes the labels that a trainer reads, not the update it sends",
+            "use flip_labels(y, classes)",
+        )
+    if plain not in KINDS:
+        raise UnknownName("attack", name, (*names(), *DATA_ATTACKS))
+    return KINDS[plain]
 
 
 def place_of(name: str) -> str:

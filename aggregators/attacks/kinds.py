@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from gossip.errors import ConfigError, UnknownName
+from gossip.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,24 +152,6 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
         lonely: Only those that one peer can carry out by itself, in a real run.
     """
     return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
-
-
-def kind_of(name: str) -> AttackKind:
-    """By name, or of a user's file (``finding``); hyphens and underscores of a name are the same.
-    Raises: UnknownName: There is none. ConfigError: It is one on data, or cannot be had."""
-    if ":" in name:
-        from .finding import load
-
-        return load(name)
-    plain = name.replace("-", "_")
-    if plain in DATA_ATTACKS:
-        raise ConfigError(
-            f"{plain} changes the labels that a trainer reads, not the update it sends",
-            "use flip_labels(y, classes)",
-        )
-    if plain not in KINDS:
-        raise UnknownName("attack", name, (*names(), *DATA_ATTACKS))
-    return KINDS[plain]
 
 
 def checked_strength(kind: AttackKind, strength: float | None) -> float | None:

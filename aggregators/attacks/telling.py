@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
 
+from .finding import kind_of
 from .guessing import HonestEstimate
-from .kinds import Aggregator, AttackKind, checked_strength, kind_of
+from .kinds import Aggregator, AttackKind, checked_strength
 
 if TYPE_CHECKING:
     import torch

@@ -32,6 +32,8 @@ None: there is none for it. It is in use for as long as any array over it lives.
 LINK_TIMEOUT_S = 0.3
 FAR_LINK_TIMEOUT_S = 2.0
 """Of links within a host and between hosts. See ``sockets`` for why they differ."""
+AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
+"""Until a connection that failed is tried again: at first, and at most."""
 NOTICES_MAX = 64
 
 

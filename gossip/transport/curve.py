@@ -20,6 +20,8 @@ from zmq.utils import z85
 from gossip.core import PeerId
 from gossip.errors import ConfigError, LocalError
 
+from .lending import BufferPool
+
 KEY_CHARS = 40  # 32 bytes as text
 DOMAIN = "gossip"
 SELF_TEST_S = 15.0  # it takes milliseconds, unless many nodes start on few processors
@@ -36,6 +38,23 @@ class KeyPair:
 
     public: str
     secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKeys:
+    """What a link to one peer needs where there are keys.
+
+    Attributes:
+        pair: The own one.
+        other: The public key of the other side.
+        incarnation: The own one, as it is then.
+        rooms: Where payloads are sealed, one chunk at a time for each peer that has no room.
+    """
+
+    pair: KeyPair
+    other: str
+    incarnation: Callable[[], int]
+    rooms: BufferPool
 
 
 def new_pair() -> KeyPair:

@@ -8,8 +8,6 @@ import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,10 +16,11 @@ from numpy.typing import NDArray
 
 from gossip.core import PeerId
 
+from .base import AGAIN_MAX_S, AGAIN_S
 from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
-from .curve import KeyPair, Keys, as_client
+from .curve import Keys, LinkKeys, as_client
 from .guard import GREETING
-from .lending import BufferPool, Lender
+from .lending import Lender
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
@@ -32,7 +31,6 @@ ZERO_COPY_BYTES = 512 * 1024
 23 us against 34 at 256 KiB."""
 PATIENCE_S = 2.0
 """Who is turned away for so long is told why: keys may be on their way."""
-AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
 CUT_S = 1.0
 """After a longer cut between hosts payloads get a new connection. The old one has sent again in
 vain, each time after a pause twice as long (docs/design_notes.md N24)."""
@@ -52,23 +50,6 @@ _EVENTS = int(zmq.EVENTS)
 _POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
 _MONITOR_EVENT = struct.Struct("=Hi")
 _HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET))
-
-
-@dataclass(frozen=True, slots=True)
-class LinkKeys:
-    """What a link to one peer needs where there are keys.
-
-    Attributes:
-        pair: The own one.
-        other: The public key of the other side.
-        incarnation: The own one, as it is then.
-        rooms: Where payloads are sealed, one chunk at a time for each peer that has no room.
-    """
-
-    pair: KeyPair
-    other: str
-    incarnation: Callable[[], int]
-    rooms: BufferPool
 
 
 class ZmqLane:

@@ -22,12 +22,12 @@ from gossip.core import PeerId
 from gossip.errors import Malformed
 
 from .assembly import IncomingPayload, Reception
-from .base import Arrival
+from .base import AGAIN_MAX_S, AGAIN_S, Arrival
 from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, Outgoing, view_of
 from .codec import HEADER_BYTES_MAX
+from .curve import LinkKeys
 from .inbox import ListenAddress
 from .lending import BufferPool
-from .links import AGAIN_MAX_S, AGAIN_S, LinkKeys
 from .sessions import (
     CHUNK,
     HEADER,

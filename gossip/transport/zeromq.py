@@ -45,11 +45,11 @@ from .base import (
 )
 from .chunks import Outgoing, checksum
 from .codec import encode
-from .curve import Keys
+from .curve import Keys, LinkKeys
 from .guard import Guard
 from .inbox import BulkInbox, ControlInbox, ListenAddress
 from .lending import BufferPool, Lender
-from .links import BuffersInFlight, BulkLane, Link, LinkKeys, ZmqLane, why_not
+from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
 from .unix import UnixInbox, name_of

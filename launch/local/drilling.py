@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.aggregators.attacks import DATA_ATTACKS
 from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
@@ -41,9 +41,7 @@ from gossip.faults import (
 from gossip.run import peers_in, read_seed
 
 from .desks import name_of, open_socket
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
+from .running import OngoingRun
 
 KINDS = ("kill", "stop", "leave", "partition", "slow", "poison", "heal")
 LINE_MAX = 64 * 1024
@@ -76,7 +74,7 @@ class DrillServer:
         first_peer: Which it started first; None: the launcher has begun the run, by itself.
     """
 
-    def __init__(self, supervisor: Supervisor, first_peer: int | None = None) -> None:
+    def __init__(self, supervisor: OngoingRun, first_peer: int | None = None) -> None:
         self._run, self._folder, self._name = supervisor, supervisor.folder, name_of(first_peer)
         self._lasting: dict[int, Drill] = {}
         self._ends: dict[int, asyncio.TimerHandle] = {}

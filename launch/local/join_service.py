@@ -6,15 +6,12 @@ It knows which peers a start on several hosts lacks.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from gossip.launch.registry import JoinEndpoint
 from gossip.run import SWARM_KEY
 
 from .invitation import Invitation
-
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
+from .running import OngoingRun
 
 
 class JoinService:
@@ -24,7 +21,7 @@ class JoinService:
         run: Whose peers they are.
     """
 
-    def __init__(self, run: Supervisor, endpoint: JoinEndpoint) -> None:
+    def __init__(self, run: OngoingRun, endpoint: JoinEndpoint) -> None:
         # Here and not at the top: ZeroMQ and the codec take 0.2 s to import,
         # and few launchers have a join server.
         from gossip.launch.registry import JoinServer, JoinServerCallbacks

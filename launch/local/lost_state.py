@@ -9,19 +9,17 @@ launchers have peers of the run, the peers find out by themselves
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gossip.errors import ConfigError
 from gossip.run import peers_in, read_object, read_seed, whole
 
-if TYPE_CHECKING:
-    from .supervisor import Supervisor
+from .running import OngoingRun
 
 FILES_TOLD = 3
 STATE = "state.safetensors"
 
 
-def look(run: Supervisor) -> bool:
+def look(run: OngoingRun) -> bool:
     """Ends a run whose state is lost, and says what that means. Whether it did."""
     if not _is_lost(run):
         return False
@@ -78,7 +76,7 @@ def _round_of(place: Path) -> int:
     return -1 if at is None else at
 
 
-def _is_lost(run: Supervisor) -> bool:
+def _is_lost(run: OngoingRun) -> bool:
     holders = run.view.holders
     if run.config.begin_anew or holders.round < 1 or holders.anybody:
         return False

@@ -2,20 +2,17 @@
 
     swarm.hooks.append(MyObserver())
 
-Hooks are called in the order they were appended. They may read everything in the swarm and may call
-its faults (``crash``, ``pause``, ...); they must not change a core.
+``swarm`` is the ``Swarm`` that they look at. Hooks are called in the order they were appended.
+They may read everything in the swarm and may call its faults (``crash``, ``pause``, ...); they must
+not change a core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import Effect, Event, Message, PeerId
-
-if TYPE_CHECKING:
-    from .driver import Swarm
-
 
 Watcher = Callable[..., None]
 """``(swarm, peer, event or effect)``."""
@@ -32,37 +29,37 @@ class Observer:
     seconds (``swarm.now_ns``).
     """
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: Any, peer: PeerId) -> None:
         """A life begins: the core exists and has handled nothing yet."""
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """Before the event is handed to the core."""
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
         """Before the effect is carried out. If this crashes the peer,
         neither it nor a later one of this event is."""
 
-    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_flood(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """The core asks for more than ``MANY`` things at once, ``swarm.asked``, none of which has
         been carried out."""
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """The core handled the event and its effects were carried out. Not called when the peer was
         crashed on the way."""
 
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: Any, peer: PeerId) -> None:
         """A process that stood still since ``swarm.hosts[peer].paused_at_ns`` goes on; it has
         handled nothing yet."""
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: Any, peer: PeerId) -> None:
         """The process is gone, its core can still be read.
         A core that halts by itself does not crash."""
 
-    def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+    def on_fault(self, swarm: Any, peer: PeerId, text: str) -> None:
         """The nemesis does something: to one peer, or (-1) to the network."""
 
     def on_mishap(
-        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+        self, swarm: Any, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
         """Something befalls a message from ``peer`` to ``to`` (``what``: as it is counted in
         ``swarm.counts``; lost, cut, lied, queued, ...). None:
@@ -139,5 +136,5 @@ class OnEffect(Observer):
     def __init__(self, act: Callable[[PeerId, Effect], None]) -> None:
         self._act = act
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
         self._act(peer, effect)

@@ -1,0 +1,48 @@
+"""A run that goes on, as the parts of its supervisor see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from gossip.config import RunConfig
+from gossip.launch.report import RunView, Screen
+
+from .outcome import RunOutcome, Stop
+
+
+class OngoingRun(Protocol):
+    """Its ``Supervisor``, which says what each of these does."""
+
+    config: RunConfig
+    command: list[str]
+    screen: Screen
+    folder: Path
+    joins: bool
+    peers: dict[int, int]
+    view: RunView
+    outcome: RunOutcome
+
+    @property
+    def is_training(self) -> bool: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def is_here(self, peer: int) -> bool: ...
+
+    def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None: ...
+
+    def stop_peer(self, for_s: float, peer: int, fault: str) -> None: ...
+
+    def ask_peer_to_leave(self, peer: int, fault: str) -> None: ...
+
+    def wake_all(self) -> list[int]: ...
+
+    def lose(self, peer: int) -> None: ...
+
+    def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None: ...
+
+    def record(
+        self, event: str, peer: int | None, t: float | None = None, **fields: Any
+    ) -> None: ...
