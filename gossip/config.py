@@ -167,6 +167,12 @@ class RunConfig(BaseModel):
             "nesterov:lr=0.7,momentum=0.9, which is the default with local steps"
         ),
     )
+    fragments: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="parts of the model, of which each round of local steps exchanges one",
+    )
     overlap: int = Field(
         default=0,
         ge=0,
@@ -404,6 +410,12 @@ class RunConfig(BaseModel):
     def has_local_steps(self) -> bool:
         """Whether updates are model differences, and not gradients."""
         return self.local_steps > 1 or bool(self.outer)
+
+    @property
+    def steps_per_round(self) -> int:
+        """That each peer takes by itself between two rounds: of ``local_steps`` there are as many
+        rounds as fragments."""
+        return self.local_steps // self.fragments
 
     @property
     def outer_step(self) -> str:

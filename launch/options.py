@@ -148,6 +148,14 @@ Outer = Annotated[
         show_default=False,
     ),
 ]
+Fragments = Annotated[
+    int | None,
+    typer.Option(
+        help="Parts of the model, of which each round of local steps exchanges one: 1 (the "
+        "default), 4. A round is then on so many times fewer steps and bytes.",
+        show_default=False,
+    ),
+]
 Overlap = Annotated[
     int | None,
     typer.Option(
@@ -397,6 +405,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "encoding": (Encoding, None),
     "local_steps": (LocalSteps, None),
     "outer": (Outer, None),
+    "fragments": (Fragments, None),
     "overlap": (Overlap, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),

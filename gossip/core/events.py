@@ -494,7 +494,8 @@ class Apply:
     ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its
     factor. ``rates`` are those that all step with; none in gossip rounds,
     where each steps with its own. ``collected`` is what peers have given to collective operations;
-    ``is_step`` is False where the round was nothing else.
+    ``is_step`` is False where the round was nothing else. ``collectives``: of the rounds before,
+    those that were no steps.
     """
 
     round_id: int
@@ -505,6 +506,7 @@ class Apply:
     collected: tuple[Collected, ...] = ()
     is_step: bool = True
     contributors: tuple[tuple[PeerId, ...], ...] = ()  # whose updates are in each payload
+    collectives: int = 0
 
 
 @record

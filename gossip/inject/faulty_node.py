@@ -86,6 +86,7 @@ class FaultyNode:
         self.injector = FaultInjector(plan, peer, site.incarnation, site.run_dir, site.journal)
         self.links = LinkFaults(plan, peer, config.peers_max, self.injector.claims, site.journal)
         self.update_attack = UpdateAttack(plan, peer, config.seed, config.peers, rule)
+        self.update_attack.fragments = config.fragments
         self.core: Core | None = None
         self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeAttack)}
 
@@ -192,6 +193,7 @@ class FaultyCore:
             case events.Apply():
                 self._node.update_attack.saw(effect)
             case events.StartRound():
+                self._node.update_attack.begins(effect.collectives)
                 self._node.reached(effect.round_id)
             case events.Aggregate(shard=0, step="whole" | "measure"):
                 self._node.injector.serves(effect.round_id)

@@ -12,6 +12,7 @@ from gossip.aggregators import BoundRule
 from gossip.aggregators.attacks import DATA_ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Apply, Message, Payload, PeerId, Push
 from gossip.faults import ATTACKS, ByzantineFault, FaultPlan
+from gossip.vectors import fragment_of
 
 ROUNDS_KEPT = 8
 
@@ -23,6 +24,10 @@ class UpdateAttack:
     Liars of one kind know of each other from the plan, and of the others what every replica knows:
     the results of the rounds (``saw``), and in gossip rounds what neighbours have told
     them (``heard``).
+
+    Attributes:
+        fragments: Of the model, one of which each round exchanges: an attack remembers what was
+            told of each.
 
     Args:
         peers: Of the run.
@@ -38,6 +43,7 @@ class UpdateAttack:
         rule: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self._seed, self._peer, self._peers, self._rule = seed, peer, peers, rule
+        self.fragments, self._collectives = 1, 0
         self._planned = plan.attackers
         self._drilled: ByzantineFault | None = None
         self._lie_as(plan.attackers)
@@ -93,16 +99,26 @@ class UpdateAttack:
             self._parameters[round_id] = truth.copy()
             while len(self._parameters) > ROUNDS_KEPT:
                 del self._parameters[min(self._parameters)]
+        stream = self._updates(round_id, self._collectives) if what == "update" else what
         with torch.no_grad():
-            lie = self._attack(what)(torch.from_numpy(truth), round_id)
+            lie = self._attack(stream)(torch.from_numpy(truth), round_id)
         return _as_array(lie, truth)
+
+    def begins(self, collectives: int) -> None:
+        """A round that may be computed now, behind so many that were no steps."""
+        self._collectives = collectives
+
+    def _updates(self, round_id: int, collectives: int) -> str:
+        """The stream of the updates of a round: those of one fragment."""
+        fragment = fragment_of(round_id, collectives, self.fragments)
+        return f"update {fragment}" if fragment else "update"
 
     def saw(self, done: Apply) -> None:
         """What became of a round: a liar that guesses what the others send learns from it."""
         if not self._guesses:
             return
         if done.payloads:
-            self._attack("update").saw(
+            self._attack(self._updates(done.round_id, done.collectives)).saw(
                 torch.cat([_as_tensor(payload) for payload in done.payloads]), done.round_id
             )
         own = self._parameters.pop(done.round_id, None)

@@ -264,6 +264,7 @@ class ApplyCommand:
     collected: tuple[tuple[int, bytes], ...] = ()
     is_step: bool = True  # else the round was nothing but that
     taken: tuple[bool, ...] = ()  # of each shard, whether this peer's update is in the result
+    collectives: int = 0  # of the rounds before, those that were no steps
 
 
 @record

@@ -277,7 +277,12 @@ class TrainerLink:
         collected = tuple([(each.peer, each.data) for each in effect.collected])
         if place is None:
             outgoing.placed = control.ApplyCommand(
-                effect.round_id, -1, 0.0, collected=collected, is_step=effect.is_step
+                effect.round_id,
+                -1,
+                0.0,
+                collected=collected,
+                is_step=effect.is_step,
+                collectives=effect.collectives,
             )
             return
         assert self._arena is not None
@@ -285,7 +290,13 @@ class TrainerLink:
         mix_scale = effect.mix_scale if effect.mix is not None else 0.0
         taken = tuple([self.peer in peers for peers in effect.contributors])
         outgoing.placed = control.ApplyCommand(
-            effect.round_id, slot, mix_scale, effect.rates, collected, taken=taken
+            effect.round_id,
+            slot,
+            mix_scale,
+            effect.rates,
+            collected,
+            taken=taken,
+            collectives=effect.collectives,
         )
         if is_there:
             return

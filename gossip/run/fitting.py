@@ -66,6 +66,7 @@ def check(config: RunConfig) -> None:
     topologies.load(config.weighted_topology)
     _check_alike(config, topology.rolling)
     _check_overlap(config, topology.rolling)
+    _check_fragments(config, topology.rolling)
     _check_pipeline(config, topology.rolling)
     given = {"server_weights": config.server_weights}
     if topology.name == "rolling":  # what another makes of weights of its own is its matter
@@ -102,6 +103,37 @@ def _check_overlap(config: RunConfig, rolling: bool) -> None:
             f"overlap = 1: in {config.topology} rounds nobody waits for a result of all, and the "
             "parameters of peers, which differ anyway, would come apart farther",
             "leave it out, or --topology rolling",
+        )
+
+
+def _check_fragments(config: RunConfig, rolling: bool) -> None:
+    """Whether rounds can take turns with the fragments of a model. Raises ConfigError."""
+    fragments, steps = config.fragments, config.local_steps
+    if fragments == 1:
+        return
+    what = f"fragments = {fragments}"
+    if steps % fragments:
+        above = steps + fragments - steps % fragments
+        raise ConfigError(
+            f"{what} and local_steps = {steps}: a round comes every local_steps / fragments steps, "
+            "which is no whole number",
+            f"--local-steps {above}",
+        )
+    if not rolling:
+        raise ConfigError(
+            f"{what}: in {config.topology} rounds peers mix all of their parameters",
+            "leave it out, or --topology rolling",
+        )
+    if config.overlap:
+        raise ConfigError(
+            f"{what} and overlap = {config.overlap}: a result that is applied later would meet "
+            "steps on other fragments",
+            "leave out one of both",
+        )
+    if load_encoding(config.encoding).shaped:
+        raise ConfigError(
+            f"{what}, and the encoding {config.encoding} is made for the tensors of a whole model",
+            "take int8, int4 or topk:0.05, or leave out the fragments",
         )
 
 
@@ -162,6 +194,16 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise ConfigError(
             f"overlap = 1: the rule {answer['name']} asks the trainer for the loss in every round, "
             "so no trainer can compute beside it",
+            "leave out one of both",
+        )
+    if config.fragments > 1 and (answer["asks_loss"] or answer["remembers"]):
+        why = (
+            "asks for the loss of the whole model"
+            if answer["asks_loss"]
+            else "starts from the last result, which is of another fragment"
+        )
+        raise ConfigError(
+            f"fragments = {config.fragments}: the rule {answer['name']} {why}",
             "leave out one of both",
         )
     check_start(config, answer["f"], answer["needs"], answer["name"])
@@ -298,6 +340,7 @@ def describe(
         "for_one": _peers_for_one(rule, who),
         "rolling": who.rolling,
         "asks_loss": rule.needs_trainer,
+        "remembers": "previous" in rule.needs,
     }
 
 

@@ -25,7 +25,7 @@ from gossip.core import QUORUM_LOST, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
-from gossip.vectors import WireFormat, is_finite
+from gossip.vectors import WireFormat, fragment_of, is_finite
 
 from .compiling import CompileWatch
 from .confirmation import StateConfirmation
@@ -57,7 +57,9 @@ class TrainedModel:
 
     Attributes:
         inner_step: The optimizer's own step, without the exchange.
+        layout: Of the whole model.
         wire: How its updates are written.
+        parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
     """
 
     model: torch.nn.Module
@@ -65,6 +67,7 @@ class TrainedModel:
     inner_step: Callable[[], object]
     layout: Layout
     wire: WireFormat
+    parts: tuple[Layout, ...]
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,9 @@ class Exchange:
         peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
-        sender_memory: This peer's own, such as its momentum. It is no part of the swarm's state:
-            who joins begins without one.
+        sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
+            other. It is no part of the swarm's state: who joins begins without one.
+        exchanged: The parameters that the update offered last is of; none where none was offered.
     """
 
     def __init__(
@@ -150,6 +154,7 @@ class Exchange:
         self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
+        self.exchanged: tuple[torch.Tensor, ...] = ()
         self.encoder: UpdateEncoder | None = None  # where updates are encoded
         self._channel, self._node = connection
         self._start, self._interrupt = start, interrupt
@@ -207,7 +212,7 @@ class Exchange:
 
     def _make_arena(self) -> None:
         trained = self._trained
-        self._arena = Arena.create(trained.layout.elements, trained.wire.arena_bytes)
+        self._arena = Arena.create(trained.parts[0].elements, trained.wire.arena_bytes)
         self._compile_watch = CompileWatch(self._arena)
         self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
         self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
@@ -225,13 +230,17 @@ class Exchange:
             np.copyto(self._arena.encoded[self._filled], former.encoded[self._filled])
         if former.compiled:
             self._arena.note_compiling(False)
-        self._trained.layout.forget_slots()
+        self._forget_slots()
         former.close()
+
+    def _forget_slots(self) -> None:
+        for part in self._trained.parts:
+            part.forget_slots()
 
     def _introduce(self) -> None:
         state = pack_state(self._trained.model, self._trained.optimizer, self._extra.now())
         model = (
-            self._trained.layout.elements,
+            self._trained.parts[0].elements,
             self._trained.layout.digest,
             state_digest(state),
             len(state),
@@ -243,7 +252,7 @@ class Exchange:
             self.round_id,
             b"" if self._loaded is None else self._loaded[1],
             self.collectives,
-            self._trained.layout.marks,
+            self._trained.parts[0].marks,
             self._trained.wire.packed_shapes,
             self.activation_bytes,
         )
@@ -368,20 +377,10 @@ class Exchange:
         """
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         go = self.wait_go()
-        self._in_step = samples > 0
+        self._in_step, self.exchanged = samples > 0, ()
         try:
             if samples:
-                self._finite = self._trained.layout.flatten_gradients(self._updates[go.slot])
-                if self._sender:
-                    self._transform(
-                        self._sender, self._updates[go.slot][: self._trained.layout.trained]
-                    )
-                if self.encoder is not None:
-                    slot = go.slot
-                    update, encoded = self._arena.updates[slot], self._arena.encoded[slot]
-                    self.encoder.encode(update, encoded, go.round_id)
-                if self._sender or self.encoder is not None:
-                    self._finite = is_finite(self._arena.updates[go.slot])
+                self._fill(go)
             if before_send is not None:
                 before_send()
             offer = _UpdateOffer(samples, loss, steps=steps)
@@ -402,6 +401,23 @@ class Exchange:
             # this one has done its work.
             self._serve(lambda: self._may_go or self._halted is not None)
         self._left_at = time.monotonic()
+
+    def _fill(self, go: control.StartRoundCommand) -> None:
+        """Puts the update of a round into its slot."""
+        slot, fragment = go.slot, self._fragment_of(go.round_id, go.collectives)
+        part = self._trained.parts[fragment]
+        self.exchanged = part.parameters
+        self._finite = part.flatten_gradients(self._updates[slot])
+        if self._sender:
+            self._transform(self._sender, self._updates[slot][: part.trained], fragment)
+        if self.encoder is not None:
+            update, encoded = self._arena.updates[slot], self._arena.encoded[slot]
+            self.encoder.encode(update, encoded, go.round_id, fragment)
+        if self._sender or self.encoder is not None:
+            self._finite = is_finite(self._arena.updates[slot])
+
+    def _fragment_of(self, round_id: int, collectives: int) -> int:
+        return fragment_of(round_id, collectives, len(self._trained.parts))
 
     def settle(self) -> bool:
         """Returns when the round of the update in flight, if there is one, is applied. The user's
@@ -513,8 +529,12 @@ class Exchange:
         self._settle(go, offer)
         self._serve(lambda: self._may_go or self._halted is not None)
 
-    def _transform(self, sender: Sender, update: torch.Tensor) -> None:
-        sent, self.sender_memory = sender(update, self.sender_memory)
+    def _transform(self, sender: Sender, update: torch.Tensor, fragment: int) -> None:
+        steps = len(sender.steps)
+        start, stop = fragment * steps, (fragment + 1) * steps
+        memory = self.sender_memory or (None,) * (steps * len(self._trained.parts))
+        sent, kept = sender(update, memory[start:stop])
+        self.sender_memory = (*memory[:start], *kept, *memory[stop:])
         if sent is not update:
             update.copy_(sent)
 
@@ -714,7 +734,7 @@ class Exchange:
             if message.mix_scale:
                 self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
             with self._trained.layout.gradients_put_by(not self._in_step):
-                self._step_with(message.slot, message.rates)
+                self._step_with(message)
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
             if not message.is_step:  # else it was up to f peers, which may lie
@@ -725,29 +745,28 @@ class Exchange:
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
 
-    def _step_with(self, slot: int, rates: tuple[float, ...]) -> None:
+    def _step_with(self, message: control.ApplyCommand) -> None:
         """The optimizer's step with a result as gradient, which stays in ``.grad``.
 
         A long one is read where it lies. Others may have yet to read it there, so what is left in
         ``.grad`` for the script is memory of its own from the first write on.
         """
-        trained, result = self._trained, self._results[slot]
+        trained, result = self._trained, self._results[message.slot]
+        part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
         in_place = (
-            self._arena.lends_results
-            and trained.layout.has_views
-            and only_reads_gradients(trained.optimizer)
+            self._arena.lends_results and part.has_views and only_reads_gradients(trained.optimizer)
         )
         if in_place:
-            trained.layout.point_gradients(result)
+            part.point_gradients(result)
         else:
-            trained.layout.scatter_gradients(result)
+            part.scatter_gradients(result)
         try:
-            with stepping_with(trained.optimizer.param_groups, rates):
+            with stepping_with(trained.optimizer.param_groups, message.rates):
                 trained.inner_step()
         finally:
             if in_place:
-                left = torch.from_numpy(self._arena.lent_result(slot))
-                trained.layout.point_gradients(left)
+                left = torch.from_numpy(self._arena.lent_result(message.slot))
+                part.point_gradients(left)
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round
@@ -887,7 +906,7 @@ class Exchange:
             self._node.kill()
         self._outbox.drop()
         if self._prepared:
-            self._trained.layout.forget_slots()
+            self._forget_slots()
             self._updates = self._parameters = self._results = self._mixes = []
             self._compile_watch.close()
             self._arena.close()

@@ -31,24 +31,31 @@ class UpdateEncoder:
     """Writes updates as they travel, and keeps what is lost.
 
     Attributes:
-        residual: ``(trained,)`` float32, of all updates that were taken; None: nothing is owed.
+        residual: ``(fragments * trained,)`` float32, of all updates that were taken, one fragment
+            of the model after the other; None: nothing is owed.
     """
 
-    def __init__(self, wire: WireFormat) -> None:
-        self._wire = wire
+    def __init__(self, wire: WireFormat, fragments: int = 1) -> None:
+        """``fragments``: of the model, one of which each update is of."""
+        self._wire, self._size = wire, fragments * wire.trained
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
-        # the round of the update that is under way, and the residual if it is taken
-        self._pending: tuple[int, NDArray[np.float32]] | None = None
+        # the round and fragment of the update that is under way, and its residual if it is taken
+        self._pending: tuple[int, int, NDArray[np.float32]] | None = None
 
     def encode(
-        self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
+        self,
+        update: NDArray[np.float32],
+        encoded: NDArray[np.uint8],
+        round_id: int,
+        fragment: int = 0,
     ) -> None:
         """Puts what the others will decode in the place of the update.
 
         Args:
             update: ``(elements,)``; one that is not finite stays as it is, and owes nothing.
             encoded: Memory for its bytes, shard by shard.
+            fragment: That it is of.
         """
         self._pending = None
         if not is_finite(update):
@@ -57,27 +64,35 @@ class UpdateEncoder:
         keeps = self._wire.encoding.feedback
         numbers = update[: self._wire.trained]
         if keeps and self.residual is not None:
-            numbers += self.residual
+            numbers += self._owed(fragment)
         wanted = numbers.copy() if keeps else None
         for shard, raw in enumerate(self._write(update, encoded, round_id)):
             start, stop = self._bounds[shard]
             update[start:stop] = self._wire.decode(raw, "update", round_id, shard)
         if wanted is not None:
             wanted -= numbers
-            self._pending = round_id, wanted
+            self._pending = round_id, fragment, wanted
+
+    def _owed(self, fragment: int) -> NDArray[np.float32]:
+        """The residual of one fragment, where it lies."""
+        assert self.residual is not None
+        start = fragment * self._wire.trained
+        return self.residual[start : start + self._wire.trained]
 
     def settle(self, round_id: int, taken: tuple[bool, ...]) -> None:
         """A round was applied, with this peer's update in the shards that are ``taken``; ():
         in none."""
         if self._pending is None or round_id < self._pending[0]:
             return
-        (pending_round, left), self._pending = self._pending, None
+        (pending_round, fragment, left), self._pending = self._pending, None
         if pending_round != round_id or not any(taken):
             return
+        if self.residual is None:
+            self.residual = np.zeros(self._size, np.float32)
+        owed = self._owed(fragment)
         for (start, stop), is_taken in zip(self._bounds, taken, strict=True):
-            if not is_taken:
-                left[start:stop] = 0.0 if self.residual is None else self.residual[start:stop]
-        self.residual = left
+            if is_taken:
+                owed[start:stop] = left[start:stop]
 
     def forget(self) -> None:
         """The parameters are those of others now."""
@@ -86,9 +101,9 @@ class UpdateEncoder:
     def load(self, residual: Tensor | None) -> None:
         """As ``saved`` gave it. Raises: StateMismatch: It is of another model."""
         if residual is not None and (
-            residual.shape != (self._wire.trained,) or residual.dtype != torch.float32
+            residual.shape != (self._size,) or residual.dtype != torch.float32
         ):
-            raise StateMismatch(f"its residual is not of {self._wire.trained} numbers")
+            raise StateMismatch(f"its residual is not of {self._size} numbers")
         self.residual = None if residual is None else residual.numpy().copy()
 
     def saved(self) -> Tensor | None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
-from gossip.vectors import PayloadDigest, is_finite
+from gossip.vectors import PayloadDigest, cut_layers, is_finite
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
@@ -47,7 +47,8 @@ class Layout:
 
     Attributes:
         parameters: In the order of ``model.named_parameters()``.
-        trained: Elements of all parameters together: with them the flat vector begins.
+        trained: Elements before the first mark: those of all parameters together. In a fragment
+            (``cut``) zeros may come behind them.
         elements: Length of the flat vector.
         marks: Of those, the ones behind the parameters' numbers.
         shapes: Of the parameters.
@@ -95,8 +96,9 @@ class Layout:
         self.names = tuple(name for name, _ in named)
         self.parameters = tuple(parameter for _, parameter in named)
         self._sizes = [parameter.numel() for parameter in self.parameters]
-        self.trained = sum(self._sizes)
+        self.trained = self._numbers = sum(self._sizes)
         self.marks = len(named)
+        self._others: tuple[torch.nn.Parameter, ...] = ()  # trainable ones of other fragments
         self.elements = self.trained + self.marks
         self.shapes = tuple(tuple(parameter.shape) for parameter in self.parameters)
         self.device = self.parameters[0].device
@@ -110,6 +112,34 @@ class Layout:
         )
         self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
+
+    # --- fragments --------------------------------------------------------------------------------
+
+    def cut(self, fragments: int) -> tuple[Layout, ...]:
+        """Cuts the model between its layers: a layout for the parameters of each fragment.
+
+        Their vectors are of one length, that of the longest, so that whoever receives one knows its
+        size whatever round it is of. Behind the numbers of a shorter one come zeros. What is left
+        in ``.grad`` by a fragment's gradients is None for the parameters of all others.
+
+        Raises: UnsupportedModel: There are fewer layers than fragments.
+        """
+        if fragments == 1:
+            return (self,)
+        layers: dict[str, list[int]] = {}
+        for at, name in enumerate(self.names):
+            layers.setdefault(name.rpartition(".")[0], []).append(at)
+        if len(layers) < fragments:
+            raise UnsupportedModel(
+                f"{fragments} fragments, and the model has {len(layers)} layers with parameters",
+                f"--fragments {len(layers)}",
+            )
+        found = list(layers.values())
+        dealt = cut_layers([sum(self._sizes[at] for at in each) for each in found], fragments)
+        chosen = [sorted(at for layer in each for at in found[layer]) for each in dealt]
+        numbers = max(sum(self._sizes[at] for at in each) for each in chosen)
+        marks = max(map(len, chosen))
+        return tuple([_Fragment(self, each, numbers, marks) for each in chosen])
 
     # --- gradients --------------------------------------------------------------------------------
 
@@ -149,7 +179,7 @@ class Layout:
         for part in self._gather(self.gradients(), out):
             finite = finite and is_finite(part.numpy())
         marks = out[self.trained :]
-        marks.fill_(PRESENT)
+        marks[: len(self.parameters)] = PRESENT
         for at, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 marks[at] = 0.0
@@ -176,8 +206,9 @@ class Layout:
 
         What is marked as missing becomes None.
         """
+        self._leave_others_alone()
         pieces = self._pieces(self._arrive(flat))
-        marks = flat[self.trained :]
+        marks = flat[self.trained : self.trained + len(self.parameters)]
         missing = not bool(marks.all())
         into, values = [], []
         for at, parameter in enumerate(self.parameters):
@@ -198,8 +229,9 @@ class Layout:
 
         What is marked as missing becomes None.
         """
-        parts = torch.split(flat[: self.trained], self._sizes)
-        present = (flat[self.trained :] != 0).tolist()
+        self._leave_others_alone()
+        parts = torch.split(flat[: self._numbers], self._sizes)
+        present = (flat[self.trained : self.trained + len(self.parameters)] != 0).tolist()
         for parameter, part, here in zip(self.parameters, parts, present, strict=True):
             parameter.grad = part.view(parameter.shape) if here else None
 
@@ -207,14 +239,19 @@ class Layout:
         """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is
         missing) a parameter."""
         out = torch.zeros(self.elements)
-        pieces = torch.split(out[: self.trained], self._sizes)
+        pieces = torch.split(out[: self._numbers], self._sizes)
         for piece, tensor in zip(pieces, tensors, strict=True):
             if tensor is not None:
                 piece.copy_(tensor.detach().reshape(-1))
-        out[self.trained :] = torch.tensor(
+        out[self.trained : self.trained + len(tensors)] = torch.tensor(
             [0.0 if tensor is None else PRESENT for tensor in tensors]
         )
         return out
+
+    def _leave_others_alone(self) -> None:
+        """No step moves a parameter of another fragment."""
+        for parameter in self._others:
+            parameter.grad = None
 
     # --- parameters -------------------------------------------------------------------------------
 
@@ -223,7 +260,6 @@ class Layout:
         with torch.no_grad():
             for _ in self._gather(self.parameters, out):
                 continue
-        out[self.trained :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
         """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the
@@ -258,12 +294,13 @@ class Layout:
         """Copies all into ``out``, and tells each part of it once that is filled: it is in the
         cache then."""
         assert out.shape == (self.elements,)
+        out[self._numbers :] = 0.0
         if not self._direct:
             # One transfer instead of one a parameter.
-            out[: self.trained].copy_(
+            out[: self._numbers].copy_(
                 torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
             )
-            yield out[: self.trained]
+            yield out[: self._numbers]
             return
         pieces = self._pieces(out)
         for group in self._groups:
@@ -287,7 +324,7 @@ class Layout:
         known = self._cut.get(id(flat))
         if known is not None:
             return known[1]  # The id is still that of the same vector, because we hold on to it.
-        parts = torch.split(flat[: self.trained], self._sizes)
+        parts = torch.split(flat[: self._numbers], self._sizes)
         pieces = [piece.view(p.shape) for piece, p in zip(parts, self.parameters, strict=True)]
         if self._direct:
             if len(self._cut) >= 64:
@@ -298,6 +335,22 @@ class Layout:
     def forget_slots(self) -> None:
         """Drops the views of vectors that were given to us, so that their memory can go."""
         self._cut.clear()
+
+
+class _Fragment(Layout):
+    """Of some parameters, in a vector with room for ``trained`` numbers and ``marks``."""
+
+    def __init__(self, whole: Layout, chosen: list[int], trained: int, marks: int) -> None:
+        vars(self).update(vars(whole))
+        self.names = tuple([whole.names[at] for at in chosen])
+        self.parameters = tuple([whole.parameters[at] for at in chosen])
+        self.shapes = tuple([whole.shapes[at] for at in chosen])
+        self._others = tuple([p for at, p in enumerate(whole.parameters) if at not in chosen])
+        self._sizes = [parameter.numel() for parameter in self.parameters]
+        self._numbers = sum(self._sizes)
+        self.trained, self.marks, self.elements = trained, marks, trained + marks
+        self._groups = tuple(_grouped(self._sizes))
+        self._cut = {}
 
 
 def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:

@@ -10,6 +10,11 @@ With overlap a peer goes on while its round runs. Its next steps begin where the
 lead if its own difference were the aggregate. When the round is applied, at the end of these steps,
 the aggregate takes the place of the own difference (Kale et al. 2025, arXiv:2502.12996).
 
+With fragments (Streaming DiLoCo, Douillard et al. 2025, arXiv:2501.18512) a round is on one of them
+alone. Its parameters go on from what the round has made of them, and those of the others from where
+this peer's steps have led. While a peer waits for others all its parameters are the anchor, so that
+it can hand over, save and step what all share; the own ones are on top again when it goes on.
+
 The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
 one. Only their settings, such as the learning rate, are part of the state that is handed over.
 """
@@ -17,7 +22,7 @@ one. Only their settings, such as the learning rate, are part of the state that 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,8 +56,14 @@ class LocalSteps:
         inner_step: Callable[[], object],
         total: int,
         outer: outer_steps.OuterStep,
+        fragments: bool = False,
     ) -> None:
-        """``inner_step``: of the user's optimizers, without an exchange."""
+        """
+        Args:
+            layout: Of the whole model.
+            inner_step: Of the user's optimizers, without an exchange.
+            fragments: A round exchanges a part of the model.
+        """
         self.total, self.taken, self.good, self.ended = total, 0, 0, False
         self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
@@ -60,8 +71,13 @@ class LocalSteps:
         # where this peer's steps began: the anchor, or a step with its own difference from there
         self._start: list[Tensor] = []
         self._is_ahead = False  # they did so there
+        self._fragments = fragments
+        self._is_apart = False  # between two rounds own steps are on top of the anchor
+        self._own: list[Tensor] = []  # the own parameters, while those of the model are the anchor
+        self._left: list[Tensor] = []  # the own parameters, where the shared ones took their place
         self._kept: dict[str, Any] = {}
-        self._at_anchor = False  # steps were taken, and the parameters are the shared ones
+        # the parameters are the shared ones, and own ones will be on top of them again
+        self._at_anchor = False
 
     @property
     def is_complete(self) -> bool:
@@ -83,9 +99,12 @@ class LocalSteps:
             self.good += 1
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
-        if not self._is_ahead:
+        if not (self._is_ahead or self._is_apart):
             self._note_anchor()
             self._start = self._anchor
+        elif self._is_apart:
+            self._start = self._layout.copy_parameters()
+        self._left = []
         self._kept = copy.deepcopy(extra())
 
     def _note_anchor(self) -> None:
@@ -97,19 +116,65 @@ class LocalSteps:
 
     def put_difference(self) -> bool:
         """Goes back to the anchor. The gradients are the model difference now; a parameter that has
-        no gradient and that no step has moved still has none. Returns whether any step was taken.
+        no gradient and that no step has moved still has none. With fragments it has the steps since
+        the last round of each, and ``go_on`` ends the round. Returns whether any step was taken.
         """
-        for parameter, value, start in self._triples():
+        for parameter, value, start in self._triples(self._base):
             gradient = parameter.grad
             if gradient is not None and not (gradient.requires_grad or gradient.is_sparse):
                 torch.sub(start, value, out=gradient)
             elif not torch.equal(start, value):
                 parameter.grad = start - value
         moved = self.good > 0
+        self._own = self._layout.copy_parameters() if self._fragments else []
         self._layout.set_parameters(self._anchor)
         self._forget_steps()
-        self._is_ahead = False
+        self._is_ahead = self._is_apart = False
         return moved
+
+    @property
+    def _base(self) -> list[Tensor]:
+        """Where the steps began that are not exchanged yet."""
+        return self._anchor if self._fragments else self._start
+
+    def go_on(self, exchanged: Sequence[Tensor]) -> None:
+        """Behind a round: own steps are on top of the shared parameters again, but for those of
+        ``exchanged``, which were part of its update."""
+        if not self._own:
+            return  # a round is on all parameters, or a state of others has taken their place
+        gone = {id(parameter) for parameter in exchanged}
+        with torch.no_grad():
+            for own, (parameter, now, before) in zip(
+                self._own, self._triples(self._anchor), strict=True
+            ):
+                if id(parameter) in gone:
+                    own.copy_(now)
+                elif not torch.equal(now, before):
+                    own.add_(now - before)
+        self._go_apart()
+
+    def _go_apart(self) -> None:
+        """From the anchor, where the parameters are, to the own ones."""
+        self._note_anchor()
+        self._layout.set_parameters(self._own)
+        self._own, self._is_apart = [], True
+
+    @property
+    def own_parameters(self) -> list[Tensor]:
+        """Between two rounds, for a checkpoint: a copy of them, also when they have just been
+        abandoned. Empty where they are those that all share."""
+        return self._layout.copy_parameters() if self._is_apart else self._left
+
+    def load_own(self, own: Sequence[Tensor]) -> None:
+        """The model was loaded, and ``go_on`` puts these own parameters on top of it.
+
+        Raises: StateMismatch: They are of another model.
+        """
+        here = [(value.shape, value.dtype) for value in self._layout.parameters]
+        if own and [(value.shape, value.dtype) for value in own] != here:
+            raise StateMismatch("its own parameters are of another model")
+        self._note_anchor()
+        self._own = [value.to(self._layout.device, copy=True) for value in own]
 
     def go_ahead(self) -> None:
         """The gradients, the own model difference, were offered, and their round is not applied:
@@ -125,16 +190,22 @@ class LocalSteps:
 
     def rewind(self) -> int:
         """Goes back to where the steps began. Returns how many steps that undoes."""
-        if self.taken and not self._at_anchor:
+        if self.taken and self._at_anchor:
+            self._is_apart = False  # what this peer had before them is not known any more
+        elif self.taken:
             self._layout.set_parameters(self._start)
         return self._forget_steps()
 
     def abandon(self) -> None:
-        """Undoes the steps, and the outer step with the own difference below them."""
+        """Undoes the steps, and what is below them: the outer step with the own difference, or
+        steps of earlier rounds that were not exchanged. The parameters are the shared ones."""
         self.rewind()
-        if self._is_ahead and not self._at_anchor:
+        if self._is_apart and not self._at_anchor:
+            self._left = self._layout.copy_parameters()
+        if (self._is_ahead or self._is_apart) and not self._at_anchor:
             self._layout.set_parameters(self._anchor)
-        self._is_ahead = False
+        self._is_ahead = self._is_apart = False
+        self._own = []
 
     def _forget_steps(self) -> int:
         undone, self.taken, self.good, self.ended = self.taken, 0, 0, False
@@ -144,7 +215,7 @@ class LocalSteps:
     def at_anchor(self) -> Iterator[None]:
         """Within it the parameters are those that all peers share, and may be replaced: no round
         is in flight at its end. Afterwards this peer's steps are on top of them again."""
-        if not (self.taken or self._is_ahead):
+        if self._at_anchor or not (self.taken or self._is_ahead or self._is_apart):
             yield
             return
         own = self._layout.copy_parameters()
@@ -154,22 +225,24 @@ class LocalSteps:
             yield
         finally:
             self._at_anchor = self._is_ahead = False
-            if self.taken:  # else they were undone meanwhile
+            if self.taken or self._is_apart:  # else they were undone meanwhile
                 self._put_back(own)
 
     def _put_back(self, own: list[Tensor]) -> None:
+        starts = self._start if self.taken and self._is_apart else []
         with torch.no_grad():
-            for (_, shared, start), mine in zip(self._triples(), own, strict=True):
-                if not torch.equal(shared, start):
-                    mine.add_(shared - start)
+            for at, (_, shared, base) in enumerate(self._triples(self._base)):
+                if not torch.equal(shared, base):
+                    for each in (own[at], *starts[at : at + 1]):
+                        each.add_(shared - base)
         self._note_anchor()
-        self._start = self._anchor
+        if not self._is_apart:
+            self._start = self._anchor
         self._layout.set_parameters(own)
 
-    def _triples(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each parameter: itself, its values, and those where the steps began."""
-        values = _values(self._layout)
-        return zip(self._layout.parameters, values, self._start, strict=True)
+    def _triples(self, base: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Of each parameter: itself, its values, and those of ``base``."""
+        return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
     def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What belongs to the anchor beside the model: as it was when the round began, or as it is
@@ -179,6 +252,9 @@ class LocalSteps:
     def replaced(self, states: dict[str, Any]) -> None:
         """A state of others was taken over, with what belongs to it."""
         self._kept = copy.deepcopy(states) if self.taken else {}
+        self._own = []
+        if not self.taken:
+            self._is_apart = False
 
     def boundary_is_over(self) -> None:
         """What the script does behind a round has been done: what is kept belongs to the parameters

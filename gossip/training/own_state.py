@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,11 +39,14 @@ class OwnParts(NamedTuple):
         memory: Of its sender.
         residual: What its encoding owes.
         optimizer: Of its local steps.
+        parameters: Its own, where a round is on a fragment of them: with steps on the others that
+            were not exchanged yet.
     """
 
     memory: Memory | None = None
     residual: Tensor | None = None
     optimizer: torch.optim.Optimizer | None = None
+    parameters: Sequence[Tensor] | None = None
 
     def document(self) -> dict[str, Any]:
         """As it is saved."""
@@ -51,6 +54,7 @@ class OwnParts(NamedTuple):
         return {
             "sender": None if self.memory is None else list(self.memory),
             **({} if self.residual is None else {"residual": self.residual}),
+            **({} if self.parameters is None else {"parameters": list(self.parameters)}),
             **(
                 {}
                 if local is None
@@ -112,12 +116,14 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
 
 class OwnState(NamedTuple):
     """What was loaded: the sender's memory; what ``Session.keep`` had, where that is this peer's
-    own; why nothing was ("": it was); and what the encoding owes."""
+    own; why nothing was ("": it was); what the encoding owes; and its own parameters, if these are
+    not those that all share."""
 
     memory: Memory | None
     extra: dict[str, Any] | None
     why: str
     residual: Tensor | None = None
+    parameters: tuple[Tensor, ...] = ()
 
 
 class Loaded(NamedTuple):
@@ -186,9 +192,11 @@ def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, A
 def _taken(document: dict[str, Any], into: Loaded) -> OwnState:
     """Raises StateMismatch, and then nothing was changed."""
     sender, extra = document.get("sender"), document.get("extra")
-    residual = document.get("residual")
+    residual, parameters = document.get("residual"), document.get("parameters", [])
     if (
         not isinstance(sender, list | None)
+        or not isinstance(parameters, list)
+        or not all(isinstance(each, Tensor) for each in parameters)
         or not isinstance(extra, dict | None)
         or not isinstance(residual, Tensor | None)
     ):
@@ -199,7 +207,8 @@ def _taken(document: dict[str, Any], into: Loaded) -> OwnState:
         load_whole(document, into.model, into.optimizer)
     else:
         _load_buffers(document.get("buffers"), into.model)
-    return OwnState(None if sender is None else tuple(sender), extra, "", residual)
+    memory = None if sender is None else tuple(sender)
+    return OwnState(memory, extra, "", residual, tuple(parameters))
 
 
 def _load_local(saved: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,6 @@ from gossip.node import wire_of
 from gossip.pipelines import layers_of
 from gossip.run import checkpoints
 from gossip.topologies import draw
-from gossip.vectors import WireFormat
 
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, check_shapes, plain_model
@@ -255,10 +255,15 @@ class Session:
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
-            wire = wire_of(self._config, self.id)(layout.elements, layout.marks, layout.shapes)
+            parts = layout.cut(self._config.fragments)
+            # With fragments no encoding needs shapes (``check_fragments``).
+            shapes = layout.shapes if len(parts) == 1 else ()
+            wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
-            self._trained = trained = self._trained_by(plain, together, inner_step, layout, wire)
-            self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire)
+            self._trained = trained = self._with_local_steps(
+                TrainedModel(plain, together, inner_step, layout, wire, parts)
+            )
+            self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
         extra = ExtraState(self._extra_state, self._check_extra_state, self._take_extra_state)
@@ -276,21 +281,19 @@ class Session:
         self._computing_since = time.monotonic()
         return model, optimizer
 
-    def _trained_by(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        inner_step: Callable[[], object],
-        layout: Layout,
-        wire: WireFormat,
-    ) -> TrainedModel:
-        """With local steps it is the outer optimizer that steps in a round."""
+    def _with_local_steps(self, trained: TrainedModel) -> TrainedModel:
+        """With them it is the outer optimizer that steps in a round."""
         config = self._config
         if not config.has_local_steps:
-            return TrainedModel(model, optimizer, inner_step, layout, wire)
-        step = outer.load(config.outer_step)
-        self._local = local = LocalSteps(layout, inner_step, config.local_steps, step)
-        return TrainedModel(model, local.outer, local.outer.step, layout, wire)
+            return trained
+        self._local = local = LocalSteps(
+            trained.layout,
+            trained.inner_step,
+            config.steps_per_round,
+            outer.load(config.outer_step),
+            fragments=config.fragments > 1,
+        )
+        return replace(trained, optimizer=local.outer, inner_step=local.outer.step)
 
     def _reference_batch(self, round_id: int) -> Any:
         """What to judge the updates of a round by."""
@@ -348,7 +351,7 @@ class Session:
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
         alter = self._steps.alteration(loader.dataset, classes)
-        how = (self, self._config.seed, alter, accumulate * self._config.local_steps)
+        how = (self, self._config.seed, alter, accumulate * self._config.steps_per_round)
         self._batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
             self._loader = ShardedStream(loader, *how)
@@ -488,7 +491,7 @@ class Session:
         if pipeline is not None:
             place = checkpoints.stage_folder(given, pipeline.stage_of(self.id))
         averaged = () if self._is_rolling else tuple(range(self._config.peers))
-        plan = SavePlan(place, every, keep, averaged, self._config.local_steps)
+        plan = SavePlan(place, every, keep, averaged, self._config.steps_per_round)
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
@@ -516,25 +519,34 @@ class Session:
         its round: the others do it.
 
         Args:
-            total: Steps of the whole run; a multiple of ``local_steps``.
+            total: Steps of the whole run; a multiple of those of a round, ``local_steps`` by
+                ``fragments``.
             save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
         Raises: ConfigError: As ``save_every``, or ``total`` is no number of steps.
         """
         if not isinstance(total, int) or total < 0:
             raise ConfigError(f"steps({total!r}) is not a number of steps")
-        if total % self._config.local_steps:
+        if total % self._config.steps_per_round:
             self._refuse_part_of_round(total)
         self._save_in_loop(save, every, keep)
         return self._steps_to(total)
 
     def _refuse_part_of_round(self, total: int) -> NoReturn:
-        of_round = self._config.local_steps
+        of_round = self._config.steps_per_round
         below = total - total % of_round
         raise ConfigError(
             f"steps({total}) is no multiple of local_steps = {of_round}: the last round would not "
-            "come to its end",
+            "come to its end"
+            if self._config.fragments == 1
+            else f"steps({total}) is no multiple of {of_round}, the steps of a round "
+            "(local_steps / fragments): the last one would not come to its end",
             f"take {below or of_round} or {below + of_round}",
         )
+
+    def _share_parameters(self) -> None:
+        """The model is the one that all share, without own steps."""
+        if self._local is not None:
+            self._local.abandon()
 
     def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
         if save is not None:
@@ -544,7 +556,7 @@ class Session:
 
     def _tell_plan(self, steps: int | None = None) -> None:
         """To whoever watches the run."""
-        saver, of_round = self._saver, self._config.local_steps
+        saver, of_round = self._saver, self._config.steps_per_round
         folder, every = (str(saver.folder), saver.every) if saver is not None else ("", None)
         steps = None if steps is None else -(-steps // of_round)  # the watcher counts rounds
         every = None if every is None else -(-every // of_round)
@@ -576,6 +588,7 @@ class Session:
         """The loop is over: others confirm the final state, and it is saved."""
         self._undo_local_steps()
         self._drain()
+        self._share_parameters()
         self._scheduler_pace.follow(self._kept, self.step, over=True)
         self._confirm(self._look_around)
         if self._saver is not None:
@@ -634,7 +647,7 @@ class Session:
 
     def _epochs_to(self, total: int) -> Iterator[int]:
         if isinstance(self._loader, ShardedLoader):
-            self._tell_plan(total * self._loader.steps * self._config.local_steps)
+            self._tell_plan(total * self._loader.steps * self._config.steps_per_round)
         self._counting = True
         try:
             go = self.next_round()
@@ -673,7 +686,7 @@ class Session:
         operation, such as ``mean``, takes a round and is no step. With ``local_steps`` each round
         counts so many. With ``overlap`` the last one may be in flight."""
         taken = 0 if self._local is None else self._local.taken
-        return self._rounds_made * self._config.local_steps + taken
+        return self._rounds_made * self._config.steps_per_round + taken
 
     @property
     def _rounds_made(self) -> int:
@@ -749,11 +762,11 @@ class Session:
             if reason == "finished":
                 with suppress(SystemExit):  # of a node that has ended as it should
                     self._drain()
-                self._confirm(hurry)
             else:
                 self._exchange.abandon()
-                if self._local is not None:
-                    self._local.abandon()
+            self._share_parameters()
+            if reason == "finished":
+                self._confirm(hurry)
             if self._saver is not None:
                 self._save_last(self._saver, SAVED_S if reason == "finished" else HURRIED_CLOSE_S)
                 self._saver.close()
@@ -847,8 +860,11 @@ class Session:
         samples = self._samples_taken(steps[0])
         loss, self._loss = self._loss if loss is None else loss, None
         self._exchange.contribute(0 if overflow else samples, loss, computed, steps)
-        if self._local is not None and self._exchange.in_flight:
-            self._local.go_ahead()
+        if self._local is not None:
+            if self._exchange.in_flight:
+                self._local.go_ahead()
+            else:
+                self._local.go_on(self._exchange.exchanged)
         return True
 
     def _run_stage(self, work: StageWork) -> None:
@@ -874,7 +890,7 @@ class Session:
     def _behind_round(self) -> int:
         """Where a script is behind the last step of this round: the same for all, however many
         local steps each has taken."""
-        return 2 * (self._rounds_made + 1) * self._config.local_steps - 1
+        return 2 * (self._rounds_made + 1) * self._config.steps_per_round - 1
 
     # --- overlap ----------------------------------------------------------------------------------
 
@@ -977,7 +993,7 @@ class Session:
             self._local_undone = True
             self._say(
                 f"{undone} local steps were undone, because no round followed them: a round is on "
-                f"{self._config.local_steps} steps in a row, each with the next batches of the "
+                f"{self._config.steps_per_round} steps in a row, each with the next batches of the "
                 "loader"
             )
 
@@ -1017,7 +1033,8 @@ class Session:
     def _confirm(self, given_up: Callable[[], object]) -> None:
         """There is no round after this in which a lie would be found out."""
         if self._config.f and self._is_rolling:
-            self._exchange.confirm(given_up)
+            with self._at_anchor():
+                self._exchange.confirm(given_up)
 
     @property
     def _is_rolling(self) -> bool:
@@ -1208,7 +1225,8 @@ class Session:
         if guess is not None and reading is not None and guess.epoch == reading.epoch:
             return guess
         self._drain()
-        return self._exchange.wait_go()
+        with self._at_anchor():
+            return self._exchange.wait_go()
 
     def epoch_over(self, epoch: int) -> None:
         """Notes that the loop over an epoch has come to its end. Loaders call it, scripts need not.
@@ -1229,7 +1247,8 @@ class Session:
         self._drain()
         self._in_round = True
         try:
-            self._exchange.contribute(0, None)
+            with self._at_anchor():
+                self._exchange.contribute(0, None)
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
@@ -1277,6 +1296,8 @@ class Session:
         join, self._join = self._join, None
         assert join is not None
         join()
+        if self._local is not None:
+            self._local.go_on(())  # with own parameters of a checkpoint
         self._draw()
 
     def _check_joined(self) -> None:
@@ -1326,7 +1347,7 @@ class Session:
         extra.pop(ANSWERS, None)  # all scripts begin anew, so their calls have no answers yet
         self._take_extra_state(extra)
         self._resume_own(folder, found)
-        ledger, of_round = found.read(LEDGER_FILE), self._config.local_steps
+        ledger, of_round = found.read(LEDGER_FILE), self._config.steps_per_round
         round_id, planned = _plan_of(ledger, found, of_round)
         self._planned_peers = planned or self._planned_peers
         self._exchange.load(found.step // of_round, round_id, ledger)
@@ -1343,7 +1364,12 @@ class Session:
         of_peer = self._optimizer if self._local is not None else None
         into = Loaded(trained.model, trained.optimizer, of_peer)
         own = load_own(folder, self.id, found.step, into)
-        if self._local is not None:  # rates are those of the step, whatever was taken behind it
+        if self._local is not None:
+            try:
+                self._local.load_own(own.parameters)
+            except StateMismatch as error:
+                own = own._replace(why=str(error))
+            # Rates are those of the step, whatever was taken behind it.
             self._apply_settings()
         self._exchange.sender_memory = own.memory
         if encoder is not None:
@@ -1365,7 +1391,8 @@ class Session:
         encoder = self._exchange.encoder
         residual = None if encoder is None else encoder.saved()
         local = self._optimizer if self._local is not None else None
-        parts = OwnParts(memory, residual, local)
+        apart = None if self._local is None else self._local.own_parameters or None
+        parts = OwnParts(memory, residual, local, apart)
         if self._is_rolling:
             return plan_own(trained.model, parts)
         return plan_whole(trained.model, trained.optimizer, self._extra_state(), parts)
@@ -1396,6 +1423,7 @@ class Session:
             "peers": config.peers,
             "aggregator": config.aggregator,
             "local_steps": config.local_steps,
+            "fragments": config.fragments,
             "outer": config.outer_step if config.has_local_steps else "",
             "torch": torch.__version__,
         }
@@ -1404,11 +1432,16 @@ class Session:
         """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint. It may
         be left out when the disk is slow, unless peers have state of their own: all save the same
         steps of that."""
-        trained, step = self._trained, self.step
+        step = self.step
         own = self._plan_own() if self._saved_own != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):
             return
         self._saved_own = step
+        with self._at_anchor():
+            self._save_parts(saver, own, whole)
+
+    def _save_parts(self, saver: CheckpointSaver, own: StateFile | None, whole: bool) -> None:
+        trained, step = self._trained, self.step
         ledger = self._exchange.ledger() if whole else b""
         if not ledger:
             if own is not None:
@@ -1623,6 +1656,7 @@ def _check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None
     after = config.outer_step if config.has_local_steps else ""
     for name, default, own in (
         ("local_steps", 1, config.local_steps),
+        ("fragments", 1, config.fragments),
         ("outer", "", after),
     ):
         saved = checkpoint.manifest.get(name, default)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
-from gossip.run import Task, meet, torchrun_task
+from gossip.run import Task, fitting, meet, torchrun_task
 
 from .node_start import PeerPlace, connect, from_environment, starter
 from .tracking import hand_on, trackers_wanted
@@ -90,6 +90,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
     resolved = resolved.with_values(
         "alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling"
     )
+    fitting.check(resolved.config)
     return PeerPlace(resolved.config)
 
 

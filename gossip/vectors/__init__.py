@@ -17,6 +17,8 @@ from .encoding import from_bytes as from_bytes
 from .encoding import load_encoding as load_encoding
 from .encoding import to_bytes as to_bytes
 from .finite import is_finite as is_finite
+from .fragments import cut_layers as cut_layers
+from .fragments import fragment_of as fragment_of
 from .likeness import Admit as Admit
 from .likeness import compared as compared
 from .likeness import similarity_of as similarity_of

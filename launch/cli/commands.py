@@ -161,6 +161,8 @@ def run(
     settled = resolved.config
     exchange = f"{settled.weighted_topology}, {settled.aggregator} (f={settled.f})"
     local = f", {settled.local_steps} local steps" if settled.local_steps > 1 else ""
+    if settled.fragments > 1:
+        local += f" in {settled.fragments} fragments"
     if settled.pipeline is not None:
         local = f", {len(settled.pipeline.stages)} stages"
     beside = ", overlap" if settled.overlap else ""

@@ -227,7 +227,7 @@ class RunRecord:
         self._unreadable: list[str] = []
         self.config = self._load_config()
         self.view = (
-            RunView(self.config.peers, self._plan(), self.config.local_steps)
+            RunView(self.config.peers, self._plan(), self.config.steps_per_round)
             if self.config
             else RunView(0)
         )

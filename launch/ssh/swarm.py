@@ -111,7 +111,7 @@ class HostsLauncher:
             program.program, program.workdir, config.run_dir, config.run
         )
         self._token = secrets.token_hex(16)
-        self.view = RunView(config.peers, config.plan, config.local_steps)
+        self.view = RunView(config.peers, config.plan, config.steps_per_round)
         self.outcome = RunOutcome(config, self.view)
         self._guardian = Guardian(self._token)
         placed = place(program.hosts)

@@ -190,6 +190,7 @@ class ReplicatedState:
         self.was_step = not collected or (
             len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
         )
+        collectives_before = self.collectives
         self.collectives += not self.was_step
         self.whole = self.whole and (not self.was_step or used.keys() >= self._first_peers)
         effects: list[Effect] = [
@@ -235,10 +236,19 @@ class ReplicatedState:
                     contributors=tuple(
                         [tuple([each.peer for each in commit.contributors]) for commit in commits]
                     ),
+                    collectives=collectives_before,
                 )
             )
         else:
-            effects.append(Apply(round_id, (), collected=collected, is_step=self.was_step))
+            effects.append(
+                Apply(
+                    round_id,
+                    (),
+                    collected=collected,
+                    is_step=self.was_step,
+                    collectives=collectives_before,
+                )
+            )
             given = lost.rejected or any(self._slices.values()) or not configured
             if given and self.was_step:
                 effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))

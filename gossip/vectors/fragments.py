@@ -1,0 +1,43 @@
+"""Which part of a model a round of local steps exchanges, where it is cut into fragments (Streaming
+DiLoCo, Douillard et al. 2025, arXiv:2501.18512).
+
+Fragments take turns by the number of steps that the parameters have had. Collective operations take
+a round and are no step, so they cost no fragment its turn. That number is part of the committed
+history, so nobody has to say which fragment an update is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
+    """The fragment that a round exchanges.
+
+    Args:
+        round_id: Of the round.
+        collectives: Of the rounds before it, those that were no steps.
+        fragments: How many there are.
+    """
+    return (round_id - collectives) % fragments
+
+
+def cut_layers(sizes: Sequence[int], fragments: int) -> tuple[tuple[int, ...], ...]:
+    """Deals layers out to fragments of about equal size.
+
+    The largest layer that is left goes to the fragment that has the fewest numbers (Graham 1969:
+    the largest fragment is at most 4/3 of the smallest possible largest one). Layers of one size go
+    to fragments in turn: the strided pattern of the paper.
+
+    Args:
+        sizes: Numbers of each layer, in the model's order; at least as many as fragments.
+    Returns: The layers of each fragment, ascending; none is empty.
+    """
+    assert 1 <= fragments <= len(sizes)
+    loads, dealt = [0] * fragments, [list[int]() for _ in range(fragments)]
+    for layer in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
+        # Of those with equally many numbers the one with the fewest layers: layers may be empty.
+        to = min(range(fragments), key=lambda at: (loads[at], len(dealt[at]), at))
+        loads[to] += sizes[layer]
+        dealt[to].append(layer)
+    return tuple(tuple(sorted(each)) for each in dealt)

@@ -1,0 +1,451 @@
+"""Fragments: which part of a model a round of local steps is on, and what becomes of the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
+
+from gossip.aggregators import outer
+from gossip.config import RunConfig, resolve
+from gossip.errors import ConfigError, UnsupportedModel
+from gossip.ipc import messages as control
+from gossip.run import fitting
+from gossip.run.checkpoints import Checkpoint
+from gossip.training.layout import PRESENT, Layout
+from gossip.training.local_steps import STATE, LocalSteps, settings_of
+from gossip.training.own_state import Loaded, OwnParts, load_own, plan_own, write_own
+from gossip.training.session import _check_rounds
+from gossip.training.state import StateMismatch, pack_state
+from gossip.vectors import cut_layers, fragment_of
+
+NESTEROV = "nesterov:lr=0.7,momentum=0.9"
+
+
+def parameters_of(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).clone()
+
+
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    backward(model, seed)
+    optimizer.step()
+
+
+def deep_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    layers = [torch.nn.Linear(5, 7), torch.nn.Linear(7, 7), torch.nn.Linear(7, 7)]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(7, 3))
+    return model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+
+
+# --- the cut --------------------------------------------------------------------------------------
+
+
+def test_layers_of_one_size_are_dealt_out_in_turn() -> None:
+    assert cut_layers([10] * 7, 3) == ((0, 3, 6), (1, 4), (2, 5))
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3, 5])
+def test_fragments_are_about_equally_large_and_have_each_layer_once(fragments: int) -> None:
+    draw = np.random.default_rng(fragments)
+    for _ in range(50):
+        sizes = draw.integers(0, 1000, size=int(draw.integers(fragments, 30))).tolist()
+        dealt = cut_layers(sizes, fragments)
+        assert sorted(layer for each in dealt for layer in each) == list(range(len(sizes)))
+        assert all(dealt)
+        largest = max(sum(sizes[layer] for layer in each) for each in dealt)
+        assert largest <= max(max(sizes), 4 / 3 * (sum(sizes) / fragments + max(sizes)))
+
+
+def test_a_collective_operation_costs_no_fragment_its_turn() -> None:
+    """Rounds 1, 3, 5 and 7 are no steps: each of two fragments has its turn all the same."""
+    collectives, turns = 0, []
+    for round_id in range(8):
+        if round_id % 2:
+            collectives += 1
+        else:
+            turns.append(fragment_of(round_id, collectives, 2))
+    assert turns == [0, 1, 0, 1]
+
+
+# --- the layout -----------------------------------------------------------------------------------
+
+
+def test_updates_of_all_fragments_are_of_one_length_and_zero_behind_their_numbers() -> None:
+    model, optimizer = small_model()
+    whole = Layout(model, optimizer)
+    large, small = whole.cut(2)
+    assert [part.names for part in (large, small)] == [
+        ("0.weight", "0.bias"),
+        ("2.weight", "2.bias"),
+    ]
+    assert (large.elements, large.trained, large.marks) == (44, 42, 2)
+    assert (small.elements, small.trained, small.marks) == (44, 42, 2)
+    backward(model, 0)
+    update = torch.full((44,), 7.0)
+    assert small.flatten_gradients(update)
+    own = torch.cat([p.grad.reshape(-1) for p in small.parameters])  # type: ignore[union-attr]
+    assert torch.equal(update[: len(own)], own)
+    assert (update[len(own) : 42] == 0).all()
+    assert (update[42:] == PRESENT).all()
+
+
+@pytest.mark.parametrize("way", ["scatter_gradients", "point_gradients"])
+def test_a_result_moves_the_parameters_of_its_fragment_alone(way: str) -> None:
+    model, optimizer = small_model()
+    first, second = Layout(model, optimizer).cut(2)
+    backward(model, 0)
+    result = torch.arange(44, dtype=torch.float32) + 1
+    getattr(second, way)(result)
+    assert all(parameter.grad is None for parameter in first.parameters)
+    flat = torch.cat([p.grad.reshape(-1) for p in second.parameters])  # type: ignore[union-attr]
+    assert torch.equal(flat, result[: len(flat)])
+
+
+def test_a_parameter_without_a_gradient_is_marked_in_its_fragment() -> None:
+    model, optimizer = small_model()
+    first, _ = Layout(model, optimizer).cut(2)
+    backward(model, 0)
+    first.parameters[0].grad = None
+    update = torch.empty(44)
+    first.flatten_gradients(update)
+    assert update[42:].tolist() == [0.0, PRESENT]
+
+
+def test_more_fragments_than_layers_are_refused() -> None:
+    model, optimizer = small_model()
+    layout = Layout(model, optimizer)
+    assert layout.cut(1) == (layout,)
+    with pytest.raises(UnsupportedModel, match="3 fragments, and the model has 2 layers") as raised:
+        layout.cut(3)
+    assert raised.value.hint == "--fragments 2"
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"local_steps": 30, "fragments": 4}, "no whole number"),
+        ({"fragments": 2}, "no whole number"),
+        ({"local_steps": 4, "fragments": 2, "topology": "random-k"}, "mix all"),
+        ({"local_steps": 4, "fragments": 2, "overlap": 1}, "overlap = 1"),
+        ({"local_steps": 4, "fragments": 2, "encoding": "powersgd:4"}, "powersgd:4"),
+        (
+            {"local_steps": 4, "fragments": 2, "aggregator": "centered_clipping"},
+            "starts from the last result",
+        ),
+        ({"local_steps": 4, "fragments": 2, "aggregator": "zeno"}, "the loss of the whole model"),
+    ],
+)
+def test_what_does_not_go_with_fragments_is_refused_by_name(
+    options: dict[str, object], said: str
+) -> None:
+    resolved = resolve({"peers": 4, **options})
+    with pytest.raises(ConfigError, match=said):
+        fitting.check(resolved.config)
+        fitting.check_rule(resolved)
+
+
+def test_a_round_is_on_so_many_steps_fewer() -> None:
+    config = RunConfig(local_steps=12, fragments=4)
+    assert config.steps_per_round == 3
+
+
+def test_a_checkpoint_of_other_fragments_is_not_resumed_from(tmp_path: Path) -> None:
+    saved = {"local_steps": 4, "outer": NESTEROV}
+    for fragments in (1, 2):
+        config = RunConfig(local_steps=4, fragments=fragments)
+        _check_rounds(Checkpoint(8, tmp_path, {**saved, "fragments": fragments}), config)
+    with pytest.raises(ConfigError, match="fragments = 1, and this run has 2") as raised:
+        _check_rounds(Checkpoint(8, tmp_path, saved), RunConfig(local_steps=4, fragments=2))
+    assert raised.value.hint == "resume with --fragments 1"
+
+
+# --- a session ------------------------------------------------------------------------------------
+
+
+@dataclass
+class ByHand:
+    """Streaming DiLoCo of one peer, in plain torch: without overlap, a fragment a round."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    fragments: int
+
+    def __post_init__(self) -> None:
+        self.anchors = [p.detach().clone() for p in self.model.parameters()]
+        self.memory = [torch.zeros_like(anchor) for anchor in self.anchors]
+        chosen = Layout(self.model, self.optimizer).cut(self.fragments)
+        self.parts = [{id(parameter) for parameter in part.parameters} for part in chosen]
+
+    def round(self, number: int) -> None:
+        part = self.parts[number % self.fragments]
+        for at, parameter in enumerate(self.model.parameters()):
+            if id(parameter) in part:
+                difference = self.anchors[at] - parameter.detach()
+                self.memory[at] = 0.9 * self.memory[at] + difference
+                self.anchors[at] -= 0.7 * (difference + 0.9 * self.memory[at])
+                parameter.data.copy_(self.anchors[at])
+
+    @property
+    def shared(self) -> torch.Tensor:
+        return torch.cat([anchor.reshape(-1) for anchor in self.anchors])
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 4])
+def test_one_peer_trains_as_streaming_diloco_does_by_hand(fragments: int) -> None:
+    model, optimizer = deep_model()
+    twin = ByHand(*deep_model(), fragments)
+    with FakeNodeSwarm(echo, local_steps=4, fragments=fragments, outer=NESTEROV) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(24):
+            assert swarm.session.step == seed
+            step(model, optimizer, seed)
+            step(twin.model, twin.optimizer, seed)
+            if (seed + 1) % (4 // fragments) == 0:
+                twin.round((seed + 1) // (4 // fragments) - 1)
+            assert torch.allclose(parameters_of(model), parameters_of(twin.model), atol=1e-5)
+        assert swarm.session.round == 6 * fragments
+    assert torch.allclose(parameters_of(model), twin.shared, atol=1e-5), "the end: the shared ones"
+
+
+def test_a_round_is_sent_with_its_fragment_and_leaves_the_others_where_they_were() -> None:
+    model, optimizer = small_model()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    sent = []
+
+    def script(n: FakeNode) -> None:
+        said = n.prepared()
+        assert (said.elements, said.marks) == (44, 2)
+        for round_id in range(2):
+            n.go(round_id, slot=1)
+            n.expect(control.Contribute)
+            sent.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
+            n.put(1, 0.0 * sent[-1][:42])
+            n.send(control.ApplyCommand(round_id, 1, 0.0))
+            n.expect(control.AppliedReply)
+        n.go(2)
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        step(model, optimizer, 0)
+        assert torch.equal(model[0].weight, before["0.weight"]), "all gave nothing: back again"
+        moved = model[2].weight.detach().clone()
+        assert not torch.equal(moved, before["2.weight"]), "its own steps stay"
+        step(model, optimizer, 1)
+        assert torch.equal(model[2].weight, before["2.weight"])
+        assert not torch.equal(model[0].weight, before["0.weight"])
+    first, second = sent
+    assert (second[24:42] == 0).all(), "a fragment of 24 numbers"
+    assert first[24:42].any()
+
+
+def test_a_lost_round_costs_the_steps_of_its_fragment_alone() -> None:
+    model, optimizer = small_model()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.send(control.ApplyCommand(0, -1, 0.0))
+        n.expect(control.AppliedReply)
+        n.go(1)
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        step(model, optimizer, 0)
+        assert torch.equal(model[0].weight, before["0.weight"])
+        assert not torch.equal(model[2].weight, before["2.weight"])
+
+
+def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_turn_here() -> None:
+    """Behind a state that was taken over, rounds are applied before this peer is told how many
+    were no steps."""
+    model, optimizer = small_model()
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.put(1, np.ones(42, np.float32))
+        n.send(control.ApplyCommand(0, 1, 0.0))
+        n.put(2, np.ones(42, np.float32))
+        n.send(control.ApplyCommand(3, 2, 0.0, collectives=2))
+        for _ in range(2):
+            n.expect(control.AppliedReply)
+        n.go(4)
+        n.halt()
+
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        for name, value in model.named_parameters():
+            assert torch.allclose(value, before[name] - 1.0), name
+
+
+def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
+    model, optimizer = small_model()
+    before = parameters_of(model)
+    states = []
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0, slot=1)
+        n.expect(control.Contribute)
+        n.apply(0, 1, np.zeros(42, np.float32))
+        n.expect(control.AppliedReply)
+        n.go(1, slot=1)
+        n.expect(control.Contribute)
+        n.send(control.SnapshotCommand())
+        said = n.expect(control.Snapshot)
+        states.append((said.round_id, n.arena is not None and parameters_of(model)))
+        n.apply(1, 1, np.zeros(42, np.float32))
+        n.expect(control.AppliedReply)
+        n.go(2)
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        step(model, optimizer, 0)
+        assert not torch.equal(parameters_of(model), before)
+        step(model, optimizer, 1)
+    ((round_id, there),) = states
+    assert round_id == 1
+    assert torch.equal(there, before)
+
+
+def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
+    model, optimizer = small_model()
+    other, other_optimizer = small_model(seed=5)
+    layout = Layout(other, other_optimizer)
+    theirs = LocalSteps(layout, other_optimizer.step, 2, outer.load("mean"))
+    state = pack_state(other, theirs.outer, {STATE: settings_of(other_optimizer, 8)})
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.restore(8, state)
+        n.expect(control.RestoredReply)
+        n.go(8)
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        step(model, optimizer, 0)
+        assert torch.equal(parameters_of(model), parameters_of(other))
+
+
+def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
+    """Momentum 0.5 from zeros: the first update of each fragment is half of its difference."""
+    model, optimizer = small_model()
+    sent = []
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        for round_id in range(3):
+            n.go(round_id, slot=1)
+            n.expect(control.Contribute)
+            sent.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
+            n.apply(round_id, 1, np.zeros(42, np.float32))
+            n.expect(control.AppliedReply)
+        n.go(3)
+        n.halt()
+
+    options = {"local_steps": 2, "fragments": 2, "outer": "mean", "sender": "momentum:0.5"}
+    with FakeNodeSwarm(script, **options) as swarm:
+        swarm.session.prepare(model, optimizer)
+        differences = []
+        for seed in range(3):
+            step(model, optimizer, seed)
+        differences = swarm.session._exchange.sender_memory
+        assert differences is not None
+        assert len(differences) == 2
+        assert np.array_equal(differences[1].numpy(), sent[1][:42])  # type: ignore[union-attr]
+        assert np.array_equal(differences[0].numpy(), sent[2][:42])  # type: ignore[union-attr]
+    assert (sent[2][24:42] != 0).any(), "the first fragment, and not the shorter one"
+
+
+# --- own parameters -------------------------------------------------------------------------------
+
+
+def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[Layout, ...]]:
+    """A peer that has exchanged its first fragment, and has steps of its own on the second."""
+    model, optimizer = small_model()
+    layout = Layout(model, optimizer)
+    steps = LocalSteps(layout, optimizer.step, 1, outer.load("mean"), fragments=True)
+    parts = layout.cut(2)
+    backward(model, 0)
+    steps.step(dict)
+    steps.put_difference()
+    steps.go_on(parts[0].parameters)
+    return model, optimizer, steps, parts
+
+
+def test_steps_of_a_round_are_undone_and_those_before_it_stay() -> None:
+    model, _, steps, _ = apart()
+    own = parameters_of(model)
+    backward(model, 1)
+    steps.step(dict)
+    assert not torch.equal(parameters_of(model), own)
+    assert steps.rewind() == 1
+    assert torch.equal(parameters_of(model), own)
+
+
+def test_own_steps_are_on_top_of_what_a_round_has_made_of_the_shared_parameters() -> None:
+    model, _, steps, _ = apart()
+    own = parameters_of(model)
+    with steps.at_anchor():
+        assert not torch.equal(parameters_of(model), own)
+        with steps.at_anchor():  # as a save within a wait
+            pass
+        assert not torch.equal(parameters_of(model), own)
+    assert torch.equal(parameters_of(model), own), "nothing was applied: bit for bit"
+    with steps.at_anchor(), torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert torch.allclose(parameters_of(model), own + 1.0, atol=1e-6)
+    backward(model, 1)
+    steps.step(dict)
+    with steps.at_anchor(), torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    assert steps.rewind() == 1
+    assert torch.allclose(parameters_of(model), own + 2.0, atol=1e-6)
+
+
+def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
+    model, optimizer, steps, _ = apart()
+    own = parameters_of(model)
+    document = plan_own(model, OwnParts(optimizer=optimizer, parameters=steps.own_parameters))
+    assert document is not None
+    data = bytearray(document.nbytes)
+    document.write(memoryview(data))
+    write_own(tmp_path, 3, 8, memoryview(data)[: document.length], keep=1)
+    steps.abandon()
+    shared = parameters_of(model)
+    assert not torch.equal(shared, own)
+    assert torch.equal(torch.cat([p.reshape(-1) for p in steps.own_parameters]), own), "to save yet"
+
+    again, again_optimizer = small_model(seed=9)
+    later = LocalSteps(
+        Layout(again, again_optimizer), again_optimizer.step, 1, outer.load("mean"), fragments=True
+    )
+    with torch.no_grad():
+        for to, of in zip(again.parameters(), model.parameters(), strict=True):
+            to.copy_(of)
+    loaded = load_own(tmp_path, 3, 8, Loaded(again, again_optimizer, again_optimizer))
+    assert loaded.why == ""
+    later.load_own(loaded.parameters)
+    assert torch.equal(parameters_of(again), shared), "it joins with what all share"
+    later.go_on(())
+    assert torch.equal(parameters_of(again), own)
+    with pytest.raises(StateMismatch, match="of another model"):
+        later.load_own(loaded.parameters[1:])
