@@ -146,10 +146,13 @@ def test_more_fragments_than_layers_are_refused() -> None:
 def test_what_does_not_go_with_fragments_is_refused_by_name(
     options: dict[str, object], said: str
 ) -> None:
-    resolved = resolve({"peers": 4, **options})
-    with pytest.raises(ConfigError, match=said):
+    def checked() -> None:
+        resolved = resolve({"peers": 4, **options})
         fitting.check(resolved.config)
         fitting.check_rule(resolved)
+
+    with pytest.raises(ConfigError, match=said):
+        checked()
 
 
 def test_a_round_is_on_so_many_steps_fewer() -> None:

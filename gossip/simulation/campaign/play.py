@@ -474,6 +474,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             piece_bytes=schedule.piece_bytes,
             local_steps=schedule.local_steps,
             overlap=schedule.overlap,
+            fragments=schedule.fragments,
         )
 
     link = LinkModel(

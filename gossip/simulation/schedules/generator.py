@@ -47,6 +47,8 @@ from gossip.faults import (
     Slow,
     SlowNode,
     Spike,
+    Trickle,
+    Unreadable,
 )
 from gossip.topologies import write_weights
 
@@ -83,6 +85,8 @@ STABLE = 0.2  # of the schedules: a peer that is started again has its old addre
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
+FRAGMENTED = 0.6  # of those with local steps and rolling rounds, without overlap
+FRAGMENTS = (2, 4, 5)
 OVERLAP = 0.3  # of those with rolling rounds
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
@@ -225,7 +229,9 @@ def generate(
         base = replace(base, piece_bytes=pieces)
     drawn = replace(base, faults=_with_claims(base, bearable))
     is_free = (peers, topology, aggregator, world) == (None, None, None, None)
-    return _with_overlap(_with_local_steps(_weighted(_placed(drawn)))) if is_free else drawn
+    if not is_free:
+        return drawn
+    return _with_fragments(_with_overlap(_with_local_steps(_weighted(_placed(drawn)))))
 
 
 def _draw_faults(
@@ -312,6 +318,21 @@ def _with_overlap(drawn: Schedule) -> Schedule:
     if lot.random() >= OVERLAP or not topologies.load(drawn.topology).rolling:
         return drawn
     return replace(drawn, overlap=1)
+
+
+def _with_fragments(drawn: Schedule) -> Schedule:
+    """The same with rounds that are on a part of the model, in some of those with local steps where
+    somebody serves and nobody computes beside rounds. Not among payloads that trickle: there a
+    round that follows a collective operation may take longer than L11 allows, also without
+    fragments."""
+    lot = Random(f"schedule/{drawn.seed}/fragments")
+    cuts = [cut for cut in FRAGMENTS if drawn.local_steps % cut == 0]
+    if lot.random() >= FRAGMENTED or not cuts or drawn.overlap:
+        return drawn
+    trickles = any(isinstance(fault, Trickle | Unreadable) for fault in drawn.faults)
+    if trickles or not topologies.load(drawn.topology).rolling:
+        return drawn
+    return replace(drawn, fragments=lot.choice(cuts))
 
 
 def _is_of_an_attacker(fault: Fault) -> bool:

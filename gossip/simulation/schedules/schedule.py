@@ -67,6 +67,7 @@ class Schedule:
         quorum: ``RoundSettings.quorum``.
         local_steps: That make an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
+        fragments: Of the toy model, each as large as an update: a round is on one of them.
         overlap: 1: trainers compute the next update beside the round of the last one.
         stages: Of a pipeline: how many of the peers, in order of their ids, are in each stage.
             Empty: each peer has the whole model.
@@ -106,6 +107,7 @@ class Schedule:
     told: bool = False
     quorum: Quorum = "majority"
     local_steps: int = 1
+    fragments: int = 1
     overlap: int = 0
     stages: tuple[int, ...] = ()
     micro_batches: int = 4
@@ -252,6 +254,18 @@ class Schedule:
             "shards = [8]",
         )
         rolling = topologies.load(self.weighted_topology).rolling
+        yield (
+            self.fragments == 1
+            or (
+                self.fragments > 1
+                and self.local_steps % self.fragments == 0
+                and rolling
+                and not self.overlap
+                and not self.stages
+            ),
+            f"fragments = {self.fragments}: 1, or with rolling rounds, without overlap, a divisor "
+            "of local_steps",
+        )
         yield (
             self.overlap in ((0, 1) if rolling else (0,)),
             f"overlap = {self.overlap}: 0, or with rolling rounds 1",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gossip.aggregators import outer
 from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, Row, events
-from gossip.vectors import bytes_for, described, from_bytes, to_bytes
+from gossip.vectors import bytes_for, described, fragment_of, from_bytes, to_bytes
 
 Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
@@ -29,6 +29,12 @@ SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
 OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
 OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
 """What follows a round of local steps."""
+
+WHOLE = slice(None)
+
+CALLS = 0.2
+"""Of the rounds of a model in fragments, those in which all scripts call a collective operation."""
+CALL = b"called"
 
 DRAINS = 8
 """Rounds behind which no round is computed beside another, as before a checkpoint."""
@@ -234,6 +240,8 @@ class ToyTrainer:
         local_steps: steps that make an update. With more than one ``OUTER`` applies the aggregate,
             and its memory belongs to the state. Every other update is of fewer steps, on a part of
             the samples.
+        fragments: of the model, each as large as an update. With more than one its script also
+            calls collective operations, in rounds that are no steps.
     """
 
     peer: PeerId
@@ -261,10 +269,11 @@ class ToyTrainer:
     piece_bytes: int = PIECE_BYTES
     local_steps: int = 1
     overlap: int = 0
+    fragments: int = 1
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
-        elements = sum(self.sizes)
+        elements = self.fragments * sum(self.sizes)
         self.target = target_of(self.seed, elements)
         self._target: list[float] = self.target.tolist()
         self._here = array("f", bytes(4 * elements))  # the parameters
@@ -289,6 +298,7 @@ class ToyTrainer:
         self._put_off: list[Effect] = []  # while it computes
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
+        self.moved: tuple[int, int] = (-1, -1)  # the round applied last, and the fragment it moved
         self.restored: list[tuple[int, bytes]] = []
         self.computed: list[tuple[int, int]] = []  # (round, samples)
         self.served: list[int] = []  # rounds for which this peer aggregated
@@ -321,7 +331,8 @@ class ToyTrainer:
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
         self.changed_at = now
-        layout = hashlib.blake2b(repr(self.sizes).encode(), digest_size=DIGEST_BYTES).digest()
+        said = repr((self.sizes, self.fragments)).encode()
+        layout = hashlib.blake2b(said, digest_size=DIGEST_BYTES).digest()
         answers: list[tuple[float, Said]] = [
             (
                 self.prepare_s,
@@ -463,7 +474,7 @@ class ToyTrainer:
             if go.samples is None
             else self._used(go.round_id, sum(stop - start for start, stop in go.samples.ranges))
         )
-        honest = self.update(go.round_id, beside)
+        honest = self.update(go.round_id, beside)[self._fragment(go.round_id, go.collectives)]
         offered = (
             honest
             if self.lie is None
@@ -471,7 +482,22 @@ class ToyTrainer:
         )
         return _Draft(go, honest, offered, samples, len(self.applied), len(self.restored))
 
+    def _fragment(self, round_id: int, collectives: int) -> slice:
+        """The elements that a round is on."""
+        size = sum(self.sizes)
+        start = size * fragment_of(round_id, collectives, self.fragments)
+        return slice(start, start + size)
+
+    def _calls(self, round_id: int) -> bool:
+        """Whether all scripts call a collective operation in this round."""
+        lot = random.Random(f"calls/{self.seed}/{round_id}")
+        return self.fragments > 1 and lot.random() < CALLS
+
     def _compute(self, go: events.StartRound) -> list[tuple[float, Said]]:
+        if self._calls(go.round_id):
+            self._go = go
+            self.computing = events.Contributed(go.round_id, 0, (), None, collective=CALL)
+            return [(self._pause_s(0), self.computing)]
         draft, self._draft, self._go = self._draft, None, go
         if draft is not None and self._is_of_use(draft, go):
             self.ahead += 1
@@ -635,30 +661,37 @@ class ToyTrainer:
         content = b"".join([payload.data.tobytes() for payload in apply.payloads])
         if content:
             rate = apply.rates[0] if apply.rates else 1.0
+            part = self._fragment(apply.round_id, apply.collectives)
+            moved = zip(changed[part], self._moved(content, part), strict=True)
             changed = [
-                here + rate * step for here, step in zip(changed, self._moved(content), strict=True)
+                *changed[: part.start],
+                *[here + rate * step for here, step in moved],
+                *changed[part.stop :],
             ]
+            self.moved = apply.round_id, part.start // sum(self.sizes)
         self._here = array("f", changed)
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))
         self.next_round, self.changed_at = apply.round_id + 1, now
 
-    def _moved(self, content: bytes) -> Values:
+    def _moved(self, content: bytes, part: slice) -> Values:
         """What an aggregate is applied as."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
             return aggregate
-        moved, memory = self._outer_step(aggregate)
-        self._momentum = array("f", memory)
+        moved, memory = self._outer_step(aggregate, part)
+        self._momentum[part] = array("f", memory)
         return moved
 
-    def _outer_step(self, aggregate: Values) -> tuple[list[float], list[float]]:
-        """Where it leads, and its memory then."""
+    def _outer_step(
+        self, aggregate: Values, part: slice = WHOLE
+    ) -> tuple[list[float], list[float]]:
+        """Where it leads ``part`` of the model, and its memory then."""
         memory = array(
             "f",
             [
                 OUTER.momentum * held + each
-                for held, each in zip(self._momentum, aggregate, strict=True)
+                for held, each in zip(self._momentum[part], aggregate, strict=True)
             ],
         )
         moved = [

@@ -17,6 +17,7 @@ from .exchange import gossip_of as gossip_of
 from .exchange import is_worth_waiting as is_worth_waiting
 from .exchange import members_of as members_of
 from .exchange import targets_of as targets_of
+from .fragments import TakesTurns as TakesTurns
 from .handing_on import GivesWhatIsAskedFor as GivesWhatIsAskedFor
 from .handing_on import HandsOnWhatItHolds as HandsOnWhatItHolds
 from .handing_on import TakesWhatWasCommitted as TakesWhatWasCommitted

@@ -172,7 +172,7 @@ class Conserved(Checker):
             before = _Branch(roster, 0, ())
         if slices is None or before is None:
             return _Branch(commits[0].roster)
-        is_step = len(commits[0].collected) <= core.settings.f
+        is_step = len(commits[0].collected) <= core.settings.callers_too_few(len(roster))
         self._judge_slices(swarm, peer, commits[0], slices)
         if before.used is None:
             return _Branch(commits[0].roster)
