@@ -2,8 +2,8 @@
 
     python benchmarks/local_steps.py --text tinyshakespeare.txt
 
-Each cell is one `gossip run` with equal tokens: local steps, the outer step, the topology and a
-seed. What was run is in the file of --into: after Ctrl-C the same command goes on.
+Each cell is one `gossip run` with equal tokens: local steps, the outer step, fragments, the
+topology and a seed. What was run is in the file of --into: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Cell:
     seed: int
     steps: int
     lr: float
+    fragments: int = 1
 
 
 def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
         command = [
             *[*GOSSIP, "run", "-n", str(peers), "--aggregator", "mean", "--seed", str(cell.seed)],
             *["--topology", cell.topology, "--local-steps", str(cell.local_steps), *options],
+            *["--fragments", str(cell.fragments)],
             *["--round-timeout", "120", "--run-dir", str(run), str(SCRIPT)],
             *["--text", str(text), "--steps", str(cell.steps), "--lr", str(cell.lr)],
             *["--result", str(result)],
@@ -73,24 +75,28 @@ def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
         }
 
 
+def _kind(cell: Cell) -> tuple[str, int, str, int]:
+    """All but the seed."""
+    return cell.topology, cell.local_steps, cell.outer, cell.fragments
+
+
 def nothing() -> None:
     """What a worker of ``cells`` needs before its first cell."""
 
 
 def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
     """Markdown: a row for each kind of cell, the mean of its seeds and their standard error."""
-    kinds = list(dict.fromkeys((c.topology, c.local_steps, c.outer) for c in cells))
+    kinds = list(dict.fromkeys(map(_kind, cells)))
     lines = [
-        "| topology | local steps | outer step | validation loss | over 1 | MiB a peer | rounds |",
-        "|---|---|---|---|---|---|---|",
+        "| topology | local steps | outer step | fragments | validation loss | over 1 | MiB a peer "
+        "| rounds | MiB a peer and round |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     base: dict[str, float] = {}
-    for topology, steps, outer in kinds:
+    for kind in kinds:
+        topology, steps, outer, fragments = kind
         of = [
-            rows[name_of(cell)]
-            for cell in cells
-            if (cell.topology, cell.local_steps, cell.outer) == (topology, steps, outer)
-            and name_of(cell) in rows
+            rows[name_of(cell)] for cell in cells if _kind(cell) == kind and name_of(cell) in rows
         ]
         if not of:
             continue
@@ -102,8 +108,9 @@ def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
         over = f"{100 * (mean / base[topology] - 1):+.1f} %" if topology in base else ""
         sent = statistics.fmean(row["bytes"] for row in of) / 2**20
         lines.append(
-            f"| {topology} | {steps} | {outer or 'none: gradients'} | {mean:.3f}{error} | {over} | "
-            f"{sent:.1f} | {of[0]['rounds']} |"
+            f"| {topology} | {steps} | {outer or 'none: gradients'} | {fragments} "
+            f"| {mean:.3f}{error} | {over} | {sent:.1f} | {of[0]['rounds']} "
+            f"| {sent / of[0]['rounds']:.2f} |"
         )
     return lines
 
@@ -119,17 +126,19 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--local-steps", type=int, nargs="+", default=[1, 10, 30, 100])
     parser.add_argument("--outer", nargs="+", default=[MEAN, NESTEROV])
+    parser.add_argument("--fragments", type=int, nargs="+", default=[1], help="with local steps")
     parser.add_argument("--topology", nargs="+", default=["rolling"])
     parser.add_argument("--into", type=Path, default=Path("runs/local_steps.jsonl"))
     parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
     cells = [
-        Cell(steps, outer, topology, seed, options.steps, options.lr)
+        Cell(steps, outer, topology, seed, options.steps, options.lr, fragments)
         for seed in range(options.seeds)
         for topology in options.topology
         for steps in options.local_steps
         for outer in (options.outer if steps > 1 else [""])
+        for fragments in (options.fragments if steps > 1 else [1])
     ]
     if options.show:
         kept = read_rows(options.into)

@@ -40,4 +40,4 @@ def test_who_forgets_how_many_rounds_were_no_steps_exchanges_others(
 
 def test_some_schedules_have_fragments() -> None:
     drawn = [generate(seed) for seed in range(200)]
-    assert {schedule.fragments for schedule in drawn} == {1, 2, 4, 5}
+    assert {schedule.fragments for schedule in drawn} == {1, 2, 5}

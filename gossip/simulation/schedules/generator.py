@@ -85,7 +85,7 @@ STABLE = 0.2  # of the schedules: a peer that is started again has its old addre
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
-FRAGMENTED = 0.6  # of those with local steps and rolling rounds, without overlap
+FRAGMENTED = 0.4  # of those with local steps and rolling rounds, without overlap
 FRAGMENTS = (2, 4, 5)
 OVERLAP = 0.3  # of those with rolling rounds
 WEIGHTED = 0.2  # of those with rolling rounds
@@ -325,7 +325,7 @@ def _with_fragments(drawn: Schedule) -> Schedule:
     somebody serves and nobody computes beside rounds. Not among payloads that trickle: there a
     round that follows a collective operation may take longer than L11 allows, also without
     fragments."""
-    lot = Random(f"schedule/{drawn.seed}/fragments")
+    lot = Random(f"schedule/{drawn.seed}/split model")
     cuts = [cut for cut in FRAGMENTS if drawn.local_steps % cut == 0]
     if lot.random() >= FRAGMENTED or not cuts or drawn.overlap:
         return drawn
