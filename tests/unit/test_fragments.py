@@ -13,15 +13,18 @@ from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
 from gossip.aggregators import outer
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, UnsupportedModel
+from gossip.faults import plan as fault_plans
+from gossip.inject.update_attacks import UpdateAttack
 from gossip.ipc import messages as control
 from gossip.run import fitting
 from gossip.run.checkpoints import Checkpoint
+from gossip.training.feedback import UpdateEncoder
 from gossip.training.layout import PRESENT, Layout
 from gossip.training.local_steps import STATE, LocalSteps, settings_of
 from gossip.training.own_state import Loaded, OwnParts, load_own, plan_own, write_own
 from gossip.training.session import _check_rounds
 from gossip.training.state import StateMismatch, pack_state
-from gossip.vectors import cut_layers, fragment_of
+from gossip.vectors import WireFormat, cut_layers, fragment_of, load_encoding
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
 
@@ -374,6 +377,40 @@ def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
         assert np.array_equal(differences[1].numpy(), sent[1][:42])  # type: ignore[union-attr]
         assert np.array_equal(differences[0].numpy(), sent[2][:42])  # type: ignore[union-attr]
     assert (sent[2][24:42] != 0).any(), "the first fragment, and not the shorter one"
+
+
+def test_what_an_encoding_owes_is_of_one_fragment() -> None:
+    wire = WireFormat(load_encoding("topk:0.5"), 0, (6,), 4, 2)
+    encoder, memory = UpdateEncoder(wire, fragments=2), np.empty(wire.update_bytes[0], np.uint8)
+
+    def offered(round_id: int, *numbers: float) -> list[float]:
+        update = np.array([*numbers, PRESENT, PRESENT], np.float32)
+        encoder.encode(update, memory, round_id, round_id % 2)
+        encoder.settle(round_id, (True,))
+        return update[:4].tolist()
+
+    assert offered(0, 4.0, 3.0, 1.0, 0.5) == [4.0, 3.0, 0.0, 0.0]
+    assert offered(1, 0.0, 8.0, 9.0, 2.0) == [0.0, 8.0, 9.0, 0.0]
+    assert encoder.residual is not None
+    assert encoder.residual.tolist() == [0.0, 0.0, 1.0, 0.5, 0.0, 0.0, 0.0, 2.0]
+    assert offered(2, 0.0, 0.0, 0.0, 0.0) == [0.0, 0.0, 1.0, 0.5], "what the first one is owed"
+    assert offered(3, 0.0, 0.0, 0.0, 0.0) == [0.0, 0.0, 0.0, 2.0]
+    saved, other = encoder.saved(), UpdateEncoder(wire, fragments=3)
+    with pytest.raises(StateMismatch, match="12 numbers"):
+        other.load(saved)
+
+
+def test_an_attack_remembers_what_was_told_of_the_same_fragment() -> None:
+    """A stale update is an earlier one of the same part of the model, also where a round between
+    was a collective operation."""
+    attack = UpdateAttack(fault_plans.parse(("stale:0*1",)), 0, seed=1)
+    attack.fragments = 2
+    told = []
+    for round_id, collectives in ((0, 0), (1, 0), (3, 1), (4, 1)):
+        attack.begins(collectives)
+        truth = np.full(3, round_id, np.float32)
+        told.append(attack.tamper_with(truth, round_id, "update")[0])
+    assert told == [0.0, 1.0, 0.0, 1.0]
 
 
 # --- own parameters -------------------------------------------------------------------------------
