@@ -59,7 +59,7 @@ def test_buffers_and_the_senders_memory_come_back_to_their_peer(tmp_path: Path) 
         )
     model = model_of(0.0)
     weight = model.state_dict()["0.weight"].clone()
-    memory, extra, why, _ = loaded(tmp_path, 1, 50, model)
+    memory, extra, why, *_ = loaded(tmp_path, 1, 50, model)
     assert (extra, why) == (None, "")
     assert running_mean(model) == 11.0
     assert memory is not None
@@ -96,7 +96,7 @@ def test_what_is_damaged_is_not_taken_and_named(tmp_path: Path, at: int) -> None
 def test_that_of_another_model_is_not_taken(tmp_path: Path) -> None:
     write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnParts())), 3)
     other = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
-    memory, _, why, _ = loaded(tmp_path, 0, 50, other)
+    memory, _, why, *_ = loaded(tmp_path, 0, 50, other)
     assert memory is None
     assert "the model has no such buffer 1.running_mean" in why
 
