@@ -283,10 +283,10 @@ def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_t
         n.put(1, np.ones(42, np.float32))
         n.send(control.ApplyCommand(0, 1, 0.0))
         n.put(2, np.ones(42, np.float32))
-        n.send(control.ApplyCommand(3, 2, 0.0, collectives=2))
+        n.send(control.ApplyCommand(2, 2, 0.0, collectives=1))
         for _ in range(2):
             n.expect(control.AppliedReply)
-        n.go(4)
+        n.go(3)
         n.halt()
 
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
