@@ -1,4 +1,4 @@
-"""S25: which part of the model a round is on."""
+"""S27: which part of the model a round is on."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class TakesTurns(Checker):
-    """S25: fragments of a model take turns by the number of steps in the history of their peer: an
+    """S27: fragments of a model take turns by the number of steps in the history of their peer: an
     aggregate moves the one whose turn it is, and an update is asked for of no other. A collective
     operation is no step."""
 
-    invariant = "S25"
+    invariant = "S27"
     events = (Applied,)
     effects = (Committed, StartRound)
 
