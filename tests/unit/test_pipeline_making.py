@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pipeline_models import LETTERS, WIDTH, Block, Embedded, char_batch, char_layers, char_loss
+from pipeline_models import LETTERS, WIDTH, char_batch, char_layers, char_loss, char_makers
 from test_pipeline_trainer import nothing, plan_for, sgd
 from torch import Tensor, nn
 from trainer_fakes import FakeNode, FakeNodeSwarm, echo
@@ -20,15 +20,6 @@ from gossip.errors import ConfigError, UnsupportedModel
 from gossip.pipelines import LayerMaker, layers_of, make_layer, measure_layers, walk_without_data
 
 SAMPLES = char_batch(0, 1)[0]
-
-
-def scores() -> nn.Module:
-    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))
-
-
-def makers() -> list[nn.Module | LayerMaker]:
-    """What ``char_layers`` builds at once."""
-    return [Embedded, *[Block] * 4, scores]
 
 
 class Recorded:
@@ -61,7 +52,7 @@ def stage_of(peer: int, cuts: tuple[int, ...], layers: list[Any]) -> dict[str, T
 
 
 def test_a_peer_makes_the_layers_of_its_stage_alone() -> None:
-    layers = [Recorded(maker) for maker in makers()]  # type: ignore[arg-type]
+    layers = [Recorded(maker) for maker in char_makers()]  # type: ignore[arg-type]
     assert {name.partition(".")[0] for name in stage_of(1, (2, 4), layers)} == {"2", "3"}
     assert [layer.made for layer in layers] == [0, 0, 1, 1, 0, 0]
 
@@ -69,7 +60,7 @@ def test_a_peer_makes_the_layers_of_its_stage_alone() -> None:
 def test_a_model_begins_alike_wherever_it_is_cut() -> None:
     whole = {
         f"{at}.{name}": tensor
-        for at, layer in enumerate(makers())
+        for at, layer in enumerate(char_makers())
         for name, tensor in make_layer(layer, at, 0).state_dict().items()
     }
     assert not torch.equal(whole["1.out.weight"], whole["2.out.weight"])
@@ -77,11 +68,11 @@ def test_a_model_begins_alike_wherever_it_is_cut() -> None:
         found: dict[str, Tensor] = {}
         for peer in range(3):
             torch.manual_seed(peer)  # what was drawn before counts for nothing
-            found |= stage_of(peer, cuts, makers())
+            found |= stage_of(peer, cuts, char_makers())
         assert found.keys() == whole.keys()
         assert all(torch.equal(found[name], whole[name]) for name in whole)
     with FakeNodeSwarm(echo) as swarm:
-        pipe = swarm.session.pipeline(makers(), SAMPLES, loss=char_loss, optimizer=sgd)
+        pipe = swarm.session.pipeline(char_makers(), SAMPLES, loss=char_loss, optimizer=sgd)
         alone = pipe.model.state_dict()
     assert all(torch.equal(alone[name], whole[name]) for name in whole)
 
@@ -129,7 +120,7 @@ def test_a_function_that_makes_no_layer_of_its_own_is_refused_by_name() -> None:
     ]:
         with pytest.raises(ConfigError, match=said):
             layers_of((layers, torch.ones(1, 2)), "here")
-    other = [*makers()[:-1], lambda: nn.Linear(next(sizes), LETTERS)]
+    other = [*char_makers()[:-1], lambda: nn.Linear(next(sizes), LETTERS)]
     again = "layer 5: its function makes another layer each time"
     with FakeNodeSwarm(nothing) as swarm, pytest.raises(ConfigError, match=again):
         swarm.session.pipeline(other, SAMPLES, loss=char_loss, optimizer=sgd)
@@ -160,7 +151,7 @@ def test_a_buffer_of_a_layer_given_as_a_function_is_made_with_it() -> None:
 
 
 def test_one_layer_is_there_at_a_time_while_functions_are_profiled() -> None:
-    layers = [Recorded(maker) for maker in makers()]  # type: ignore[arg-type]
+    layers = [Recorded(maker) for maker in char_makers()]  # type: ignore[arg-type]
     alive: list[int] = []
 
     def counted(layer: Recorded) -> LayerMaker:
