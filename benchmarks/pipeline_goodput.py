@@ -79,7 +79,7 @@ def measure(kind: str, into: Path, options: argparse.Namespace) -> dict[str, Any
         for at in range(count)
     ]
     killed = run(kind, plan, into / f"{kind}-killed", options.steps, faults)
-    numbers = {"free": free, "killed": killed}
+    numbers: dict[str, Any] = {"free": free, "killed": killed}
     numbers["goodput"] = killed["steps_per_s"] / free["steps_per_s"]
     if kind == "char":
         numbers["alone"] = alone(into, options.steps)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
 
 import gossip
-from gossip.pipelines import LayerMaker, make_layer
+from gossip.pipelines import LayerMaker, Loss, make_layer
 from gossip.testing import TimedLayer
 
 WIDE, WIDE_LAYERS = 2048, 24
@@ -35,7 +35,8 @@ class Wide(nn.Module):
         self.norm, self.linear = nn.LayerNorm(WIDE), nn.Linear(WIDE, WIDE)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + 0.1 * torch.tanh(self.linear(self.norm(x)))
+        added: Tensor = self.linear(self.norm(x))
+        return x + 0.1 * torch.tanh(added)
 
 
 class Embedded(nn.Module):
@@ -46,7 +47,9 @@ class Embedded(nn.Module):
         self.letter, self.place = nn.Embedding(CHARACTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
 
     def forward(self, codes: Tensor) -> Tensor:
-        return self.letter(codes) + self.place(torch.arange(codes.shape[1], device=codes.device))
+        places = torch.arange(codes.shape[1], device=codes.device)
+        found: Tensor = self.letter(codes) + self.place(places)
+        return found
 
 
 class Block(nn.Module):
@@ -64,8 +67,9 @@ class Block(nn.Module):
         asked = self.asked(self.before(x)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
         query, key, value = asked.permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        return x + self.net(self.behind(x))
+        mixed: Tensor = x + self.out(seen.transpose(1, 2).flatten(2))
+        added: Tensor = self.net(self.behind(mixed))
+        return mixed + added
 
 
 class Scores(nn.Sequential):
@@ -118,7 +122,7 @@ def char_loss(scores: Tensor, following: Tensor) -> Tensor:
 
 BATCHES = {"wide": wide_batch, "char": char_batch, "timed": timed_batch}
 LAYERS = {"wide": wide, "char": char, "timed": timed}
-LOSSES = {"wide": mse_loss, "char": char_loss, "timed": mse_loss}
+LOSSES: dict[str, Loss] = {"wide": mse_loss, "char": char_loss, "timed": mse_loss}
 RATES = {"wide": 1e-4, "char": 1e-3, "timed": 1e-3}
 
 
