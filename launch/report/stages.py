@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gossip.config import RunConfig
 from gossip.run import text_of, whole
+
+if TYPE_CHECKING:
+    from gossip.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gossip.config import RunConfig
+from gossip.launch.report import run_state
 from gossip.launch.report.explain import explain
 from gossip.launch.report.html import incidents, recorded
 from gossip.launch.report.live_frame import About, Size
@@ -16,6 +19,7 @@ from gossip.launch.report.live_frame import frame as live
 from gossip.launch.report.run_record import RunRecord
 from gossip.launch.report.stages import PeerStage, stages_in
 from gossip.launch.report.top import TopView
+from gossip.run.machine import started_at, this_machine
 
 BEGAN, ROUNDS, KILLED_AT = 1_700_000_000.0, 8, 4
 STAGES = ((0, 1), (2, 3))
@@ -91,6 +95,15 @@ def test_a_peer_takes_part_in_the_rounds_of_its_stage(folder: Path) -> None:
     assert parts == [1.0, 1.0, 1.0, 0.5]
     assert [record.of(peer).served for peer in range(4)] == [8, 0, 8, 0]
     assert record.view.alive == 3
+
+
+def test_all_stages_count_for_how_many_are_alive(folder: Path, tmp_path: Path) -> None:
+    running = tmp_path / "pipe"
+    shutil.copytree(folder, running)
+    here = {"pid": os.getpid(), "started": started_at(os.getpid()), "machine": this_machine()}
+    about = {"incarnation": 0, "host": "here", "since": BEGAN, "ended": None, "exit_code": None}
+    write(running, "peer-0/peer.json", {"schema": "gossip.peer/1", **here, **about})
+    assert run_state.look(running).alive == 3
 
 
 def test_top_and_the_launcher_show_the_stage_of_each_peer(folder: Path) -> None:
