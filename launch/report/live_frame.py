@@ -261,8 +261,8 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
     begin = COLUMNS[0][1]
     line.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(row.state, "yellow" if state != row.state else "")
-    at = line.plain.index(state, begin)
-    line.stylize(style, at, at + len(state))
+    at = sum(wide + 2 for _, wide in columns[: [name for name, _ in columns].index("state")])
+    line.stylize(style, at, at + dict(columns)["state"])
     note, colour = _note(row), "magenta" if row.suspected else "dim"
     if not note:
         return [line]

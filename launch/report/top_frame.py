@@ -323,8 +323,9 @@ def _row(
     begin = COLUMNS[0][1]
     text.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(line.state, "yellow" if line.trouble else "")
-    at = text.plain.find(line.state, begin)
-    text.stylize(style, max(at, 0), max(at, 0) + len(line.state))
+    wide = dict(columns)["state"]
+    at = max(text.plain.find(line.state[:wide], begin), 0)
+    text.stylize(style, at, at + wide)
     why, colour = shown(line.why), "magenta" if row.suspected else "dim"
     if not why:
         return [text]
