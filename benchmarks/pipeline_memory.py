@@ -131,7 +131,7 @@ def train(into: Path, command: Sequence[str], names: Sequence[str]) -> tuple[Any
         while process.poll() is None:
             look(run, names, seen)
             time.sleep(LOOK_S)
-            if waits_since is None and any(run.glob("faults/*crash*")):
+            if waits_since is None and any((run / "faults").glob("[0-9]*")):
                 waits_since = time.monotonic()
             if waits_since is not None and time.monotonic() - waits_since > WAITED_S:
                 process.send_signal(signal.SIGINT)  # what its user would do, once
