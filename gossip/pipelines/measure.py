@@ -232,7 +232,8 @@ class _Kept:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.nbytes += storage.nbytes()
-        return saved
+        # The tensor itself may be an output of what keeps it: a circle that nothing would free.
+        return saved.detach()
 
 
 def _profile(shape: _Shape, lines: tuple[CostLine, CostLine]) -> LayerProfile:
