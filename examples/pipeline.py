@@ -7,6 +7,7 @@ python examples/pipeline.py                                        # the same wi
 """
 
 import argparse
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +46,17 @@ class Block(nn.Module):
         return x + self.net(self.behind(x))
 
 
-def layers() -> tuple[nn.Sequential, Tensor]:
-    """All layers, and some samples: what ``gossip plan profile`` times, and what is trained."""
-    scores = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))
-    model = nn.Sequential(Embedded(), *(Block() for _ in range(6)), scores)
-    return model, torch.zeros(4, LENGTH, dtype=torch.long)
+class Scores(nn.Sequential):
+    """(n, LENGTH, WIDTH) to a score of each letter as the following one, (n, LENGTH, LETTERS)."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))
+
+
+def layers() -> tuple[list[Callable[[], nn.Module]], Tensor]:
+    """What makes each layer, and some samples: what ``gossip plan profile`` times, and what is
+    trained. No process ever holds more layers than those of its stage."""
+    return [Embedded, *[Block] * 6, Scores], torch.zeros(4, LENGTH, dtype=torch.long)
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gossip.pipelines import LayerMaker
+
 LETTERS, LENGTH, WIDTH = 32, 12, 16
 
 
@@ -41,7 +43,16 @@ class Block(nn.Module):
 def char_layers(blocks: int = 4, dropout: float = 0.0) -> list[nn.Module]:
     torch.manual_seed(0)
     middle = [Block(dropout) for _ in range(blocks)]
-    return [Embedded(), *middle, nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))]
+    return [Embedded(), *middle, char_scores()]
+
+
+def char_scores() -> nn.Module:
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS))
+
+
+def char_makers(blocks: int = 4) -> list[nn.Module | LayerMaker]:
+    """Functions that make what ``char_layers`` builds."""
+    return [Embedded, *[Block] * blocks, char_scores]
 
 
 def char_loss(scores: Tensor, following: Tensor) -> Tensor:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from .fits import r_squared as r_squared
     from .layers import HandedOn as HandedOn
     from .layers import walk_without_data as walk_without_data
+    from .making import LayerMaker as LayerMaker
+    from .making import check_same as check_same
+    from .making import make_layer as make_layer
+    from .making import outline_of as outline_of
     from .measure import LayerTimes as LayerTimes
     from .measure import layers_of as layers_of
     from .measure import measure_layers as measure_layers
@@ -69,6 +73,7 @@ else:
             "executor": ("Loss", "StageExecutor"),
             "fits": ("CostLine", "fit_line", "r_squared"),
             "layers": ("HandedOn", "walk_without_data"),
+            "making": ("LayerMaker", "check_same", "make_layer", "outline_of"),
             "measure": ("LayerTimes", "layers_of", "measure_layers"),
             "placement": ("Placement", "best_placement", "every_assignment", "improved"),
             "plan_file": (

@@ -16,6 +16,7 @@ from gossip.errors import ConfigError
 
 from .fits import CostLine, fit_line, r_squared
 from .layers import layer_name, run_layer, signature_of
+from .making import LayerMaker, make_layer, outline_of
 from .profile import LAYERS_MAX, LayerProfile
 
 WAYS = ("forward", "backward")
@@ -37,31 +38,38 @@ class LayerTimes:
     timed: int
 
 
-def layers_of(made: Any, where: str) -> tuple[list[nn.Module], Tensor]:
-    """What a user's function has returned: the layers in their order, and some samples.
+def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tensor]:
+    """What a user's function has returned: the layers in their order, each a module or a function
+    that makes one, and some samples.
 
     Raises: ConfigError: It is not that, or two layers share a parameter.
     """
     if not isinstance(made, tuple) or len(made) != 2:
         raise ConfigError(
             f"{where} returned {type(made).__name__}, not layers and samples",
-            "it ends with: return layers, samples    # a list of modules, and a tensor",
+            "it ends with: return layers, samples    # a list of modules or of functions that make "
+            "them, and a tensor",
         )
     layers, samples = made
-    if not isinstance(layers, nn.Sequential | list | tuple) or not all(
-        isinstance(layer, nn.Module) for layer in layers
-    ):
+    if not isinstance(layers, nn.Sequential | list | tuple):
         raise ConfigError(
             f"{where}: the layers are {type(layers).__name__}, not nn.Sequential or a list of "
-            "modules"
+            "modules or of functions that make them"
         )
+    for at, layer in enumerate(layers):
+        if not callable(layer):
+            raise ConfigError(
+                f"{where}: layer {at} is {type(layer).__name__}, not a module or a function that "
+                "makes one"
+            )
     if not isinstance(samples, Tensor) or samples.ndim == 0 or not len(samples):
         raise ConfigError(f"{where}: the samples are no tensor with a sample or more in its rows")
     if not 0 < len(layers) <= LAYERS_MAX:
         raise ConfigError(f"{where}: {len(layers)} layers, where 1 to {LAYERS_MAX} can be")
     owner: dict[int, int] = {}
-    for at, layer in enumerate(layers):
-        for name, parameter in layer.named_parameters():
+    outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
+    for at, outline in enumerate(outlines):
+        for name, parameter in outline.named_parameters():
             if (first := owner.setdefault(id(parameter), at)) != at:
                 raise ConfigError(
                     f"{where}: layers {first} and {at} share the parameter {name}",
@@ -72,7 +80,7 @@ def layers_of(made: Any, where: str) -> tuple[list[nn.Module], Tensor]:
 
 
 def measure_layers(
-    layers: Sequence[nn.Module],
+    layers: Sequence[nn.Module | LayerMaker],
     samples: Tensor,
     batches: tuple[int, int],
     repeats: int,
@@ -81,7 +89,8 @@ def measure_layers(
     """Medians of ``repeats`` turns at two numbers of samples, and a line through them.
 
     Every turn goes through all layers and sizes, so that whatever else the machine does meets all
-    of them. Two sizes between the two only check the lines.
+    of them. Two sizes between the two only check the lines. Layers that are given as functions are
+    made anew in each turn, one after the other, so that there is one of them at a time.
 
     Args:
         samples: ``(n, ...)``, of which rows are repeated as needed.
@@ -97,8 +106,7 @@ def measure_layers(
     times = {size: _Turns(len(layers)) for size in sizes}
     new = [at for at, shape in enumerate(shapes) if shape.signature not in known]
     for turn in range(repeats + 1 if new else 0):
-        for size in sizes:
-            _turn(layers, _rows(samples, size), times[size] if turn else None)
+        _turn(layers, {size: _rows(samples, size) for size in sizes}, times if turn else {})
     measured = {at: _lines(times, at, batches) for at in new}
     profiles = tuple(
         _profile(shape, measured[at] if at in measured else _known(known[shape.signature]))
@@ -147,21 +155,36 @@ def _rows(samples: Tensor, count: int) -> Tensor:
     return samples.repeat(times, *([1] * (samples.ndim - 1)))[:count].clone()
 
 
-def _turn(layers: Sequence[nn.Module], inputs: Tensor, into: _Turns | None) -> None:
-    for at, layer in enumerate(layers):
-        inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
+def _turn(
+    layers: Sequence[nn.Module | LayerMaker],
+    inputs: dict[int, Tensor],
+    into: Mapping[int, _Turns],
+) -> None:
+    """Each layer with each number of samples. ``inputs``: by their number."""
+    for at, given in enumerate(layers):
+        layer = make_layer(given, at, 0)
+        if layer is not given:
+            _pass(layer, inputs[min(inputs)])  # memory that was never used takes its time, once
+        for size in inputs:
+            inputs[size], *took_s = _pass(layer, inputs[size])
+            if into:
+                for way, seconds in zip(WAYS, took_s, strict=True):
+                    into[size].seconds[way][at].append(seconds)
+        del layer  # before the next one is made
+
+
+def _pass(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, float, float]:
+    """What it hands on, and the seconds forward and backward."""
+    inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
+    began = time.perf_counter()
+    outputs = layer(inputs)
+    forward_s, backward_s = time.perf_counter() - began, 0.0
+    if outputs.requires_grad:
+        gradient = torch.ones_like(outputs)
         began = time.perf_counter()
-        outputs = layer(inputs)
-        forward_s, backward_s = time.perf_counter() - began, 0.0
-        if outputs.requires_grad:
-            gradient = torch.ones_like(outputs)
-            began = time.perf_counter()
-            outputs.backward(gradient)
-            backward_s = time.perf_counter() - began
-        if into is not None:
-            into.seconds["forward"][at].append(forward_s)
-            into.seconds["backward"][at].append(backward_s)
-        inputs = outputs
+        outputs.backward(gradient)
+        backward_s = time.perf_counter() - began
+    return outputs.detach(), forward_s, backward_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +196,12 @@ class _Shape:
     kept_bytes: float
 
 
-def _walk(layers: Sequence[nn.Module], samples: Tensor, count: int) -> list[_Shape]:
+def _walk(layers: Sequence[nn.Module | LayerMaker], samples: Tensor, count: int) -> list[_Shape]:
     """One forward pass with ``count`` samples: sizes, and whether each layer does what a layer
     does."""
     inputs, found = _rows(samples, count), []
-    for at, layer in enumerate(layers):
+    for at, given in enumerate(layers):
+        layer = make_layer(given, at, 0)
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
         parameters = list(layer.parameters())
         kept = _Kept({parameter.untyped_storage().data_ptr() for parameter in parameters})
@@ -192,7 +216,8 @@ def _walk(layers: Sequence[nn.Module], samples: Tensor, count: int) -> list[_Sha
                 kept.nbytes / count,
             )
         )
-        inputs = outputs
+        inputs = outputs.detach()
+        del layer, parameters, outputs  # before the next one is made
     return found
 
 
@@ -207,7 +232,8 @@ class _Kept:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.nbytes += storage.nbytes()
-        return saved
+        # The tensor itself may be an output of what keeps it: a circle that nothing would free.
+        return saved.detach()
 
 
 def _profile(shape: _Shape, lines: tuple[CostLine, CostLine]) -> LayerProfile:

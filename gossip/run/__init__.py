@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .machine import NodeRecord as NodeRecord
     from .machine import node_in as node_in
     from .machine import this_machine as this_machine
+    from .model_parts import join_parts as join_parts
     from .recorder import Header as Header
     from .recorder import Step as Step
     from .records import ROOM_HINT as ROOM_HINT
@@ -131,6 +132,7 @@ else:
                 "Step",
                 "recorder",
             ),
+            "model_parts": ("join_parts",),
             "records": (
                 "Appender",
                 "ROOM_HINT",

@@ -92,7 +92,7 @@ class Checkpoint:
             )
         entry, where = self.manifest["files"][name], str(self.path / name)
         try:
-            with self._file(name) as file:
+            with self.open(name) as file:
                 data = file.read(entry["bytes"])
         except (OSError, ConfigError) as error:
             _not_readable(where, f"{entry['bytes']} bytes", error)
@@ -104,19 +104,12 @@ class Checkpoint:
 
         Raises: DamagedCheckpoint: It is not what was written. OSError: ``out`` cannot be written.
         """
-        scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
-        try:
-            _store(scratch, self._chunks(name))
-            os.rename(scratch, out)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(scratch)
-        _sync(out.parent)
+        store(out, self._chunks(name))
 
     def look(self, name: str) -> None:
         """Whether a data file is there with its size. Raises: DamagedCheckpoint: It is not."""
         try:
-            self._file(name).close()
+            self.open(name).close()
         except (OSError, ConfigError) as error:
             expected = f"{self.manifest['files'][name]['bytes']} bytes"
             _not_readable(str(self.path / name), expected, error)
@@ -126,8 +119,12 @@ class Checkpoint:
         for _ in self._chunks(name):
             pass
 
-    def _file(self, name: str) -> BinaryIO:
-        """Opened, of the size that the manifest says."""
+    def open(self, name: str) -> BinaryIO:
+        """A data file, of the size that the manifest says.
+
+        Raises: DamagedCheckpoint: It has another. ConfigError: It is none, or cannot be read.
+            FileNotFoundError: There is none.
+        """
         file = open_in(self.path.parent, f"{self.path.name}/{name}")
         expected, size = self.manifest["files"][name]["bytes"], os.fstat(file.fileno()).st_size
         if size != expected:
@@ -140,7 +137,7 @@ class Checkpoint:
         entry, where = self.manifest["files"][name], str(self.path / name)
         digest, size = blake2b(digest_size=DIGEST_BYTES), 0
         try:
-            with self._file(name) as file:
+            with self.open(name) as file:
                 while size < entry["bytes"] and (
                     chunk := file.read(min(entry["bytes"] - size, CHUNK_BYTES))
                 ):
@@ -153,6 +150,18 @@ class Checkpoint:
 
 
 # --- writing --------------------------------------------------------------------------------------
+
+
+def store(out: Path, pieces: Iterator[bytes]) -> None:
+    """Writes a file, whole and durable or not at all. Raises OSError, and what ``pieces`` does."""
+    scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
+    try:
+        _store(scratch, pieces)
+        os.rename(scratch, out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
+    _sync(out.parent)
 
 
 def write(

@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossip.config import PipelineConfig
+from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.pipelines import Loss, StageExecutor, walk_without_data
+from gossip.pipelines import (
+    LayerMaker,
+    Loss,
+    StageExecutor,
+    check_same,
+    make_layer,
+    outline_of,
+    walk_without_data,
+)
 
 from .passes import Boundary, StageWork, boundaries, rows_of
 
@@ -63,42 +71,51 @@ class Pipeline:
 
 
 class StagePlace:
-    """What a peer makes of the layers of the whole model: its own stage. It lets go of the
-    parameters of all others.
+    """What a peer makes of the layers of the whole model: its own stage. Of the others, those that
+    were built lose their parameters, and those that were given as functions are not made.
 
     Attributes:
         model: The layers of its stage.
     """
 
     def __init__(
-        self, plan: PipelineConfig | None, peer: int, layers: Sequence[nn.Module], samples: Tensor
+        self,
+        config: RunConfig,
+        peer: int,
+        layers: Sequence[nn.Module | LayerMaker],
+        samples: Tensor,
     ) -> None:
         """
         Args:
-            plan: None: one stage has all layers.
-        Raises: ConfigError: The plan is for other layers.
+            config: Of the run. Without a plan one stage has all layers.
+        Raises: ConfigError: The plan is for other layers, or a function does not make its layer.
         """
-        self._plan, self._peer = plan, peer
+        plan = config.pipeline
+        self._plan, self._seed = plan, config.seed
         self.stage, self.stages = 0, 1
         first, last = 0, len(layers) - 1
         self._around: tuple[Boundary | None, Boundary | None] = (None, None)
+        outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
         if plan is not None:
             self.stage, self.stages = plan.stage_of(peer), len(plan.stages)
-            walked = walk_without_data(layers, samples)
+            walked = walk_without_data(outlines, samples)
             self._around = boundaries(plan, self.stage, walked)
             first, last = plan.stages[self.stage].layers
         for at, layer in enumerate(layers):
-            if not first <= at <= last:
+            if not first <= at <= last and isinstance(layer, nn.Module):
                 layer.to_empty(device="meta")
-        self.model = nn.ModuleDict({str(at): layers[at] for at in range(first, last + 1)})
+        self.model = nn.ModuleDict()
+        for at in range(first, last + 1):
+            self.model[str(at)] = made = make_layer(layers[at], at, config.seed)
+            check_same(made, outlines[at], at)
         self._first = first
 
-    def work(self, seed: int, loss: Loss) -> StageWork:
+    def work(self, loss: Loss) -> StageWork:
         """What computes the stage. Raises UnsupportedModel: A layer keeps statistics of batches.
         ConfigError: No layer has a parameter."""
         layers = list(self.model.values())
         is_last = self.stage == self.stages - 1
-        executor = StageExecutor(layers, self._first, seed, loss if is_last else None)
+        executor = StageExecutor(layers, self._first, self._seed, loss if is_last else None)
         parameter = next(self.model.parameters(), None)
         if parameter is None:
             raise ConfigError(

@@ -29,7 +29,7 @@ from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.node import wire_of
-from gossip.pipelines import layers_of
+from gossip.pipelines import LayerMaker, layers_of
 from gossip.run import checkpoints
 from gossip.topologies import draw
 
@@ -362,7 +362,7 @@ class Session:
 
     def pipeline(
         self,
-        layers: torch.nn.Sequential | Sequence[torch.nn.Module],
+        layers: torch.nn.Sequential | Sequence[torch.nn.Module | LayerMaker],
         samples: Tensor,
         *,
         loss: Callable[[Tensor, Tensor], Tensor],
@@ -372,11 +372,16 @@ class Session:
         layers of its stage, as the plan says that the run was started with (``gossip run --plan``,
         ``docs/plan.md``). A script that was started alone computes all layers.
 
-        The other layers lose their parameters: they are moved to torch's meta device.
+        Layers may be given as functions that make them, such as their classes. Then a peer makes
+        those of its stage alone, and needs no memory for the others, which it looks at on torch's
+        meta device. Each is made under a seed of its own, from the run's and the layer's number: so
+        a model begins alike wherever it is cut. Of layers that are built already, those of other
+        stages lose their parameters: they are moved to the meta device.
 
         Args:
-            layers: All layers of the model, in their order, built alike on every peer: those that
-                ``gossip plan profile`` has timed.
+            layers: All layers of the model, in their order, alike on every peer: those that
+                ``gossip plan profile`` has timed. Each is a module, or a function that takes
+                nothing and returns one.
             samples: Some inputs, ``(n, ...)``; only their shape and type count.
             loss: Of outputs and targets, the mean over the samples.
             optimizer: Makes the optimizer of this peer's parameters: ``lambda parameters:
@@ -384,7 +389,8 @@ class Session:
         Returns: The ``Pipeline``, whose ``step(x, y)`` takes the place of the usual loop's body.
         Raises:
             UnsupportedModel: A layer keeps statistics of batches, or something cannot be exchanged.
-            ConfigError: The run has no plan, or one for other layers; it was called twice.
+            ConfigError: The run has no plan, or one for other layers; a layer cannot be made; it
+                was called twice.
             SwarmError: The swarm did not come together.
         """
         self._check_open()
@@ -395,8 +401,8 @@ class Session:
                 "peer.pipeline was called in a run without a plan",
                 "gossip run --plan plan.toml SCRIPT; gossip plan makes one",
             )
-        place = StagePlace(plan, self.id, all_layers, samples)
-        work = place.work(self._config.seed, loss)
+        place = StagePlace(self._config, self.id, all_layers, samples)
+        work = place.work(loss)
         work.computed = self._steps.computed
         self._exchange.activation_bytes = work.activation_bytes
         _, made = self.prepare(place.model, optimizer(place.model.parameters()))

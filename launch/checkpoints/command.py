@@ -187,9 +187,7 @@ def export(
 
 def _export_stages(folder: Path, stages: list[Path], step: int | None, out: Path) -> None:
     """The parts of one model, each from the folder of its stage."""
-    from safetensors.torch import load, save
-
-    from gossip.run import checkpoints
+    from gossip.run import checkpoints, join_parts
 
     step = checkpoints.newest_of_stages(stages) if step is None else step
     if step is None:
@@ -197,14 +195,11 @@ def _export_stages(folder: Path, stages: list[Path], step: int | None, out: Path
             f"no step in {shown(folder)} is whole in each of its {len(stages)} stages",
             f"gossip checkpoints {shown(stages[0])} --verify says what is damaged",
         )
-    model = {}
-    for stage in stages:
-        found, _ = checkpoints.newest_good(stage, step)
-        assert found is not None, "one that is asked for is there, or is an error"
-        model.update(load(found.read(MODEL)))
+    parts = [found for stage in stages if (found := checkpoints.newest_good(stage, step)[0])]
+    assert len(parts) == len(stages), "one that is asked for is there, or is an error"
     place = out / MODEL if out.is_dir() else out
     try:
-        place.write_bytes(save(model))
+        join_parts(parts, MODEL, place)
     except OSError as error:
         raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
     print(f"{shown(place)}: the model of step {step}, from {len(stages)} stages")

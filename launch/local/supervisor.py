@@ -16,7 +16,7 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
 from gossip.launch.registry import JoinEndpoint
-from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted
+from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted, stages_of
 from gossip.run import (
     Appender,
     JsonLines,
@@ -83,7 +83,7 @@ class Supervisor:
         self.joins, self._files = newcomers is not None, files
         given = newcomers if newcomers is not None else share
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
-        self.view = RunView(self.peers, self.plan, config.steps_per_round)
+        self.view = RunView(self.peers, self.plan, config.steps_per_round, stages_of(config))
         self.outcome = RunOutcome(config, self.view, joins=self.joins)
         self.troubles = WriteFailures(self._tell_trouble)
         self._environment = peer_environment(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .screens import Screen as Screen
     from .screens import is_terminal as is_terminal
     from .screens import screen_for as screen_for
+    from .stages import stages_of as stages_of
     from .top import standing_of as standing_of
     from .view import EXIT_ASKED as EXIT_ASKED
     from .view import RunView as RunView
@@ -68,6 +69,7 @@ else:
                 "screen_for",
             ),
             "summary": ("summary",),
+            "stages": ("stages_of",),
             "top": ("standing_of",),
             "view": (
                 "EXIT_ASKED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,6 +18,7 @@ from .growing import Row
 from .html import lines_of
 from .live_frame import clock
 from .run_record import CommitRecord, RunRecord
+from .stages import PeerStage
 from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, counted, numbers
 
@@ -89,13 +90,23 @@ class Story:
         self.record = RunRecord(folder)
         self.standing = standing_of(folder)
         self.events: list[Row] = []
-        self.times: list[RoundTime] = []
-        self.handed_on = 0  # rounds that another server than the first has served
-        self.kept: dict[int, CommitRecord] = {}
+        self.times: list[RoundTime] = []  # of a pipeline's last stage: all end a round together
+        self._handed_on: set[int] = set()
+        self.kept: dict[tuple[int, int], CommitRecord] = {}  # by stage and round
         self.own: list[tuple[float, float | None]] = []  # outlyingness and time of each update
         self.others: list[tuple[float, float | None]] = []  # medians of the others', of each round
         self.served = 0
         self.record.update(self._take_event, lambda commit: self._take_commit(commit, peer, number))
+
+    @property
+    def handed_on(self) -> int:
+        """Rounds that another server than the first has served."""
+        return len(self._handed_on)
+
+    @property
+    def stages(self) -> Mapping[int, PeerStage]:
+        """Of a pipeline, by peer."""
+        return self.record.view.stages
 
     def at(self, t: float) -> str:
         """A moment as time since the beginning."""
@@ -110,12 +121,13 @@ class Story:
             self.events.append(event)
 
     def _take_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:
-        commits = self.record.commits
-        before = commits[-2] if len(commits) > 1 else None
-        self.times.append(time_of(commit, before))
-        self.handed_on += commit.attempt > 0
+        before = self._before(commit)
+        if commit.stage == max((each.number for each in self.stages.values()), default=0):
+            self.times.append(time_of(commit, before))
+        if commit.attempt > 0:
+            self._handed_on.add(commit.round)
         if number is not None and commit.round in (number - 1, number):
-            self.kept[commit.round] = commit
+            self.kept[commit.stage, commit.round] = commit
         if peer is None:
             return
         self.served += commit.server == peer
@@ -126,6 +138,12 @@ class Story:
             took = [each.took_s for each in others if each.took_s]
             far = median(each.outlyingness for each in others)
             self.others.append((far, median(took) if took else None))
+
+    def _before(self, commit: CommitRecord) -> CommitRecord | None:
+        """The commit of its stage before the last one."""
+        commits = reversed(self.record.commits)
+        next(commits)
+        return next((each for each in commits if each.stage == commit.stage), None)
 
 
 def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[str]:
@@ -147,7 +165,9 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
     story = Story(folder, peer=number, number=number)
     if not found[1] and number in story.record.view.rows:
         return of_peer(story, number)
-    if number in story.kept or any(row.get("round") == number for row in story.events):
+    if any(at == number for _, at in story.kept) or any(
+        row.get("round") == number for row in story.events
+    ):
         return of_round(story, number)
     raise ConfigError(
         f"of {'round' if found[1] else 'peer or round'} {number} nothing is known here",
@@ -165,7 +185,8 @@ def of_run(story: Story, width: int) -> list[str]:
     name = record.config.name if record.config else record.folder.name
     took = clock(record.last_at - record.began) if record.began is not None else "no time"
     lines = [f"The run {name}: {story.standing.state}, {counted(view.round + 1, 'round')}, {took}."]
-    lines += _times(story.times)
+    lines += _stages(story)
+    lines += _times(story.times, within_round=not story.stages)
     if story.handed_on:
         lines.append(
             f"{counted(story.handed_on, 'round')} of {len(story.times)} "
@@ -181,17 +202,34 @@ def of_run(story: Story, width: int) -> list[str]:
     return [*lines, f"More: gossip explain {name} PEER, or gossip explain {name} @ROUND."]
 
 
+def _stages(story: Story) -> list[str]:
+    """Of a pipeline: who is in which, and whose processes have ended otherwise than they should."""
+    view, lines = story.record.view, []
+    for place in sorted({each.in_words for each in story.stages.values()}):
+        peers = sorted(peer for peer, each in story.stages.items() if each.in_words == place)
+        rows = [view.rows[peer] for peer in peers if peer in view.rows]
+        gone = [row.peer for row in rows if row.state == "gone" and not (row.left or row.asked)]
+        lost = f", of which {numbers(gone)} did not come back" if gone else ""
+        who = "peer" if len(peers) == 1 else "peers"
+        lines.append(f"{place[0].upper()}{place[1:]}: {who} {numbers(peers)}{lost}.")
+    return lines
+
+
 def _machines(record: RunRecord) -> list[str]:
     """How they did, at the worst."""
     found = sorted(record.machines.found.items())
     return [words for _, each in found[:MACHINES_MAX] if (words := each.in_words(over=True))]
 
 
-def _times(times: Sequence[RoundTime]) -> list[str]:
+def _times(times: Sequence[RoundTime], within_round: bool) -> list[str]:
+    """``within_round``: also what it was for. In a pipeline the time until an update is there is
+    that of all stages."""
     took = [each.took for each in times if each.took is not None]
     if not took:
         return ["No commits are here, so it is not known where the time of its rounds went."]
     lines = [f"A round took {_ms(median(took))} in the median, {_ms(max(took))} at most."]
+    if not within_round:
+        return lines
     slowest = [each.slowest for each in times if each.slowest is not None]
     if slowest:
         peer, count = Counter(peer for peer, _ in slowest).most_common(1)[0]
@@ -262,7 +300,11 @@ def _late_peers(story: Story) -> list[str]:
 def of_peer(story: Story, peer: int) -> list[str]:
     record = story.record
     row, known = record.view.rows[peer], record.of(peer)
-    lines = [f"Peer {peer}: {row.state}, {counted(row.step, 'step')} done, trust {row.trust:.2f}."]
+    place = story.stages.get(peer)
+    where = "" if place is None else f", of {place.in_words}"
+    where += f", {place.name} in the plan" if place is not None and place.name else ""
+    done = counted(row.step, "step")
+    lines = [f"Peer {peer}{where}: {row.state}, {done} done, trust {row.trust:.2f}."]
     if row.lie:
         lines.append(f"The fault plan makes it Byzantine: {row.lie}.")
     if known.participation is not None:
@@ -424,16 +466,17 @@ def _told_of_quorum(event: Row) -> str:
 
 
 def of_round(story: Story, number: int) -> list[str]:
-    commit, before = story.kept.get(number), story.kept.get(number - 1)
-    if commit is None:
-        lines = [f"Round {number} has no commit here."]
-    else:
-        time = time_of(commit, before)
+    stages = sorted(stage for stage, at in story.kept if at == number)
+    lines = [] if stages else [f"Round {number} has no commit here."]
+    for stage in stages:
+        commit, before = story.kept[stage, number], story.kept.get((stage, number - 1))
         served = f"served by peer {commit.server}"
         again = f" at attempt {commit.attempt}" if commit.attempt else ""
-        lines = [f"Round {number}: {served}{again}, committed at {story.at(commit.at)}."]
-        lines += _time_of_round(time, commit)
+        of = f" of stage {stage}" if story.stages else ""
+        lines.append(f"Round {number}{of}: {served}{again}, committed at {story.at(commit.at)}.")
+        lines += _time_of_round(time_of(commit, before), commit)
         lines += _given(commit, before)
+    if stages:
         lines += [f"Peer {peer} was in quarantine." for peer in _quarantined(story, number)]
     lines += _of_round(story, number)
     return lines

@@ -7,7 +7,7 @@ Pure: from what is known of a run to lines that fit the terminal.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,7 @@ NOT_SAVED = 'your script\'s to save; peer.steps(N, save="ckpt") saves checkpoint
 STYLES = {"gone": "red", "stopped": "yellow", "done": "green", "elsewhere": "dim"}
 COLUMNS = (
     ("peer", 4),
+    ("stage", 5),
     ("state", 12),
     ("step", 8),
     ("behind", 6),
@@ -211,7 +212,8 @@ def _table(view: RunView, now: float, width: int, room: int) -> list[Text]:
     rows = [(row, _row(row, view, now, width)) for row in few]
     if sum(len(lines) for _, lines in rows) > room:
         rows = [(row, lines) for row, lines in rows if row in needy]
-    table, drawn = [Text(_line([name for name, _ in COLUMNS]), style="dim")], set[int]()
+    columns = _columns(view)
+    table, drawn = [Text(_line(columns, {n: n for n, _ in columns}), style="dim")], set[int]()
     for row, lines in rows:
         last = len(drawn) == len(everybody) - 1  # or there is one more line, for the others
         if len(table) + len(lines) + (not last) > room + 1:
@@ -244,20 +246,23 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
     """A peer's line, and others for a note that has no room in it."""
     state, trains = _state(row), row.state == "training"
     rate, waits = row.pace.per_s(now), row.pace.waiting(now)
-    cells = [
-        str(row.peer),
-        state,
-        str(row.step * view.local_steps) if row.step else "-",
-        str(behind(row, view) * view.local_steps) if trains else "-",
-        f"{rate * view.local_steps:.3g}" if rate is not None and trains else "-",
-        f"{waits:.0%}" if waits is not None and trains else "-",
-        f"{row.trust:.2f}",
-    ]
-    line = Text(_line(cells))
+    columns = _columns(view)
+    cells = {
+        "peer": str(row.peer),
+        "stage": stage_word(row.peer, view),
+        "state": state,
+        "step": str(row.step * view.local_steps) if row.step else "-",
+        "behind": str(behind(row, view) * view.local_steps) if trains else "-",
+        "steps/s": f"{rate * view.local_steps:.3g}" if rate is not None and trains else "-",
+        "waits": f"{waits:.0%}" if waits is not None and trains else "-",
+        "trust": f"{row.trust:.2f}",
+    }
+    line = Text(_line(columns, cells))
     begin = COLUMNS[0][1]
     line.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(row.state, "yellow" if state != row.state else "")
-    line.stylize(style, begin + 2, begin + 2 + COLUMNS[1][1])
+    at = sum(wide + 2 for _, wide in columns[: [name for name, _ in columns].index("state")])
+    line.stylize(style, at, at + dict(columns)["state"])
     note, colour = _note(row), "magenta" if row.suspected else "dim"
     if not note:
         return [line]
@@ -299,10 +304,22 @@ def steps_word(steps: Sequence[int]) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _line(cells: Sequence[str]) -> str:
+def _columns(view: RunView) -> list[tuple[str, int]]:
+    """Those that this run has."""
+    return [each for each in COLUMNS if each[0] != "stage" or view.stages]
+
+
+def stage_word(peer: int, view: RunView) -> str:
+    """The number of a peer's stage; ``-``: it has none."""
+    found = view.stages.get(peer)
+    return "-" if found is None else str(found.number)
+
+
+def _line(columns: Sequence[tuple[str, int]], cells: Mapping[str, str]) -> str:
     """One row; words to the left, figures to the right."""
     parts = []
-    for (name, width), cell in zip(COLUMNS, cells, strict=True):
+    for name, width in columns:
+        cell = cells[name]
         short = cell if cell_len(cell) <= width else set_cell_size(cell, width)
         parts.append(f"{short:{'<' if name == 'state' else '>'}{width}}")
     return "  ".join(parts)

@@ -21,6 +21,7 @@ from gossip.run import read_object, real, text_of, whole
 from . import notes
 from .growing import PEERS_MAX, Row, RunFiles
 from .machines import Machines
+from .stages import stages_of
 from .view import RunView
 
 ROUNDS_KEPT = 512
@@ -59,6 +60,7 @@ class CommitRecord:
         reason: Why there is no result; "": there is one.
         chain: Hash of the history that ends with it.
         rule_s: From the end of the collecting to the commit; None: its maker has not written it.
+        stage: Whose commit it is, in a pipeline.
     """
 
     at: float
@@ -76,6 +78,7 @@ class CommitRecord:
     parent: str
     epoch: int | None
     rule_s: float | None = None
+    stage: int = 0
 
     def of(self, peer: int) -> ContributionRecord | None:
         """What a peer has contributed; None: nothing."""
@@ -117,6 +120,7 @@ def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
         parent=text_of(row.get("parent")) or "",
         epoch=whole(row.get("epoch")),
         rule_s=rule_ms / 1000 if (rule_ms := real(row.get("rule_ms"))) is not None else None,
+        stage=whole(row.get("stage")) or 0,
     )
 
 
@@ -210,8 +214,8 @@ class RunRecord:
         view: Of the run and its peers, by what the launchers have told. Its times are seconds
             since 1970.
         peers: What is known of each peer beside that.
-        commits: The last ones, one a round, of the first shard: of two branches the one that was
-            written down later.
+        commits: The last ones, one a round and stage, of the first shard: of two branches the one
+            that was written down later.
         happenings: The last ones; ``happened``: how many there were.
         notes: What people have noted, in the order of the file.
         machines: What peers have told of the hosts that they run on.
@@ -227,7 +231,9 @@ class RunRecord:
         self._unreadable: list[str] = []
         self.config = self._load_config()
         self.view = (
-            RunView(self.config.peers, self._plan(), self.config.steps_per_round)
+            RunView(
+                self.config.peers, self._plan(), self.config.steps_per_round, stages_of(self.config)
+            )
             if self.config
             else RunView(0)
         )
@@ -344,7 +350,7 @@ class RunRecord:
                 self.of(peer).host = host
 
     def _take_commit(self, commit: CommitRecord) -> bool:
-        """Whether it is the first of its round."""
+        """Whether it is the first of its round and stage."""
         self.last_at = max(self.last_at, commit.at)
         if self._replaces(commit):
             return False
@@ -354,6 +360,9 @@ class RunRecord:
         for peer in contributed.union(commit.roster):
             self.of(peer)
         for known in self.peers.values():
+            place = self.view.stages.get(known.peer)
+            if place is not None and place.number != commit.stage:
+                continue  # it is no round of that peer
             known.contributed += known.peer in contributed
             known.rounds += bool(known.rounds) or known.peer in contributed
         return True
@@ -361,6 +370,8 @@ class RunRecord:
     def _replaces(self, commit: CommitRecord) -> bool:
         """Whether it is the second of its round, and has taken the place of the first."""
         for place in range(len(self.commits) - 1, -1, -1):
+            if self.commits[place].stage != commit.stage:
+                continue
             if self.commits[place].round == commit.round:
                 self.commits[place] = commit
                 return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from gossip.run import (
 from .exit_codes import CODES
 from .launchers import Launcher
 from .launchers import of as launchers_of
+from .stages import PeerStage, stages_in
 
 RUNS = "runs"
 NODES_MAX = 10_000
@@ -159,7 +160,8 @@ def look(folder: Path) -> RunState:
     ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
     ended = max(ends, default=0.0) if state == "ended" else 0.0
     known = summary if summary is not None and state == "ended" else _outcome(nodes, state)
-    progress = _progress(folder, broken) if "rounds" not in known else {}
+    stages = stages_in(config.get("pipeline"))
+    progress = _progress(folder, broken, stages) if "rounds" not in known else {}
     accuracy = known.get("accuracy")
     accuracy = accuracy if isinstance(accuracy, dict) else {}
     return RunState(
@@ -259,9 +261,11 @@ def still_here(folder: Path) -> list[int]:
     ]
 
 
-def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
-    """Round, loss, accuracy and peers alive, by the last rows of the events."""
+def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) -> dict[str, Any]:
+    """Round, loss, accuracy and peers alive, by the last rows of the events. In a pipeline each
+    stage tells of its own."""
     found: dict[str, Any] = {}
+    in_stage: dict[int, tuple[int, int]] = {}  # its last round, and who was alive in it
     accuracies: dict[int, float] = {}
     files = event_files(folder) or sorted(folder.glob("peer-*/events.jsonl"))[:NODES_MAX]
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
@@ -272,14 +276,24 @@ def _progress(folder: Path, broken: list[str]) -> dict[str, Any]:
                 round_id,
                 _first(real(row.get("loss")), found.get("loss")),
             )
-            alive = row.get("alive")
-            found["alive"] = len(alive) if isinstance(alive, list) else whole(alive)
-        peer, accuracy = whole(row.get("peer")), real(row.get("accuracy"))
+            found["alive"] = _alive(row)
+        peer = whole(row.get("peer"))
+        place = None if peer is None else stages.get(peer)
+        if event == "round" and round_id is not None and place is not None:
+            known = in_stage.get(place.number, (-1, 0))
+            in_stage[place.number] = max(known, (round_id, _alive(row) or 0))
+            found["alive"] = sum(alive for _, alive in in_stage.values())
+        accuracy = real(row.get("accuracy"))
         if event == "metrics" and peer is not None and accuracy is not None:
             accuracies[peer] = accuracy
     if accuracies:
         found["accuracy"] = sum(accuracies.values()) / len(accuracies)
     return found
+
+
+def _alive(row: Mapping[str, Any]) -> int | None:
+    alive = row.get("alive")
+    return len(alive) if isinstance(alive, list) else whole(alive)
 
 
 def event_files(folder: Path) -> list[Path]:

@@ -325,7 +325,7 @@ def progress(view: RunView) -> str:
         f"round {view.round:5d}",
         f"loss {figure(view.loss)}" if view.loss is not None else "",
         f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
-        f"server {view.server}{attempt}" if view.server is not None else "",
+        f"server {view.server}{attempt}" if view.server is not None and not view.stages else "",
         f"{view.alive} alive",
         f"{part[0]} of {part[1]} took part" if (part := view.participation.last) else "",
         f"suspected {','.join(suspects)}" if suspects else "",

@@ -24,6 +24,7 @@ from .live_frame import Size
 from .run_record import RunRecord
 from .screens import is_terminal
 from .top_frame import PeerLine, Standing, frame, peer_lines
+from .view import RunView
 
 PLAIN_WIDTH = 120
 """Of what is written into a file or a pipe."""
@@ -71,7 +72,7 @@ class TopView:
             "took_part": view.participation.last,
             "participation": view.participation.of_window,
             "rounds_lost": len(view.lost_rounds),
-            "peers": [_peer_json(line, view.round, now) for line in peer_lines(*self._last)],
+            "peers": [_peer_json(line, view, now) for line in peer_lines(*self._last)],
             "broken": record.broken,
         }
 
@@ -88,11 +89,12 @@ class TopView:
         return self._last
 
 
-def _peer_json(line: PeerLine, last_round: int, now: float) -> dict[str, Any]:
-    row, known = line.row, line.known
+def _peer_json(line: PeerLine, view: RunView, now: float) -> dict[str, Any]:
+    row, known, stage = line.row, line.known, view.stages.get(line.row.peer)
     usage = known.usage
     return {
         "peer": row.peer,
+        "stage": stage.number if stage is not None else None,
         "state": line.state,
         "why": line.why,
         "step": row.step,
@@ -100,7 +102,7 @@ def _peer_json(line: PeerLine, last_round: int, now: float) -> dict[str, Any]:
         "incarnation": row.incarnation,
         "steps_per_s": row.pace.per_s(now),
         "waiting": row.pace.waiting(now),
-        "late_share": known.late_share(last_round),
+        "late_share": known.late_share(view.round),
         "participation": known.participation,
         "served": known.served,
         "trust": row.trust,

@@ -20,7 +20,7 @@ from gossip.run import shown
 from . import live_frame
 from .folding import folded
 from .live_frame import COLOURS, NO_LOSS, Size, behind, clock, near
-from .run_record import Happening, PeerRecord, RunRecord
+from .run_record import CommitRecord, Happening, PeerRecord, RunRecord
 from .screens import MARKS, lacks_loss
 from .view import PeerRow, RunView
 from .words import counted, named, short_bytes
@@ -38,6 +38,7 @@ EVENT_BEGIN = 13  # columns for the time and the count
 SERVED_ROUNDS = 100
 COLUMNS = (
     ("peer", 4),
+    ("stage", 5),
     ("state", 12),
     ("step", 7),
     ("lag", 5),
@@ -130,6 +131,8 @@ def _title(record: RunRecord, standing: Standing, now: float) -> str:
     if config is not None:
         peers = counted(config.peers, "peer")
         what = f"{peers}, {config.weighted_topology}, {config.aggregator} (f={config.f})"
+        if config.pipeline is not None:
+            what += f", {len(config.pipeline.stages)} stages"
         if config.local_steps > 1:
             what += f", {config.local_steps} local steps"
         if config.fragments > 1:
@@ -181,6 +184,8 @@ def _serving(record: RunRecord, width: int) -> str:
     last = list(record.commits)[-SERVED_ROUNDS:]
     if not last:
         return "no server: each peer averages with some others" if record.view.round >= 0 else ""
+    if record.view.stages:
+        return _serving_stages(last)
     again = sum(commit.attempt > 0 for commit in last)
     line = f"served: round {last[-1].round} by {last[-1].server}; " + (
         f"{again} of the last {len(last)} handed on; " if again else f"the last {len(last)}: "
@@ -192,6 +197,18 @@ def _serving(record: RunRecord, width: int) -> str:
         if len(line) + len(told := ", ".join(parts[:most]) + more) <= width:
             return line + told
     return line
+
+
+def _serving_stages(last: Sequence[CommitRecord]) -> str:
+    """The last commit of each stage: its round and who has made it."""
+    newest = {commit.stage: commit for commit in last}
+    told = ", ".join(
+        f"stage {stage} round {commit.round} by {commit.server}"
+        for stage, commit in sorted(newest.items())
+    )
+    again = sum(commit.attempt > 0 for commit in last)
+    more = f"; {again} of the last {counted(len(last), 'commit')} handed on" if again else ""
+    return f"served: {told}{more}"
 
 
 # --- the peers ------------------------------------------------------------------------------------
@@ -260,7 +277,9 @@ def _table(
     view: RunView, lines: Sequence[PeerLine], now: float, width: int, room: int
 ) -> list[Text]:
     """All peers by number, or those who fit: most trouble first, and the number of the others."""
-    columns = [each for each in COLUMNS if each[0] != "lag" or any(map(_trains, lines))]
+    left_out = set() if any(map(_trains, lines)) else {"lag"}
+    left_out |= set() if view.stages else {"stage"}
+    columns = [each for each in COLUMNS if each[0] not in left_out]
     table = [Text(_cells(columns, {name: name for name, _ in columns}, width), style="dim")]
     if _height(lines, width) > room:
         lines = sorted(lines, key=lambda line: (-line.trouble, line.row.peer))
@@ -289,6 +308,7 @@ def _row(
     late, part, cpu = known.late_share(view.round), known.participation, known.cpu()
     cells = {
         "peer": str(row.peer),
+        "stage": live_frame.stage_word(row.peer, view),
         "state": line.state,
         "step": str(row.step * view.local_steps) if row.step else "-",
         "lag": str(behind(row, view) * view.local_steps) if trains else "-",
@@ -305,7 +325,9 @@ def _row(
     begin = COLUMNS[0][1]
     text.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
     style = STYLES.get(line.state, "yellow" if line.trouble else "")
-    text.stylize(style, begin + 1, begin + 1 + COLUMNS[1][1])
+    wide = dict(columns)["state"]
+    at = max(text.plain.find(line.state[:wide], begin), 0)
+    text.stylize(style, at, at + wide)
     why, colour = shown(line.why), "magenta" if row.suspected else "dim"
     if not why:
         return [text]

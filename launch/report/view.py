@@ -26,6 +26,7 @@ from .happenings import (
 from .holders import StateHolders
 from .pace import StepPace
 from .participation import BOUND, WINDOW, Participation
+from .stages import PeerStage
 from .words import counted, named, numbers
 
 Row: TypeAlias = Mapping[str, Any]
@@ -88,12 +89,18 @@ class RunView:
         peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
         local_steps: Of the script in a round. What peers tell counts rounds; people, who are shown
             it, count steps.
+        stages: Of a pipeline, by peer. A round is then one of each stage, and what a peer tells of
+            it is about its own.
     """
 
     def __init__(
-        self, peers: int | Iterable[int], plan: FaultPlan = NO_FAULTS, local_steps: int = 1
+        self,
+        peers: int | Iterable[int],
+        plan: FaultPlan = NO_FAULTS,
+        local_steps: int = 1,
+        stages: Mapping[int, PeerStage] | None = None,
     ) -> None:
-        self.local_steps = local_steps
+        self.local_steps, self.stages = local_steps, stages or {}
         self.rows = {
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }
@@ -495,8 +502,8 @@ class RunView:
         row.step = int(event.get("step") or row.round + 1)
         row.pace.stepped(t, row.step)
         self._computed(row, event, t)
-        if row.round > self.round or event.get("server") is None:
-            # of a round with a commit all tell the same
+        if row.round > self.round or event.get("server") is None or self.stages:
+            # of a round with a commit all tell the same, or all of a stage
             for peer, score in (event.get("trust") or {}).items():
                 if int(peer) in self.rows and isinstance(score, int | float):
                     self.rows[int(peer)].trust = float(score)
@@ -517,12 +524,16 @@ class RunView:
             self.loss = _number(event.get("loss"), self.loss)
             alive = event.get("alive")
             self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
+            if self.stages:
+                self.alive = sum(each.state == "training" for each in self.rows.values())
         return told
 
     def _took_part(self, round_id: int, event: Row) -> list[str]:
         """As the first peer tells that has a round: how many are in it. Gossip rounds have no such
         number, and collective operations are no steps. Who is in quarantine is kept out, and lacks
-        nowhere."""
+        nowhere. In a pipeline all work is done by somebody, or the round waits."""
+        if self.stages:
+            return []
         who, alive, step = event.get("contributors"), event.get("alive"), event.get("step")
         if not isinstance(who, list) or not isinstance(alive, int) or step == self.step:
             return []

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 import torch
 import zygote
-from pipeline_models import char_batch, char_layers, char_loss
+from pipeline_models import char_batch, char_layers, char_loss, char_makers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gossip.pipelines import PipelinePlan, PlannedStage, model_of, walk_without_data, write_plan
+from gossip.pipelines import (
+    PipelinePlan,
+    PlannedStage,
+    make_layer,
+    model_of,
+    walk_without_data,
+    write_plan,
+)
 from gossip.run.telemetry import read_lines
 
 MICRO_BATCHES, SAMPLES = 5, 2
@@ -24,11 +31,11 @@ import torch
 import gossip
 from safetensors.torch import save_file
 sys.path.insert(0, {tests!r})
-from pipeline_models import char_batch, char_layers, char_loss
+from pipeline_models import char_batch, char_loss, char_makers
 
 peer = gossip.init()
 pipe = peer.pipeline(
-    char_layers(), char_batch(0, 1)[0], loss=char_loss,
+    char_makers(), char_batch(0, 1)[0], loss=char_loss,
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.3, momentum=0.9),
 )
 for step in peer.steps(int(sys.argv[1]), save="saved", every=4):
@@ -41,7 +48,8 @@ save_file(pipe.model.state_dict(), peer.run_dir / f"stage-{{pipe.stage}}-{{peer.
 
 def one_process(steps: int) -> tuple[dict[str, Tensor], list[float]]:
     """The parameters and losses of the same training on whole batches."""
-    model, losses = nn.Sequential(*char_layers()), []
+    made = [make_layer(layer, at, 0) for at, layer in enumerate(char_makers())]
+    model, losses = nn.Sequential(*made), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     for step in range(steps):
         x, y = char_batch(step, MICRO_BATCHES * SAMPLES)

@@ -107,7 +107,9 @@ class CommitColumns:
     """Commits of all branches; ``settle`` leaves those of the history that counts.
 
     Each commit is one row of ``t``, ``round``, ``server`` and so on; each contributor of each
-    commit one row of ``who``, ``took_s`` and so on, which belongs to commit ``of``.
+    commit one row of ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline
+    the rows are the last stage's commits, and the contributors those to the same round of all
+    stages. ``makers`` has who has made each commit, of any stage.
     """
 
     def __init__(self) -> None:
@@ -137,6 +139,7 @@ class CommitColumns:
                 "round": round_id,
                 "shard": shard,
                 "made_at": made_at,
+                "stage": whole(row.get("stage")) or 0,
                 "chain": row.get("chain"),
                 "parent": row.get("parent"),
                 "contributors": self._groups.setdefault(who, [{"peer": peer} for peer in who]),
@@ -172,11 +175,16 @@ class CommitColumns:
 
     def settle(self) -> None:
         """Leaves out what was given up, and the shards beyond the first."""
-        past = history.read(self._rows)
-        self.given_up = past.given_up
-        keep = np.array([row["at"] for row in past.true if not row["shard"]], np.int64)
+        pasts = [history.read(rows) for rows in self._by_stage()]
+        self.given_up = tuple(branch for past in pasts for branch in past.given_up)
+        kept = [[row for row in past.true if not row["shard"]] for past in pasts]
+        keep = np.array([row["at"] for row in kept[-1]], np.int64)
+        at_round = {row["round"]: at for at, row in enumerate(kept[-1])}
         place = np.full(len(self._rows), -1, np.int64)
-        place[keep] = np.arange(len(keep))
+        for row in (row for rows in kept for row in rows):
+            place[row["at"]] = at_round.get(row["round"], -1)
+        everybody = np.array([row["at"] for rows in kept for row in rows], np.int64)
+        self.makers = self._whole("server")[everybody]
         of = place[self._whole("of")] if len(self._columns["of"]) else np.empty(0, np.int64)
         inside = of >= 0
         self.t, self.round = self._real("t")[keep], self._whole("round")[keep]
@@ -184,6 +192,12 @@ class CommitColumns:
         self.of, self.who = of[inside], self._whole("who")[inside]
         self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
         self._rows, self._columns = [], {}
+
+    def _by_stage(self) -> list[list[dict[str, Any]]]:
+        found: dict[int, list[dict[str, Any]]] = {0: []}
+        for row in self._rows:
+            found.setdefault(row["stage"], []).append(row)
+        return [found[stage] for stage in sorted(found)]
 
     def _real(self, name: str) -> Floats:
         return np.array(self._columns[name], np.float64)

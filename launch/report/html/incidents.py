@@ -633,7 +633,10 @@ def who(run: RecordedRun, one: Incident) -> str:
     """Whom it befell, in words; "": nobody in particular."""
     if len(one.who) == len(run.peers) > 1:
         return "all"
-    return peers(one.who) if one.who else ""
+    places = [run.view.stages.get(peer) for peer in one.who]
+    within = sorted({place.number for place in places if place is not None})
+    of = f" of stage {' and '.join(map(str, within))}" if within else ""
+    return f"{peers(one.who)}{of}" if one.who else ""
 
 
 def by_peer(found: list[Incident]) -> dict[int, list[Incident]]:

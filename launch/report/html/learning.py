@@ -59,8 +59,10 @@ def _logged(run: RecordedRun, name: str, marks: tuple[Mark, ...]) -> LineChart:
 
 
 def named(run: RecordedRun, peer: int) -> str:
-    row = run.view.rows.get(peer)
-    return f"peer {peer} (lies)" if row is not None and row.lie else f"peer {peer}"
+    """With its stage, where it has one, and that it lies, where it is to."""
+    row, place = run.view.rows.get(peer), run.view.stages.get(peer)
+    stage = "" if place is None else f", stage {place.number}"
+    return f"peer {peer}{stage}{' (lies)' if row is not None and row.lie else ''}"
 
 
 def _chart(run: RecordedRun, topic: Topic, points: Points, marks: tuple[Mark, ...]) -> LineChart:

@@ -233,7 +233,7 @@ def _row(
         f"{steps.max():,.0f}" if len(steps) else NONE,
         share(int(mine.sum()), len(commits)),
         share(int((known <= 0).sum()), len(known)),
-        f"{int((commits.server == peer).sum()):,}",
+        f"{int((commits.makers == peer).sum()):,}",
         f"{run.refused.get(peer, 0):,}",
         lasted(membership.away_s(spans.get(peer, ()))),
         lasted(membership.quarantined_s(spans.get(peer, ()))),
@@ -251,7 +251,7 @@ def _all_row(
     commits = run.commits
     size = max(run.peers, default=0) + 1
     parts = np.bincount(commits.who, minlength=size)[run.peers] if len(commits) else np.zeros(1)
-    served = np.bincount(commits.server[commits.server >= 0], minlength=size)
+    served = np.bincount(commits.makers[commits.makers >= 0], minlength=size)
     steps = [run.steps.y(peer).max() for peer in run.steps.peers]
     away = [membership.away_s(each) for each in spans.values()]
     out = [membership.quarantined_s(each) for each in spans.values()]

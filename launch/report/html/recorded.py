@@ -14,6 +14,7 @@ from gossip.faults import FaultPlan, parse
 from gossip.launch.report import notes, run_state
 from gossip.launch.report.growing import PEERS_MAX, RunFiles
 from gossip.launch.report.machines import Machines
+from gossip.launch.report.stages import stages_in
 from gossip.launch.report.view import RunView
 from gossip.run import checkpoints, open_in, read_object, real, shown, text_of, whole
 
@@ -128,7 +129,7 @@ def read(folder: Path) -> RecordedRun:
         environment=_object(folder, "environment.json"),
         summary=_object(folder, "summary.json"),
         plan=_plan(config),
-        view=RunView(0),
+        view=RunView(0, stages=stages_in(config.get("pipeline"))),
     )
     if run.state.state != "ended":
         run.summary = {}  # of one launcher of several, or of none that has seen the end

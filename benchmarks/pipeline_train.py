@@ -1,0 +1,179 @@
+"""Trains one of three models under ``gossip run --plan``; started by ``pipeline_memory.py`` and
+``pipeline_goodput.py``.
+
+``wide``: 24 layers of 4.2 million parameters, which need memory and little else. ``char``: a
+transformer over characters, 8 blocks of 128. ``timed``: ten layers that take a stated time and
+compute nothing, which stand for devices. A function of each name is for ``gossip plan profile``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
+
+import gossip
+from gossip.pipelines import LayerMaker, Loss, make_layer
+from gossip.testing import TimedLayer
+
+WIDE, WIDE_LAYERS = 2048, 24
+BLOCKS, WIDTH, HEADS, CONTEXT, CHARACTERS = 8, 128, 4, 64, 256
+FORWARD_EACH_S = 0.010  # of a timed layer, for each sample
+TEXT = Path(__file__).resolve().parent.parent / "docs"
+
+
+class Wide(nn.Module):
+    """(n, WIDE) to the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(WIDE), nn.Linear(WIDE, WIDE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        added: Tensor = self.linear(self.norm(x))
+        return x + 0.1 * torch.tanh(added)
+
+
+class Embedded(nn.Module):
+    """Bytes of a text, (n, CONTEXT), to (n, CONTEXT, WIDTH)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letter, self.place = nn.Embedding(CHARACTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        places = torch.arange(codes.shape[1], device=codes.device)
+        found: Tensor = self.letter(codes) + self.place(places)
+        return found
+
+
+class Block(nn.Module):
+    """Causal attention and a small net: (n, CONTEXT, WIDTH) to the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.behind = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.asked, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.net = nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        asked = self.asked(self.before(x)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
+        query, key, value = asked.permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed: Tensor = x + self.out(seen.transpose(1, 2).flatten(2))
+        added: Tensor = self.net(self.behind(mixed))
+        return mixed + added
+
+
+class Scores(nn.Sequential):
+    """(n, CONTEXT, WIDTH) to a score of each byte as the following one."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CHARACTERS))
+
+
+def wide() -> tuple[list[LayerMaker], Tensor]:
+    return [Wide] * WIDE_LAYERS, torch.zeros(2, WIDE)
+
+
+def char() -> tuple[list[LayerMaker], Tensor]:
+    return [Embedded, *[Block] * BLOCKS, Scores], torch.zeros(2, CONTEXT, dtype=torch.long)
+
+
+def timed() -> tuple[list[LayerMaker], Tensor]:
+    layer = functools.partial(TimedLayer, 0.0, FORWARD_EACH_S)
+    return [layer] * 9 + [lambda: nn.Sequential(layer(), nn.Linear(4, 4))], torch.zeros(2, 4)
+
+
+def wide_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
+    x = torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(step))
+    return x, x.flip(1)
+
+
+@functools.cache
+def text() -> Tensor:
+    """This project's documentation."""
+    data = b"".join(path.read_bytes() for path in sorted(TEXT.glob("*.md")))
+    return torch.tensor(list(data))
+
+
+def char_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(step)
+    begins = torch.randint(len(text()) - CONTEXT, (rows, 1), generator=draw)
+    found = text()[begins + torch.arange(CONTEXT + 1)]
+    return found[:, :-1], found[:, 1:]
+
+
+def timed_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(step)
+    return torch.randn(rows, 4, generator=draw), torch.zeros(rows, 4)
+
+
+def char_loss(scores: Tensor, following: Tensor) -> Tensor:
+    return cross_entropy(scores.flatten(0, 1), following.flatten())
+
+
+BATCHES = {"wide": wide_batch, "char": char_batch, "timed": timed_batch}
+LAYERS = {"wide": wide, "char": char, "timed": timed}
+LOSSES: dict[str, Loss] = {"wide": mse_loss, "char": char_loss, "timed": mse_loss}
+RATES = {"wide": 1e-4, "char": 1e-3, "timed": 1e-3}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=sorted(LAYERS))
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--rows", type=int, required=True, help="samples of a step")
+    parser.add_argument("--save", help="folder of checkpoints")
+    parser.add_argument("--every", type=int, help="steps between two of them")
+    parser.add_argument(
+        "--alone", type=Path, help="train in this process, without gossip; where losses go"
+    )
+    parser.add_argument("--out", type=Path, help="with --alone: where the model goes")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.alone:
+        train_alone(options)
+        return
+    peer = gossip.init()
+    made, samples = LAYERS[options.model]()
+    pipe = peer.pipeline(
+        made,
+        samples,
+        loss=LOSSES[options.model],
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=RATES[options.model]),
+    )
+    for step in peer.steps(options.steps, save=options.save, every=options.every):
+        loss = pipe.step(*BATCHES[options.model](step, options.rows))
+        if loss is not None:  # in the last stage
+            peer.log(loss=loss, step=step)
+
+
+def train_alone(options: argparse.Namespace) -> None:
+    """The same training as anybody would write it for one machine."""
+    made, _ = LAYERS[options.model]()
+    model = nn.Sequential(*[make_layer(layer, at, 0) for at, layer in enumerate(made)])
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=RATES[options.model]), []
+    for step in range(options.steps):
+        x, y = BATCHES[options.model](step, options.rows)
+        optimizer.zero_grad()
+        loss = LOSSES[options.model](model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    options.alone.write_text(json.dumps(losses) + "\n")
+    if options.out:
+        from safetensors.torch import save_file
+
+        save_file(model.state_dict(), options.out)
+
+
+if __name__ == "__main__":
+    main()
