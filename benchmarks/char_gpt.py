@@ -23,18 +23,18 @@ WARM_UP = 0.1  # of the steps; a cosine down to a tenth of the rate follows
 
 
 class CharacterModel(nn.Module):
-    """Predicts each next character: 0.8 million parameters."""
+    """Predicts each next character: 0.8 million parameters, unless another size is asked for."""
 
-    def __init__(self, characters: int) -> None:
+    def __init__(self, characters: int, width: int = WIDTH, layers: int = LAYERS) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(characters, WIDTH)
-        self.position = nn.Parameter(torch.zeros(CONTEXT, WIDTH))
+        self.embedding = nn.Embedding(characters, width)
+        self.position = nn.Parameter(torch.zeros(CONTEXT, width))
         layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+            width, HEADS, 4 * width, dropout=0.0, batch_first=True, norm_first=True
         )
-        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, characters)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, characters)
         mask = torch.full((CONTEXT, CONTEXT), float("-inf")).triu(1)
         self.register_buffer("mask", mask, persistent=False)
 
@@ -63,6 +63,19 @@ def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
     return cross_entropy(answers.flatten(0, 1), batch[:, 1:].flatten())
 
 
+def read_text(path: Path) -> tuple[Tensor, Tensor, int]:
+    """The characters of a text by number, ``VALIDATED`` contexts of its end, and how many kinds of
+    characters there are. The first is without that end."""
+    characters = path.read_bytes()
+    known = sorted(set(characters))
+    text = torch.tensor([known.index(each) for each in characters])
+    end = int(len(text) * (1 - VALIDATION))
+    held_out = Contexts(text[end:])
+    apart = len(held_out) // VALIDATED
+    validation = torch.stack([held_out[at * apart] for at in range(VALIDATED)])
+    return text[:end], validation, len(known)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--text", type=Path, required=True)
@@ -72,16 +85,9 @@ def main() -> None:
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args()
 
-    characters = options.text.read_bytes()
-    known = sorted(set(characters))
-    text = torch.tensor([known.index(each) for each in characters])
-    end = int(len(text) * (1 - VALIDATION))
-    held_out = Contexts(text[end:])
-    apart = len(held_out) // VALIDATED
-    validation = torch.stack([held_out[at * apart] for at in range(VALIDATED)])
-
+    text, validation, known = read_text(options.text)
     peer = gossip.init()
-    model = CharacterModel(len(known))
+    model = CharacterModel(known)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.1)
     model, optimizer = peer.prepare(model, optimizer)
     warm_up = max(1, int(WARM_UP * options.steps))
@@ -96,7 +102,7 @@ def main() -> None:
         [warm_up],
     )
     peer.keep(scheduler=scheduler)
-    loader = peer.shard(Contexts(text[:end]), batch_size=options.batch)
+    loader = peer.shard(Contexts(text), batch_size=options.batch)
     batches = (batch for _ in iter(int, 1) for batch in loader)
     for _ in peer.steps(options.steps):
         loss = loss_of(model, next(batches))

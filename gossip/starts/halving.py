@@ -1,0 +1,189 @@
+"""Successive halving of starts among peers of which any may die or lie (Jamieson and Talwalkar
+2016, arXiv:1502.07943).
+
+In each rung all starts that are left are tried for as many steps, and the better half goes on to
+the next rung. There twice as many peers try each of them, from the beginning and on other data. So
+the budget of a start doubles, and what one peer has claimed is found out by others: with f > 0
+there are 2f + 1 trials of each, of which the f largest and the f smallest losses count for nothing.
+Who does not answer has no trials in the next rung.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from gossip.errors import ConfigError
+
+EXTENSIONS_MAX = 2
+"""Rungs after which no start is left out, because most trials had not come to their plateau. Those
+of the next rung have twice as many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a peer says that a trial came to.
+
+    Attributes:
+        loss: On the plateau; infinite: no number.
+        settled: Whether the plateau had begun.
+    """
+
+    loss: float
+    settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """What is tried next.
+
+    Attributes:
+        number: From 0.
+        steps: Of each trial.
+        trials: peer -> the candidates that it tries, each with the order of its batches. The k-th
+            trial of each candidate has the same order.
+    """
+
+    number: int
+    steps: int
+    trials: Mapping[int, tuple[tuple[int, int], ...]]
+
+
+Claims: TypeAlias = Mapping[int, Claim]  # of the candidates that a peer has tried
+RunRung: TypeAlias = Callable[[Rung], Mapping[int, Claims]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a rung.
+
+    Attributes:
+        steps: Of each of its trials.
+        losses: candidate -> what counts for its loss; infinite where nobody has one.
+        settled: Whether most trials had come to their plateau.
+        peers: Who has answered, ascending.
+    """
+
+    steps: int
+    losses: Mapping[int, float]
+    settled: bool
+    peers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStart:
+    """The outcome of a search.
+
+    Attributes:
+        candidate: The number of the start that all begin with.
+        rungs: What each rung came to.
+    """
+
+    candidate: int
+    rungs: tuple[Outcome, ...]
+
+    @property
+    def settled(self) -> bool:
+        """Whether the last rung compared plateaus. False: more ``steps`` might find another."""
+        return self.rungs[-1].settled
+
+
+def halve(
+    candidates: int, peers: Sequence[int], f: int, steps: int, run_rung: RunRung
+) -> FoundStart:
+    """Finds the best of so many candidates. All who see the same claims find the same.
+
+    Args:
+        peers: Who takes part.
+        f: How many of them may lie.
+        steps: Of each trial of the first rung.
+        run_rung: Has the trials of a rung run, and returns what each peer claims that has answered.
+    Raises: ConfigError: No trial came to a finite loss.
+    """
+    left, here, outcomes = list(range(candidates)), sorted(peers), list[Outcome]()
+    extensions, tried = 0, dict[int, frozenset[int]]()
+    while len(left) > 1 or not outcomes:
+        least = 2 * f + 1 if outcomes else 1
+        tries = min(len(here), max(least, max(len(here), candidates) // len(left)))
+        rung = Rung(len(outcomes), steps << extensions, _placed(left, here, tries, tried))
+        claims = run_rung(rung)
+        here = sorted(claims) or here
+        outcome = _judge(rung, left, claims, f)
+        outcomes.append(outcome)
+        tried = _tried(rung, claims)
+        finite = [each for each in left if math.isfinite(outcome.losses[each])]
+        if not finite:
+            raise ConfigError(
+                f"none of {len(left)} starts came to a finite loss in {rung.steps} steps",
+                "give search_start an optimizer with a lower learning rate",
+            )
+        finite.sort(key=lambda each: (outcome.losses[each], each))
+        extends = not outcome.settled and extensions < EXTENSIONS_MAX
+        extensions += extends
+        left = sorted(finite if extends else finite[: -(-len(left) // 2)])
+    return FoundStart(left[0], tuple(outcomes))
+
+
+def _placed(
+    left: Sequence[int], peers: Sequence[int], tries: int, tried: Mapping[int, frozenset[int]]
+) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Each candidate with ``tries`` different peers: those with the fewest trials, and of them
+    those who have not tried it in the rung before."""
+    found: dict[int, list[tuple[int, int]]] = {peer: [] for peer in peers}
+    for at in range(tries):
+        for candidate in left:
+            free = [peer for peer in peers if candidate not in dict(found[peer])]
+            chosen = min(
+                free,
+                key=lambda peer: (
+                    len(found[peer]),
+                    candidate in tried.get(peer, ()),
+                    peer,
+                ),
+            )
+            found[chosen].append((candidate, at))
+    return {peer: tuple(trials) for peer, trials in found.items()}
+
+
+def _tried(rung: Rung, claims: Mapping[int, Claims]) -> dict[int, frozenset[int]]:
+    return {peer: frozenset(dict(rung.trials.get(peer, ()))) for peer in claims}
+
+
+def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int) -> Outcome:
+    """Of what peers claim, what counts: their own trials only."""
+    values: dict[int, list[float]] = {each: [] for each in left}
+    settled: list[bool] = []
+    for peer, of_peer in sorted(claims.items()):
+        for candidate, _ in rung.trials.get(peer, ()):
+            claim = of_peer.get(candidate)
+            if claim is not None:
+                values[candidate].append(claim.loss)
+                settled.append(claim.settled)
+    losses = {each: _robust(found, f) for each, found in values.items()}
+    return Outcome(rung.steps, losses, 2 * sum(settled) > len(settled), tuple(sorted(claims)))
+
+
+def _robust(values: Sequence[float], f: int) -> float:
+    """The mean without the f largest and the f smallest. Of fewer than 2f + 1 the largest: nobody
+    makes its start better than another's trial of it has found."""
+    ordered = sorted(values)
+    if not ordered:
+        return math.inf
+    if len(ordered) <= 2 * f:
+        return ordered[-1]
+    kept = ordered[f : len(ordered) - f]
+    return math.fsum(kept) / len(kept) if all(map(math.isfinite, kept)) else math.inf
+
+
+def read_claims(given: Any) -> dict[int, Claim]:
+    """What another peer has sent as ``[[candidate, loss, settled], ...]``; what is no claim is left
+    out, and a loss that is no number is infinite."""
+    found: dict[int, Claim] = {}
+    for row in given if isinstance(given, list) else ():
+        match row:
+            case [int(candidate), int() | float() as loss, bool(settled)]:
+                is_loss = type(loss) is not bool and math.isfinite(loss)
+                found[candidate] = Claim(float(loss) if is_loss else math.inf, settled)
+    return found

@@ -1,0 +1,117 @@
+"""A trial: so many steps from a start, and the loss on the plateau that they lead to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossip.errors import ConfigError
+from gossip.topologies import draw
+
+from .recipe import Make, StartRecipe, apart, build
+
+WINDOWS = 10
+"""That the steps of a trial are cut into: the loss of each is its mean."""
+SPAN = 3
+"""Windows over which a pace is taken, and that the plateau has at least."""
+FLAT = 0.2
+"""On the plateau the loss falls at most at this part of its steepest pace."""
+MEASURED = 3
+"""How often the held-out loss is measured on the last windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """What all trials of a search have in common.
+
+    Attributes:
+        make: Builds the model.
+        loss: Of a model on a batch, a tensor with one element.
+        optimizer: Makes the optimizer of the parameters.
+        batch: ``(order, step) -> batch`` of the training data. Two trials with the same order read
+            the same.
+        held_out: A batch that no ``batch`` has a sample of.
+        device: Where the model is put.
+    """
+
+    make: Make
+    loss: Callable[[nn.Module, Any], Tensor]
+    optimizer: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+    batch: Callable[[int, int], Any]
+    held_out: Any
+    device: torch.device | str = "cpu"
+
+
+def run_trial(
+    task: TrialTask,
+    recipe: StartRecipe,
+    steps: int,
+    order: int = 0,
+    between: Callable[[], object] = lambda: None,
+) -> tuple[float, bool]:
+    """Trains ``steps`` steps from a start.
+
+    Args:
+        order: Of the batches.
+        between: Called behind each step.
+    Returns: the mean held-out loss at the end of the trial, infinite where it was no number, and
+        whether the plateau had begun by then.
+    Raises: ConfigError: ``loss`` returned no loss.
+    """
+    model = build(task.make, recipe).to(task.device)
+    measured_at = {steps - at * max(1, steps // WINDOWS) for at in range(MEASURED)}
+    losses, held_out = list[float](), list[float]()
+    with apart(draw("trial", recipe.seed, order)):
+        optimizer = task.optimizer(model.parameters())
+        for step in range(1, steps + 1):
+            model.train()
+            optimizer.zero_grad()
+            loss = _checked(task.loss(model, task.batch(order, step)))
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            if not math.isfinite(losses[-1]):
+                return math.inf, True
+            if step in measured_at:
+                held_out.append(_measure(task, model))
+            between()
+    mean = math.fsum(held_out) / len(held_out) if all(map(math.isfinite, held_out)) else math.inf
+    return mean, is_on_plateau(losses)
+
+
+def _measure(task: TrialTask, model: nn.Module) -> float:
+    model.eval()
+    with torch.no_grad():
+        return float(_checked(task.loss(model, task.held_out)))
+
+
+def _checked(loss: object) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        raise ConfigError(
+            f"loss returned a {type(loss).__name__}, not a loss: a floating point tensor with one "
+            "element",
+            "loss=lambda model, batch: loss_fn(model(batch[0]), batch[1])",
+        )
+    return loss.reshape(())
+
+
+def is_on_plateau(losses: Sequence[float]) -> bool:
+    """Whether the loss of the last ``SPAN`` windows has fallen, against those before, at no more
+    than ``FLAT`` times its steepest pace. Of fewer steps than ``WINDOWS`` that is not known: False.
+
+    Args:
+        losses: Of the steps, in order, all finite.
+    """
+    if len(losses) < WINDOWS:
+        return False
+    edges = [round(at * len(losses) / WINDOWS) for at in range(WINDOWS + 1)]
+    means = [math.fsum(losses[a:b]) / (b - a) for a, b in pairwise(edges)]
+    steepest = max(means[at] - means[at + SPAN] for at in range(WINDOWS - SPAN))
+    last = (math.fsum(means[-2 * SPAN : -SPAN]) - math.fsum(means[-SPAN:])) / SPAN
+    return last <= FLAT * max(0.0, steepest)
