@@ -214,7 +214,7 @@ def search(problem: Problem, cell: Cell, steps: int, early: bool) -> tuple[Found
             }
         return claims
 
-    return halve(len(starts), range(PEERS), 0, steps, run_rung), lasted
+    return halve(starts, range(PEERS), 0, steps, run_rung), lasted
 
 
 def train(

@@ -2,7 +2,7 @@
 to happen first.
 
     lazy, errors < topologies, aggregators < core < vectors < transport < testing < ipc
-        < faults < config < run < pipelines < inject < node < training < simulation < launch
+        < faults < config < run < pipelines, starts < inject < node < training < simulation < launch
 
 A failure names the file, the line, the import and the rule that it breaks.
 """
@@ -39,7 +39,7 @@ LAYERS = (
     ("faults",),
     ("config",),
     ("run",),
-    ("pipelines",),
+    ("pipelines", "starts"),
     ("inject",),
     ("node",),
     ("training",),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .recipe import apart as apart
     from .recipe import build as build
     from .recipe import recipes as recipes
+    from .settings import StartSearch as StartSearch
     from .trial import TrialTask as TrialTask
     from .trial import is_on_plateau as is_on_plateau
     from .trial import run_trial as run_trial
@@ -27,6 +28,7 @@ else:
         {
             "halving": ("Claim", "FoundStart", "Rung", "halve", "read_claims"),
             "recipe": ("INITS", "StartRecipe", "apart", "build", "recipes"),
+            "settings": ("StartSearch",),
             "trial": ("TrialTask", "is_on_plateau", "run_trial"),
         },
     )

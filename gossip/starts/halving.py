@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 
 from gossip.errors import ConfigError
 
+from .recipe import StartRecipe
+
 EXTENSIONS_MAX = 2
 """Rungs after which no start is left out, because most trials had not come to their plateau. Those
 of the next rung have twice as many steps."""
@@ -77,10 +79,12 @@ class FoundStart:
     """The outcome of a search.
 
     Attributes:
-        candidate: The number of the start that all begin with.
+        recipe: What all begin with.
+        candidate: Its number among the starts that were compared.
         rungs: What each rung came to.
     """
 
+    recipe: StartRecipe
     candidate: int
     rungs: tuple[Outcome, ...]
 
@@ -89,24 +93,33 @@ class FoundStart:
         """Whether the last rung compared plateaus. False: more ``steps`` might find another."""
         return self.rungs[-1].settled
 
+    def __str__(self) -> str:
+        last, first = self.rungs[-1], self.rungs[0]
+        where = "on the plateau" if self.settled else "before its plateau"
+        return (
+            f"{self.recipe} (loss {last.losses[self.candidate]:.4g} {where}, the best of "
+            f"{len(first.losses)} starts)"
+        )
+
 
 def halve(
-    candidates: int, peers: Sequence[int], f: int, steps: int, run_rung: RunRung
+    starts: Sequence[StartRecipe], peers: Sequence[int], f: int, steps: int, run_rung: RunRung
 ) -> FoundStart:
-    """Finds the best of so many candidates. All who see the same claims find the same.
+    """Finds the best start. All who see the same claims find the same.
 
     Args:
+        starts: The candidates; they are known by their numbers in here.
         peers: Who takes part.
         f: How many of them may lie.
-        steps: Of each trial of the first rung.
+        steps: Of each trial, as long as most come to their plateau in them.
         run_rung: Has the trials of a rung run, and returns what each peer claims that has answered.
     Raises: ConfigError: No trial came to a finite loss.
     """
-    left, here, outcomes = list(range(candidates)), sorted(peers), list[Outcome]()
+    left, here, outcomes = list(range(len(starts))), sorted(peers), list[Outcome]()
     extensions, tried = 0, dict[int, frozenset[int]]()
     while len(left) > 1 or not outcomes:
         least = 2 * f + 1 if outcomes else 1
-        tries = min(len(here), max(least, max(len(here), candidates) // len(left)))
+        tries = min(len(here), max(least, max(len(here), len(starts)) // len(left)))
         rung = Rung(len(outcomes), steps << extensions, _placed(left, here, tries, tried))
         claims = run_rung(rung)
         here = sorted(claims) or here
@@ -117,13 +130,13 @@ def halve(
         if not finite:
             raise ConfigError(
                 f"none of {len(left)} starts came to a finite loss in {rung.steps} steps",
-                "give search_start an optimizer with a lower learning rate",
+                "give search_start an optimizer with a lower learning rate, or other starts",
             )
         finite.sort(key=lambda each: (outcome.losses[each], each))
         extends = not outcome.settled and extensions < EXTENSIONS_MAX
         extensions += extends
         left = sorted(finite if extends else finite[: -(-len(left) // 2)])
-    return FoundStart(left[0], tuple(outcomes))
+    return FoundStart(starts[left[0]], left[0], tuple(outcomes))
 
 
 def _placed(

@@ -202,17 +202,30 @@ class Collectives:
     def collect(self, operation: str, data: bytes, most: int | None = None) -> dict[int, bytes]:
         """Peer -> what it has given, the same at all peers. Whoever is alone with the end of the
         run gets only its own, and so does whoever is left alone while the others train."""
-        place, passed = self.answers.next_place(operation), 0
-        whole = packed(place, data, self._most if most is None else most)
+        return self.collect_made(operation, lambda: data, most)
+
+    def collect_made(
+        self, operation: str, make: Callable[[], bytes], most: int | None = None
+    ) -> dict[int, bytes]:
+        """Likewise of what ``make`` returns, which is not called where the answer is known: by a
+        peer that comes late."""
+        place = self.answers.next_place(operation)
+        found = self.answers.find(place)
+        if found is None:
+            found = self._collected(place, make(), most)
+        self.answered = tuple(sorted(found))
+        return found
+
+    def _collected(self, place: Place, data: bytes, most: int | None) -> dict[int, bytes]:
+        whole, passed = packed(place, data, self._most if most is None else most), 0
         try:
             while (found := self.answers.find(place)) is None and passed < PASSED_MAX:
                 passed += self._give(whole)
             found = {self._peer: data} if found is None else found
             if found.keys() == {self._peer}:
-                self._alone(operation)
+                self._alone(place[2])
         except RunOver:
             found = {self._peer: data}
-        self.answered = tuple(sorted(found))
         return found
 
     def mean(self, numbers: Mapping[str, Any]) -> Means:
@@ -223,6 +236,11 @@ class Collectives:
 
     def gather(self, value: object) -> dict[int, Any]:
         given = self.collect("gather", pack_object(value))
+        return {peer: plain_of(data) for peer, data in sorted(given.items())}
+
+    def gather_made(self, operation: str, make: Callable[[], object]) -> dict[int, Any]:
+        """``gather`` under another name, of what ``make`` returns; likewise not called late."""
+        given = self.collect_made(operation, lambda: pack_object(make()))
         return {peer: plain_of(data) for peer, data in sorted(given.items())}
 
     def broadcast(self, value: object) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -202,15 +202,20 @@ class ShardedLoader:
 
     def reference(self, size: int) -> ReferenceData:
         """The same data, as this peer draws from it what it judges others by."""
+        return self._drawn(size, (self._seed, self._rounds.id))
 
+    def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
+        """Of the same data, for trials: a held-out batch, and what draws batches of the loader's
+        size from the rest, by an order and a step. The same on all peers."""
+        return self._drawn(self.batch_size, (self._seed, "search")).set_apart(samples)
+
+    def _drawn(self, size: int, words: Sequence[object]) -> ReferenceData:
         def collate(samples: list[Any]) -> Any:
             batch = self._collate(samples)
             return batch if self._alter is None else self._alter(batch)
 
         chosen = None if self._chosen is None else self._chosen.tolist()
-        return ReferenceData(
-            self.dataset, collate, size, (self._seed, self._rounds.id), chosen=chosen
-        )
+        return ReferenceData(self.dataset, collate, size, words, chosen=chosen)
 
     def close(self) -> None:
         """Ends the workers, if there are any."""

@@ -45,6 +45,32 @@ class ReferenceData:
         if not self._count:
             raise ConfigError("the reference has no samples", "give it at least one")
 
+    def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
+        """So many samples as one batch, and what draws batches from the others: ``(order, step)``.
+        The same for the same words.
+
+        Raises: ConfigError: They are more than half of all.
+        """
+        if not 0 < samples <= self._count // 2:
+            raise ConfigError(
+                f"{samples} samples cannot be held out of {self._count}",
+                f"at least 1, and at most half of them: {self._count // 2}",
+            )
+        order = random.Random(draw("set apart", *self._words)).sample(
+            range(self._count), self._count
+        )
+        chosen = order if self._chosen is None else [int(self._chosen[at]) for at in order]
+        rest = sorted(chosen[samples:])
+
+        def drawn(order: int, step: int) -> Any:
+            return self._among(rest, self._size, order).batch(step)
+
+        return self._among(chosen[:samples], samples, 0).batch(0), drawn
+
+    def _among(self, chosen: Sequence[int], size: int, order: int) -> ReferenceData:
+        words = (*self._words, order)
+        return ReferenceData(self._dataset, self._collate, size, words, chosen=chosen)
+
     @property
     def _count(self) -> int:
         return len(self._dataset if self._chosen is None else self._chosen)

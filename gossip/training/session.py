@@ -31,6 +31,7 @@ from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.node import wire_of
 from gossip.pipelines import LayerMaker, layers_of
 from gossip.run import checkpoints
+from gossip.starts import FoundStart, StartSearch, TrialTask, build
 from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
@@ -64,6 +65,15 @@ from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
 from .seeding import seed_generators
 from .several import as_one
+from .start_search import (
+    OPERATION,
+    PastStart,
+    Searching,
+    SearchingPeer,
+    check_alike,
+    most_common,
+    rebuilt,
+)
 from .state import (
     MODEL_FILE,
     TRAINING_FILE,
@@ -411,6 +421,90 @@ class Session:
         return Pipeline(place, made, place.stepping(work, self._run_stage))
 
     # --- optional ---------------------------------------------------------------------------------
+
+    def search_start(
+        self,
+        make: Callable[[], torch.nn.Module],
+        *,
+        loss: Callable[[torch.nn.Module, Any], Tensor],
+        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        search: StartSearch | None = None,
+    ) -> FoundStart | None:
+        """Looks for better initial weights, with all peers in parallel, and puts them into the
+        prepared model. Call it on all peers, behind ``prepare`` and ``shard``, before the first
+        step (``docs/starts.md``).
+
+        Each peer trains other starts for some steps. The half with the smaller held-out loss at the
+        end of these trials goes on, and is tried again, by twice as many peers each. What is agreed
+        is the seed and the recipe of the winner: each peer draws its weights itself. With ``f`` > 0
+        no start is chosen by what ``f`` peers claim. Peers that die meanwhile are skipped.
+
+        Args:
+            make: Builds the model that was prepared, with what its constructor draws.
+            loss: Of a model on a batch of the loader: ``lambda model, batch:
+                loss_fn(model(batch[0]), batch[1])``.
+            optimizer: Makes the optimizer of a trial: ``lambda parameters:
+                torch.optim.Adam(parameters, lr=1e-3)``.
+            search: Which starts are compared, and how long; by default ``StartSearch()``.
+        Returns: What was found, the same on all peers. None: the run has had steps, as where this
+            peer has returned or resumed, and the model has its state.
+        Raises: ConfigError: This is no rolling run, a call is missing before, the call differs from
+            that of most peers, or no trial came to a finite loss.
+        """
+        self._check_collective("search_start")
+        sharded, model = self._loader, self._trained.model
+        if not isinstance(sharded, ShardedLoader):
+            raise ConfigError(
+                "search_start needs samples, and there are none to draw from",
+                "call loader = peer.shard(loader) of a data set with an index before",
+            )
+        search = StartSearch() if search is None else search
+        held_out, batch = sharded.set_apart(search.held_out)
+        device = next(model.parameters()).device
+        task = TrialTask(make, loss, optimizer, batch, held_out, device)
+        access = SearchingPeer(
+            self.id, lambda: self.alive, self._search_round, self._search_goes_on
+        )
+        agreed = self._config.seed, self._config.f or 0
+        searching = Searching(access, task, search, agreed)
+        check_alike(model, build(make, searching.starts[0]).state_dict())
+        about = self._trained.layout.digest.hex(), sharded.samples_total
+        try:
+            with self._unexchanged.paused():
+                found = searching.find(about)
+            rebuilt(task, found.recipe, model)
+            self._check_rebuilt(found)
+        except PastStart:
+            return None
+        self.log(start=str(found.recipe))
+        if self.is_main:
+            self._say(f"begins with {found}")
+        return found
+
+    def _search_round(self, make: Callable[[], object]) -> dict[int, Any]:
+        """Raises PastStart."""
+        if self.step:
+            raise PastStart
+        given = self._collectives.gather_made(OPERATION, make)
+        if self.step:
+            raise PastStart
+        return given
+
+    def _check_rebuilt(self, found: FoundStart) -> None:
+        """Raises ConfigError: Most peers have other weights of the same recipe."""
+        own = self._trained.layout.digest_parameters()
+        if own == most_common(self._search_round(lambda: own)):
+            return
+        raise ConfigError(
+            f"this peer draws other weights of the start ({found.recipe}) than most",
+            "run the same torch on processors of the same kind, or leave orthogonal starts out; "
+            "started again, this peer takes over the weights of the others",
+        )
+
+    def _search_goes_on(self) -> None:
+        """Between two steps of a trial: this peer is not stalled, and stops when it is to."""
+        self._exchange.note_progress()
+        self._look_around()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Marks backward passes whose gradients are accumulated for a later step, as in DDP.

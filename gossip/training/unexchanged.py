@@ -4,7 +4,8 @@ fall, each peer on its own."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ class UnexchangedWarning:
     exchanged, and warns once."""
 
     def __init__(self) -> None:
-        self._steps = 0
+        self._steps, self._paused = 0, False
         self._prepared: list[str] = []
         self._handle: Any = register_optimizer_step_post_hook(self._stepped)
 
@@ -26,13 +27,22 @@ class UnexchangedWarning:
         """These exchange when they step."""
         self._prepared = [type(optimizer).__name__ for optimizer in optimizers]
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Steps within it are not of the training."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
     def over(self) -> None:
         """Something is exchanged, or there will be no steps any more."""
         self._handle.remove()
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._steps += 1
-        if self._steps < STEPS:
+        self._steps += not self._paused
+        if self._paused or self._steps < STEPS:
             return
         self.over()
         stepped, kind = (

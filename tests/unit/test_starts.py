@@ -203,7 +203,7 @@ class Trials:
         }
 
     def find(self, peers: int, f: int = 0) -> int:
-        return halve(len(self.losses), range(peers), f, 50, self.run).candidate
+        return halve(recipes(len(self.losses)), range(peers), f, 50, self.run).candidate
 
 
 LOSSES = [1.7, 1.5, 1.9, 1.2, 1.8, 1.4, 1.6, 2.0]
@@ -258,7 +258,7 @@ def test_nobody_is_left_out_before_most_trials_are_on_their_plateau() -> None:
 
 def test_a_search_that_never_comes_to_the_plateau_ends_and_says_so() -> None:
     trials = Trials(LOSSES, settled_from=10_000)
-    found = halve(8, range(8), 0, 50, trials.run)
+    found = halve(recipes(8), range(8), 0, 50, trials.run)
     assert found.candidate == 3
     assert not found.settled
     assert len(found.rungs) == 5
@@ -320,7 +320,7 @@ def test_what_a_peer_claims_of_trials_that_were_not_its_own_counts_for_nothing()
             if not (peer == 0 and rung.number)
         }
 
-    assert halve(8, range(8), 0, 50, run).candidate == 3
+    assert halve(recipes(8), range(8), 0, 50, run).candidate == 3
 
 
 def test_no_finite_loss_at_all_is_an_error() -> None:

@@ -1,0 +1,42 @@
+"""Which starts are compared, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gossip.errors import ConfigError
+
+from .recipe import StartRecipe, recipes
+
+STEPS_MIN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StartSearch:
+    """What ``peer.search_start`` compares, and how long.
+
+    Attributes:
+        starts: Recipes, or how many of ``gossip.starts.recipes``.
+        steps: Of each trial, at least 20. Where most trials are not on their plateau by then, the
+            next ones have twice as many, and again.
+        held_out: Samples by which a trial is measured, and that no trial trains on.
+    """
+
+    starts: Sequence[StartRecipe] | int = 8
+    steps: int = 200
+    held_out: int = 256
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("steps", self.steps, STEPS_MIN),
+            ("held_out", self.held_out, 1),
+        ):
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name} is {value!r}, not a number of at least {least}")
+        if not isinstance(self.starts, int) and not self.starts:
+            raise ConfigError("search_start was given no starts", "at least one StartRecipe")
+
+    def recipes(self, seed: int) -> tuple[StartRecipe, ...]:
+        """Those that are compared in a run with that seed."""
+        return recipes(self.starts, seed) if isinstance(self.starts, int) else tuple(self.starts)
