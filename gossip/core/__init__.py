@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from .messages import Contribution as Contribution
     from .messages import Counted as Counted
     from .messages import Envelope as Envelope
+    from .messages import GatherValue as GatherValue
     from .messages import Gossip as Gossip
     from .messages import Hello as Hello
     from .messages import Message as Message
@@ -299,6 +300,7 @@ else:
                 "Contribution",
                 "DIGEST_BYTES",
                 "Envelope",
+                "GatherValue",
                 "Gossip",
                 "Hello",
                 "CROSS_SHARD_PEERS_MAX",

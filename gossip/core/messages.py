@@ -307,6 +307,16 @@ class Push:
     sketch: bytes  # float32 projection of the parameters, for the consensus distance; may be empty
 
 
+@record
+class GatherValue:
+    """What a peer gives to a collective operation, to all others: in gossip rounds, where no commit
+    collects it. ``number``: so many has it given in this life."""
+
+    lineage: bytes
+    number: int
+    data: bytes
+
+
 # --- pipelines ------------------------------------------------------------------------------------
 
 
@@ -506,6 +516,7 @@ Message: TypeAlias = (
     | Counted
     | MicroBatchesMissing
     | StageDone
+    | GatherValue
 )
 
 PipelineMessage: TypeAlias = (

@@ -91,6 +91,7 @@ from .messages import (
     CommitRequest,
     Compiling,
     Counted,
+    GatherValue,
     Gossip,
     Hello,
     Message,
@@ -118,6 +119,7 @@ from .pipeline import BarrierTimer, FlowTimer, StageBarrier, StagePipeline
 from .rounds import (
     BEHIND_ROUNDS,
     CatchUpOverdue,
+    GatherOverdue,
     GossipRounds,
     GossipTimer,
     LocalLeave,
@@ -488,6 +490,7 @@ class Peer:
                 return effects
             case (
                 Push()
+                | GatherValue()
                 | Update()
                 | UpdateRequest()
                 | Commit()
@@ -500,7 +503,7 @@ class Peer:
             ):
                 if (
                     self.phase == "unprepared"
-                    or (kind is Push) == self.topology.rolling
+                    or (kind is Push or kind is GatherValue) == self.topology.rolling
                     or (self.final_check.round_id is not None and self.final_check.bars(message))
                 ):
                     return []
@@ -551,7 +554,7 @@ class Peer:
         match what:
             case None:
                 return []  # cancelled, or fired before
-            case RoundTimer() | CatchUpOverdue() | GossipTimer():
+            case RoundTimer() | CatchUpOverdue() | GossipTimer() | GatherOverdue():
                 return self.rounds.on_timer(what, now)  # type: ignore[arg-type]
             case DonorTimeout() | SnapshotExpired():
                 return (

@@ -81,7 +81,7 @@ class FoundStart:
     Attributes:
         recipe: What all begin with.
         candidate: Its number among the starts that were compared.
-        rungs: What each rung came to.
+        rungs: What each rung came to. None on a peer that has come late, and was told the start.
     """
 
     recipe: StartRecipe
@@ -91,9 +91,11 @@ class FoundStart:
     @property
     def settled(self) -> bool:
         """Whether the last rung compared plateaus. False: more ``steps`` might find another."""
-        return self.rungs[-1].settled
+        return bool(self.rungs) and self.rungs[-1].settled
 
     def __str__(self) -> str:
+        if not self.rungs:
+            return str(self.recipe)
         last, first = self.rungs[-1], self.rungs[0]
         where = "on the plateau" if self.settled else "before its plateau"
         return (

@@ -519,6 +519,13 @@ class Exchange:
             each for each in self._stage_commands if each[0].round_id >= round_id
         )
 
+    def give_directly(self, data: bytes) -> None:
+        """Gives ``data`` to a collective operation where there are no commits. It takes no round.
+        ``on_collected`` is told what was gathered."""
+        go = self.wait_go()
+        self._offer(go, go.slot, _UpdateOffer(0, None, data))
+        self._serve(lambda: self._may_go or self._halted is not None)
+
     def give(self, data: bytes) -> None:
         """Gives ``data`` to a collective operation, in the next round, and returns when that is
         applied and another may be computed. ``on_collected`` is told what that round collected."""
@@ -737,8 +744,8 @@ class Exchange:
                 self._step_with(message)
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
-            if not message.is_step:  # else it was up to f peers, which may lie
-                self.on_collected(message.collected)
+        if not message.is_step:  # else it was up to f peers, which may lie
+            self.on_collected(message.collected)
         if self.encoder is not None:
             self.encoder.settle(message.round_id, message.taken)
         self.round_id = max(self.round_id, message.round_id + 1)

@@ -42,6 +42,8 @@ from .collectives import (
     RunOver,
     before_epoch,
     behind_epoch,
+    pack_object,
+    plain_of,
     read_answers,
     write_whole,
 )
@@ -71,7 +73,6 @@ from .start_search import (
     Searching,
     SearchingPeer,
     check_alike,
-    most_common,
     rebuilt,
 )
 from .state import (
@@ -448,10 +449,10 @@ class Session:
             search: Which starts are compared, and how long; by default ``StartSearch()``.
         Returns: What was found, the same on all peers. None: the run has had steps, as where this
             peer has returned or resumed, and the model has its state.
-        Raises: ConfigError: This is no rolling run, a call is missing before, the call differs from
-            that of most peers, or no trial came to a finite loss.
+        Raises: ConfigError: A call is missing before, this one differs from that of most peers, or
+            no trial came to a finite loss.
         """
-        self._check_collective("search_start")
+        self._check_prepared("search_start")
         sharded, model = self._loader, self._trained.model
         if not isinstance(sharded, ShardedLoader):
             raise ConfigError(
@@ -463,7 +464,7 @@ class Session:
         device = next(model.parameters()).device
         task = TrialTask(make, loss, optimizer, batch, held_out, device)
         access = SearchingPeer(
-            self.id, lambda: self.alive, self._search_round, self._search_goes_on
+            self.id, lambda: self.alive, self._search_round, self._search_goes_on, self._pause
         )
         agreed = self._config.seed, self._config.f or 0
         searching = Searching(access, task, search, agreed)
@@ -473,7 +474,7 @@ class Session:
             with self._unexchanged.paused():
                 found = searching.find(about)
             rebuilt(task, found.recipe, model)
-            self._check_rebuilt(found)
+            self._check_rebuilt(searching, found)
         except PastStart:
             return None
         self.log(start=str(found.recipe))
@@ -485,21 +486,46 @@ class Session:
         """Raises PastStart."""
         if self.step:
             raise PastStart
-        given = self._collectives.gather_made(OPERATION, make)
+        if self._is_rolling:
+            given = self._collectives.gather_made(OPERATION, make)
+        else:
+            given = self._gather_directly(pack_object(make()))
         if self.step:
             raise PastStart
         return given
 
-    def _check_rebuilt(self, found: FoundStart) -> None:
+    def _gather_directly(self, data: bytes) -> dict[int, Any]:
+        """What peers have sent each other, where no commit collects it: of each the value of this
+        operation or, where nobody has given one yet, its last one."""
+        found: dict[int, Any] = {self.id: plain_of(data)}
+
+        def collected(given: Sequence[tuple[int, bytes]]) -> None:
+            found.update((peer, plain_of(each)) for peer, each in given)
+
+        before, self._exchange.on_collected = self._exchange.on_collected, collected
+        try:
+            with suppress(RunOver):
+                self._give(data)
+        finally:
+            self._exchange.on_collected = before
+        return found
+
+    def _check_rebuilt(self, searching: Searching, found: FoundStart) -> None:
         """Raises ConfigError: Most peers have other weights of the same recipe."""
-        own = self._trained.layout.digest_parameters()
-        if own == most_common(self._search_round(lambda: own)):
+        own = self._trained.layout.digest_parameters().hex()
+        if searching.is_common(f"{found.recipe}: {own}"):
             return
         raise ConfigError(
             f"this peer draws other weights of the start ({found.recipe}) than most",
             "run the same torch on processors of the same kind, or leave orthogonal starts out; "
             "started again, this peer takes over the weights of the others",
         )
+
+    def _pause(self, pause_s: float) -> None:
+        """Behind which others may have come further."""
+        until = time.monotonic() + pause_s
+        self._exchange.serve_while(lambda: time.monotonic() < until)
+        self._search_goes_on()
 
     def _search_goes_on(self) -> None:
         """Between two steps of a trial: this peer is not stalled, and stops when it is to."""
@@ -1228,17 +1254,20 @@ class Session:
         return self._collectives.answered
 
     def _check_collective(self, operation: str) -> None:
+        self._check_prepared(operation)
+        if not self._is_rolling:
+            raise ConfigError(
+                f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
+                "gossip run --topology rolling",
+            )
+
+    def _check_prepared(self, operation: str) -> None:
         self._check_open()
         self._check_no_pipeline(operation)
         if self._model is None:
             raise ConfigError(
                 f"{operation} was called before prepare",
                 "call peer.prepare(model, optimizer) first",
-            )
-        if not self._is_rolling:
-            raise ConfigError(
-                f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
-                "gossip run --topology rolling",
             )
         self._check_joined()
 
@@ -1263,7 +1292,7 @@ class Session:
         self._in_round = True
         try:
             with self._at_anchor():
-                exchange.give(data)
+                (exchange.give if self._is_rolling else exchange.give_directly)(data)
         except SystemExit as end:
             if self._termination.since is None and not end.code:
                 raise RunOver from end

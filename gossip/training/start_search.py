@@ -1,7 +1,9 @@
 """``peer.search_start``: all peers look for a start together, by collective operations.
 
 What is agreed is the recipe of the winner and not its weights: each peer draws them itself. Every
-decision follows from the answers of collective operations, which are the same for all.
+decision follows from the answers of collective operations. In rolling rounds these are the same for
+all. In gossip rounds each peer has its own, which differ where a peer died or lied in the middle of
+one: there the most common outcome counts.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -34,9 +36,16 @@ from gossip.starts import (
 OPERATION = "search_start"
 PATIENCE = 0.5
 """How much longer than its own trials took a peer waits for those of others, as a part of that."""
+START_S = 20.0
+"""Likewise for peers that come to the search: as if that had taken so long."""
 WAITS_MAX = 16
-"""Operations of a rung, each of which waits for whoever lives. Their answers are kept for peers
-that come late (``ANSWERS_KEPT``)."""
+"""Operations of a part of the search, each of which waits for whoever lives. Their answers are kept
+for peers that come late (``ANSWERS_KEPT``)."""
+LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
+"""How long a peer that has come late to gossip rounds waits for the outcome, and how often it asks.
+"""
+HERE, OUTCOME, DRAWN = "here", "outcome", "drawn"
+"""Parts of a search, beside its rungs."""
 ORDERS_MAX = 2**16  # of batches, in one rung
 
 
@@ -50,12 +59,14 @@ class SearchingPeer:
         gather: What each living peer has given, the same for all. What makes its own value is not
             called where the answer is known. Raises PastStart.
         between_steps: Called behind each step of a trial.
+        pause: Waits for so many seconds.
     """
 
     id: int
     alive: Callable[[], int]
     gather: Callable[[Callable[[], object]], dict[int, Any]]
     between_steps: Callable[[], None]
+    pause: Callable[[float], None]
 
 
 class PastStart(Exception):
@@ -72,18 +83,24 @@ class Searching:
         seed, f = agreed
         self._peer, self._task, self._search, self._f = peer, task, search, f
         self.starts = search.recipes(seed)
+        self._began = time.monotonic()
+        self._elsewhere: dict[int, str] = {}  # peers that were heard in another part of the search
 
     def find(self, about: Sequence[object]) -> FoundStart:
         """The start that all find.
 
         Args:
             about: What must be the same on all peers, beside the starts.
-        Raises: ConfigError: Most peers search among others, or on another model; no trial came to a
-            finite loss.
+        Raises:
+            ConfigError: Most peers search among others, or on another model; no trial came to a
+                finite loss.
+            PastStart: The run has begun without this peer.
         """
         words = (*about, self._search.steps, self._search.held_out, *map(str, self.starts))
         own = blake2b("\n".join(map(str, words)).encode(), digest_size=8).hexdigest()
-        said = self._peer.gather(lambda: own)
+        said = self._ask(HERE, lambda: own, lambda: START_S)
+        if said.keys() == {self._peer.id} and len(self._elsewhere) > self._f:
+            return self._listen()  # the others search already
         most = most_common(said)
         if own != most:
             raise ConfigError(
@@ -92,34 +109,94 @@ class Searching:
                 "call it alike on all peers",
             )
         here = [peer for peer, digest in said.items() if digest == most]
-        return halve(self.starts, here, self._f, self._search.steps, self._run_rung)
+        found = halve(self.starts, here, self._f, self._search.steps, self._run_rung)
+        return self._agreed(found)
+
+    def is_common(self, value: str) -> bool:
+        """Whether most peers have come to it."""
+        said = self._ask(DRAWN, lambda: value, lambda: START_S)
+        return bool(most_common(said) == value)
+
+    def _agreed(self, found: FoundStart) -> FoundStart:
+        """Where no commit decides, a peer may have received other answers than most. It follows
+        them."""
+        votes = self._votes(found.candidate)
+        agreed = most_common(votes) if votes else found.candidate
+        return replace(found, candidate=agreed, recipe=self.starts[agreed])
+
+    def _listen(self) -> FoundStart:
+        """Waits for the outcome that more than ``f`` others have come to."""
+        until = time.monotonic() + LISTEN_S
+        while time.monotonic() < until:
+            votes = self._votes(None)
+            if len(votes) > self._f:
+                agreed = most_common(votes)
+                return FoundStart(self.starts[agreed], agreed, ())
+            self._peer.pause(LISTEN_EVERY_S)
+        raise PastStart
+
+    def _votes(self, own: int | None) -> dict[int, int]:
+        votes = self._ask(OUTCOME, lambda: own, lambda: time.monotonic() - self._began)
+        return {
+            peer: vote
+            for peer, vote in votes.items()
+            if type(vote) is int and 0 <= vote < len(self.starts)
+        }
 
     def _run_rung(self, rung: Rung) -> Mapping[int, Mapping[int, Claim]]:
         """Runs the own trials, and returns what all claim who live and are not much slower."""
-        began, ended = time.monotonic(), float("inf")
-        claims: list[list[object]] | None = None
+        began = time.monotonic()
+        took_s = 0.0
 
-        def own() -> dict[str, object]:
-            nonlocal claims, ended
-            if claims is None:
-                claims = self._run_trials(rung)
-                ended = time.monotonic()
+        def own() -> list[list[object]]:
+            nonlocal took_s
+            claims = self._run_trials(rung)
+            took_s = time.monotonic() - began
+            return claims
+
+        claims = self._ask(f"rung {rung.number}", own, lambda: took_s)
+        return {peer: read_claims(value) for peer, value in claims.items()}
+
+    def _ask(
+        self, what: str, make: Callable[[], Any], took_s: Callable[[], float]
+    ) -> dict[int, Any]:
+        """peer -> what it has given for this part of the search. All who live are waited for, but
+        not for much longer than most have worked for it.
+
+        Args:
+            make: What this peer gives: called once, and not where the answers are known.
+            took_s: How long it has worked for that.
+        """
+        own: list[Any] = []
+        ready_at = 0.0
+
+        def row() -> dict[str, object]:
+            nonlocal ready_at
+            if not own:
+                own.append(make())
+                ready_at = time.monotonic()
+            waited_s = time.monotonic() - ready_at
             return {
-                "claims": claims,
-                "took_s": ended - began,
-                "waited_s": time.monotonic() - ended,
+                "what": what,
+                "value": own[0],
+                "took_s": took_s(),
+                "waited_s": waited_s,
                 "alive": self._peer.alive(),
             }
 
         found: dict[int, Any] = {}
         for _ in range(WAITS_MAX):
-            rows = {
-                peer: row for peer, row in self._peer.gather(own).items() if isinstance(row, dict)
+            given = self._peer.gather(row)
+            rows = {peer: each for peer, each in given.items() if _is_row(each)}
+            here = {peer: each for peer, each in rows.items() if each["what"] == what}
+            self._elsewhere = {
+                peer: each["what"] for peer, each in rows.items() if peer not in here
             }
-            found = {**rows, **found}
-            if is_complete(rows.values(), len(found)):
+            found = {**{peer: each.get("value") for peer, each in here.items()}, **found}
+            late = here.keys() <= {self._peer.id} and len(self._elsewhere) > self._f
+            if is_complete(here.values(), len(found)) or (late and what in (HERE, OUTCOME)):
                 break
-        return {peer: read_claims(row.get("claims")) for peer, row in found.items()}
+        return found
 
     def _run_trials(self, rung: Rung) -> list[list[object]]:
         found: list[list[object]] = []
@@ -132,22 +209,24 @@ class Searching:
         return found
 
 
-def is_complete(rows: Iterable[Mapping[str, Any]], answered: int) -> bool:
+def _is_row(row: object) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("what"), str):
+        return False
+    return all(type(row.get(name)) in (int, float) for name in ("took_s", "waited_s", "alive"))
+
+
+def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
     """Whether nobody more is waited for: as many have answered as most see alive, or most have
-    waited for long enough. Of numbers that one peer alone gives nothing depends."""
-    good = [
-        row
-        for row in rows
-        if all(type(row.get(name)) in (int, float) for name in ("took_s", "waited_s", "alive"))
-    ]
-    if not good:
+    waited for long enough. Nothing depends on the numbers of one peer alone."""
+    if not rows:
         return True
-    alive = statistics.median_low([row["alive"] for row in good])
-    patience = [row["waited_s"] - PATIENCE * row["took_s"] for row in good]
-    return bool(answered >= alive) or bool(statistics.median_low(patience) >= 0)
+    alive = statistics.median_low([row["alive"] for row in rows])
+    patience = [row["waited_s"] - PATIENCE * row["took_s"] for row in rows]
+    enough: bool = answered >= alive or statistics.median_low(patience) >= 0
+    return enough
 
 
-def most_common(said: Mapping[int, object]) -> object:
+def most_common(said: Mapping[int, Any]) -> Any:
     """What most peers have given; of equals, what the lowest of them has."""
     values = [repr(value) for _, value in sorted(said.items())]
     most = max(Counter(values).items(), key=lambda item: (item[1], -values.index(item[0])))[0]

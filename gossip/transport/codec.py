@@ -52,6 +52,7 @@ from gossip.core import (
     STATISTICS_BYTES_MAX,
     Collected,
     Envelope,
+    GatherValue,
     Message,
     PartialStatistics,
     StateOffer,
@@ -459,6 +460,7 @@ _LARGER = {
     (PartialStatistics, "statistics"): STATISTICS_BYTES_MAX,
     (Update, "collective"): COLLECTED_BYTES_MAX,
     (Collected, "data"): COLLECTED_BYTES_MAX,
+    (GatherValue, "data"): COLLECTED_BYTES_MAX,
 }
 MESSAGES: Codec[Message] = Codec(
     get_args(Message), Limits(message_bytes=HEADER_BYTES_MAX - _SEAL.size, larger=_LARGER)

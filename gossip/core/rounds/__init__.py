@@ -5,6 +5,7 @@ from .arrivals import TRANSFER_FACTOR as TRANSFER_FACTOR
 from .arrivals import Transfer as Transfer
 from .departures import LocalLeave as LocalLeave
 from .departures import PeerTimer as PeerTimer
+from .direct_gather import GatherOverdue as GatherOverdue
 from .fork_choice import ForkChoice as ForkChoice
 from .future_buffer import FutureBuffer as FutureBuffer
 from .gossip import BEHIND_ROUNDS as BEHIND_ROUNDS

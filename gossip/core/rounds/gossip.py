@@ -30,13 +30,23 @@ from gossip.core.events import (
 )
 from gossip.core.frozen import record
 from gossip.core.ledger import DataShare, TrustTable, genesis
-from gossip.core.messages import Commit, Contribution, Hello, PeerId, Push, Rejection, Update
+from gossip.core.messages import (
+    Commit,
+    Contribution,
+    GatherValue,
+    Hello,
+    PeerId,
+    Push,
+    Rejection,
+    Update,
+)
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.errors import ConfigError
 from gossip.topologies import Plan, Roster
 
+from .direct_gather import DirectGather, GatherOverdue
 from .future_buffer import FutureBuffer
 from .mixing import MixingController
 from .pushes import Kind, Pushed, PushStore
@@ -96,6 +106,7 @@ class GossipRounds:
         self.mixing = MixingController(local, settings.gossip, settings.f)
         self.pushes = PushStore(settings.gossip.staleness_max)
         self.future_buffer = FutureBuffer()
+        self._gather = DirectGather(local, settings, view, timers)
         self.shard_bytes: tuple[int, ...] = ()
         self._parameter_bytes = 0
         self.finished: set[PeerId] = set()  # done with training: neither expected nor pushed to
@@ -175,7 +186,7 @@ class GossipRounds:
 
     def stop(self, now: float) -> list[Effect]:
         """Takes part no more until ``start``."""
-        effects: list[Effect] = list(self.timers.cancel(self._grace))
+        effects: list[Effect] = [*self.timers.cancel(self._grace), *self._gather.stop()]
         self.phase, self._own, self._grace = "off", None, None
         self._tickets.clear()
         return effects
@@ -247,6 +258,9 @@ class GossipRounds:
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if self.phase != "computing" or event.round_id != self.round_id:
             return []
+        if event.collective:
+            others = self._others()
+            return [*self._gather.give(event.collective, others, now), *self._gathered()]
         self._own, self.phase = event, "collecting"
         self._contributed_at[self.round_id] = now
         while len(self._contributed_at) > TIMES_KEPT:
@@ -304,6 +318,8 @@ class GossipRounds:
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
         sender, push, payload = event.sender, event.message, event.payload
+        if isinstance(push, GatherValue):
+            return [*self._gather.on_message(event), *self._gathered()]
         assert isinstance(push, Push)
         known = (
             push.lineage == self.settings.lineage
@@ -336,7 +352,8 @@ class GossipRounds:
             self.finished.discard(sender)
             return []
         self.finished.add(sender)
-        return self._maybe_close(now)  # its push is not waited for any more
+        # its push is not waited for any more
+        return [*self._maybe_close(now), *self._gathered()]
 
     def on_stalled(self, still_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""
@@ -359,14 +376,30 @@ class GossipRounds:
     def on_view_change(self, now: float) -> list[Effect]:
         """Somebody is skipped, gone or back: stop waiting for those skipped."""
         self.mixing.forget(self.view.is_gone)
-        return self._maybe_close(now)
+        return [*self._maybe_close(now), *self._gathered()]
 
-    def on_timer(self, timer: GossipTimer, now: float) -> list[Effect]:
+    def on_timer(self, timer: GossipTimer | GatherOverdue, now: float) -> list[Effect]:
+        if isinstance(timer, GatherOverdue):
+            return self._gathered(overdue=self._gather.is_overdue(timer))
         if timer.round_id != self.round_id or self.phase != "collecting":
             return []
         self._grace = None
         late = self._awaited()
         return [Report("late", {"round": self.round_id, "missing": late}), *self._close()]
+
+    # --- collective operations --------------------------------------------------------------------
+
+    def _others(self) -> tuple[PeerId, ...]:
+        return tuple([p for p in self._members() if p != self.local and p not in self.finished])
+
+    def _gathered(self, overdue: bool = False) -> list[Effect]:
+        """Hands what was given to the trainer, once nobody is waited for. It takes no round: the
+        trainer is let compute the same one again."""
+        if not overdue and not self._gather.is_over(self._others()):
+            return []
+        effects, collected = self._gather.close()
+        answer = Apply(self.round_id - 1, (), collected=collected, is_step=False)
+        return [*effects, answer, self._go()]
 
     # --- collecting -------------------------------------------------------------------------------
 

@@ -164,6 +164,7 @@ class Chart(Observer):
 
 _Membership = (
     messages.Compiling
+    | messages.GatherValue
     | messages.Ping
     | messages.PingRequest
     | messages.Ack
@@ -264,6 +265,8 @@ def _say_of_membership(message: _Membership) -> str:
     match message:
         case messages.Compiling():
             return "Compiling"
+        case messages.GatherValue(_, number):
+            return f"GatherValue {number}"
         case messages.Ping(_, target, rumors) | messages.PingRequest(_, target, rumors):
             return f"{name} {target}{_rumors(rumors)}"
         case messages.Ack(_, target, _, rumors):
