@@ -38,7 +38,7 @@ def test_a_session_offers_this_and_no_more():
     of_the_user |= {"no_sync", "close"}
     facts = {"id", "round", "step", "count", "peers", "alive", "is_main", "run_dir", "finished"}
     facts |= {"confirmed", "answered"}
-    of_the_user |= {"pipeline"}
+    of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
     of_the_loader = {"next_round", "pass_round", "hand_out", "least", "planned_peers", "unused"}
     of_the_loader |= {"epoch_over", "next_batch"}

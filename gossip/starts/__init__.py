@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .halving import Claim as Claim
     from .halving import FoundStart as FoundStart
     from .halving import Rung as Rung
+    from .halving import RungOutcome as RungOutcome
     from .halving import halve as halve
     from .halving import read_claims as read_claims
     from .recipe import INITS as INITS
@@ -26,7 +27,7 @@ else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "halving": ("Claim", "FoundStart", "Rung", "halve", "read_claims"),
+            "halving": ("Claim", "FoundStart", "Rung", "RungOutcome", "halve", "read_claims"),
             "recipe": ("INITS", "StartRecipe", "apart", "build", "recipes"),
             "settings": ("StartSearch",),
             "trial": ("TrialTask", "is_on_plateau", "run_trial"),

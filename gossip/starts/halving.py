@@ -58,7 +58,7 @@ RunRung: TypeAlias = Callable[[Rung], Mapping[int, Claims]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RungOutcome:
     """Of a rung.
 
     Attributes:
@@ -86,7 +86,7 @@ class FoundStart:
 
     recipe: StartRecipe
     candidate: int
-    rungs: tuple[Outcome, ...]
+    rungs: tuple[RungOutcome, ...]
 
     @property
     def settled(self) -> bool:
@@ -117,7 +117,7 @@ def halve(
         run_rung: Has the trials of a rung run, and returns what each peer claims that has answered.
     Raises: ConfigError: No trial came to a finite loss.
     """
-    left, here, outcomes = list(range(len(starts))), sorted(peers), list[Outcome]()
+    left, here, outcomes = list(range(len(starts))), sorted(peers), list[RungOutcome]()
     extensions, tried = 0, dict[int, frozenset[int]]()
     while len(left) > 1 or not outcomes:
         least = 2 * f + 1 if outcomes else 1
@@ -166,7 +166,7 @@ def _tried(rung: Rung, claims: Mapping[int, Claims]) -> dict[int, frozenset[int]
     return {peer: frozenset(dict(rung.trials.get(peer, ()))) for peer in claims}
 
 
-def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int) -> Outcome:
+def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int) -> RungOutcome:
     """Of what peers claim, what counts: their own trials only."""
     values: dict[int, list[float]] = {each: [] for each in left}
     settled: list[bool] = []
@@ -177,7 +177,7 @@ def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int
                 values[candidate].append(claim.loss)
                 settled.append(claim.settled)
     losses = {each: _robust(found, f) for each, found in values.items()}
-    return Outcome(rung.steps, losses, 2 * sum(settled) > len(settled), tuple(sorted(claims)))
+    return RungOutcome(rung.steps, losses, 2 * sum(settled) > len(settled), tuple(sorted(claims)))
 
 
 def _robust(values: Sequence[float], f: int) -> float:

@@ -83,6 +83,8 @@ def build(make: Make, recipe: StartRecipe) -> nn.Module:
 
     Args:
         make: Builds the model; what it draws follows from the seed.
+        recipe: Of the weights.
+    Returns: the model, on the device that ``make`` has chosen.
     Raises: ConfigError: ``make`` returned no module.
     """
     with apart(draw("start", recipe.seed)):

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import gossip
-from gossip import aggregators, errors, testing, topologies
+from gossip import aggregators, errors, starts, testing, topologies
 from gossip.aggregators import attacks
 from gossip.training.loader import ShardedLoader
 from gossip.training.pipeline import Pipeline
@@ -40,6 +40,17 @@ SECTIONS: dict[str, tuple[str, Things]] = {
             "Pipeline": (Pipeline, None),
             "ShardedLoader": (ShardedLoader, ("__iter__", "__len__", "close")),
             "ShardedStream": (ShardedStream, ("__iter__", "__len__", "close")),
+        },
+    ),
+    "Starts": (
+        "`from gossip.starts import StartSearch`. [starts.md](starts.md) has what they are for.",
+        {
+            "StartSearch": (starts.StartSearch, ("recipes",)),
+            "StartRecipe": (starts.StartRecipe, ()),
+            "FoundStart": (starts.FoundStart, ("settled",)),
+            "RungOutcome": (starts.RungOutcome, ()),
+            "recipes": (starts.recipes, None),
+            "build": (starts.build, None),
         },
     ),
     "Aggregation rules": (
