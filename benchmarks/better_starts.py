@@ -55,7 +55,7 @@ HELD_OUT = {"char-GPT": 32, "MNIST CNN": 128}  # samples
 MEASURING = 1.0
 """What measuring the held-out loss of a trial costs: three passes forward, in steps on as many
 samples."""
-STEPS = {"char-GPT": (400, 800, 1200), "MNIST CNN": (600, 1200, 1800)}  # search included
+STEPS = {"char-GPT": (400, 800, 1200), "MNIST CNN": (600, 1200, 2400)}  # search included
 TRIAL_STEPS = {"char-GPT": 100, "MNIST CNN": 160}
 EARLY = 15
 """Steps of the trials of a search that compares the steep part of the loss."""

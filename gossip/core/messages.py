@@ -515,8 +515,8 @@ Message: TypeAlias = (
     | ActivationRefused
     | Counted
     | MicroBatchesMissing
-    | StageDone
     | GatherValue
+    | StageDone
 )
 
 PipelineMessage: TypeAlias = (
