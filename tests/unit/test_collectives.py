@@ -120,6 +120,21 @@ def test_of_nothing_there_is_no_mean() -> None:
     assert means.peers == ()
 
 
+def test_what_a_late_peer_would_give_is_not_made() -> None:
+    made: list[int] = []
+
+    def make() -> object:
+        made.append(1)
+        return "own"
+
+    found = Collectives(1, 0, 2, lambda data: False)
+    answer = packed((BEGINNING, 0, "search"), pack_object("theirs"), 999)
+    found.answers.collected([(0, answer)])
+    assert found.gather_made("search", make) == {0: "theirs"}
+    assert not made
+    assert found.answered == (0,)
+
+
 # --- where a call is made -------------------------------------------------------------------------
 
 

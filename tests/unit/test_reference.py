@@ -201,3 +201,28 @@ def test_a_rule_with_a_judge_and_no_judge_says_what_to_write() -> None:
     ):
         swarm.session.prepare(model, optimizer)
     assert "judge=lambda batch:" in (raised.value.hint or "")
+
+
+# --- for a search of a start ----------------------------------------------------------------------
+
+
+def test_what_is_set_apart_is_never_drawn_and_all_peers_draw_the_same() -> None:
+    one = ReferenceData(Numbers(50), torch.stack, 8, ("seed", "search"))
+    other = ReferenceData(Numbers(50), torch.stack, 8, ("seed", "search"))
+    (held, drawn), (held_there, drawn_there) = one.set_apart(10), other.set_apart(10)
+    assert sorted(held[:, 0].tolist()) == sorted(held_there[:, 0].tolist())
+    assert len(set(held[:, 0].tolist())) == 10
+    batches = [drawn(order, step) for order in range(2) for step in range(20)]
+    assert torch.equal(batches[25], drawn_there(1, 5))
+    assert not torch.equal(batches[5], batches[25])
+    seen = {float(value) for batch in batches for value in batch[:, 0]}
+    assert seen.isdisjoint(held[:, 0].tolist())
+    assert len(seen) == 40
+
+
+def test_no_more_than_half_of_the_samples_can_be_set_apart() -> None:
+    data = ReferenceData(Numbers(50), torch.stack, 8, ("seed",))
+    data.set_apart(25)
+    for samples in (0, 26):
+        with pytest.raises(ConfigError, match=f"{samples} samples cannot be held out of 50"):
+            data.set_apart(samples)

@@ -55,3 +55,10 @@ def test_nothing_is_said_once_something_was_exchanged(watch: UnexchangedWarning)
     watch.over()
     watch.over()
     assert steps(optimizer, STEPS) == []
+
+
+def test_steps_of_trials_do_not_count(watch: UnexchangedWarning) -> None:
+    with watch.paused():
+        assert steps(sgd(), 2 * STEPS) == []
+    assert steps(sgd(), STEPS - 1) == []
+    assert len(steps(sgd(), 1)) == 1
