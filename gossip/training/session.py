@@ -453,27 +453,18 @@ class Session:
             no trial came to a finite loss.
         """
         self._check_prepared("search_start")
-        sharded, model = self._loader, self._trained.model
-        if not isinstance(sharded, ShardedLoader):
-            raise ConfigError(
-                "search_start needs samples, and there are none to draw from",
-                "call loader = peer.shard(loader) of a data set with an index before",
-            )
         search = StartSearch() if search is None else search
-        held_out, batch = sharded.set_apart(search.held_out)
-        device = next(model.parameters()).device
-        task = TrialTask(make, loss, optimizer, batch, held_out, device)
+        task, samples = self._trial_task(make, loss, optimizer, search)
         access = SearchingPeer(
             self.id, lambda: self.alive, self._search_round, self._search_goes_on, self._pause
         )
         agreed = self._config.seed, self._config.f or 0
         searching = Searching(access, task, search, agreed)
-        check_alike(model, build(make, searching.starts[0]).state_dict())
-        about = self._trained.layout.digest.hex(), sharded.samples_total
+        check_alike(self._trained.model, build(make, searching.starts[0]).state_dict())
         try:
             with self._unexchanged.paused():
-                found = searching.find(about)
-            rebuilt(task, found.recipe, model)
+                found = searching.find((self._trained.layout.digest.hex(), samples))
+            rebuilt(task, found.recipe, self._trained.model)
             self._check_rebuilt(searching, found)
         except PastStart:
             return None
@@ -481,6 +472,25 @@ class Session:
         if self.is_main:
             self._say(f"begins with {found}")
         return found
+
+    def _trial_task(
+        self,
+        make: Callable[[], torch.nn.Module],
+        loss: Callable[[torch.nn.Module, Any], Tensor],
+        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
+        search: StartSearch,
+    ) -> tuple[TrialTask, int]:
+        """On the data of the loader, and how many samples these are."""
+        sharded, model = self._loader, self._trained.model
+        if not isinstance(sharded, ShardedLoader):
+            raise ConfigError(
+                "search_start needs samples, and there are none to draw from",
+                "call loader = peer.shard(loader) of a data set with an index before",
+            )
+        held_out, batch = sharded.set_apart(search.held_out)
+        device = next(model.parameters()).device
+        task = TrialTask(make, loss, optimizer, batch, held_out, device)
+        return task, sharded.samples_total
 
     def _search_round(self, make: Callable[[], object]) -> dict[int, Any]:
         """Raises PastStart."""
