@@ -237,13 +237,14 @@ def test_the_trials_of_a_start_in_one_rung_are_on_different_data_and_of_differen
 
 
 def test_who_has_come_on_by_its_own_word_is_tried_by_others() -> None:
-    trials = Trials(LOSSES)
+    trials = Trials(sorted(LOSSES))  # so that the first peers' starts come on
     trials.find(8)
     first, second, _ = trials.rungs
-    for candidate in {c for of in second.trials.values() for c, _ in of}:
+    for candidate in range(4):
         before = {peer for peer, of in first.trials.items() if candidate in dict(of)}
         after = {peer for peer, of in second.trials.items() if candidate in dict(of)}
-        assert after - before
+        assert len(after) == 2
+        assert after.isdisjoint(before)
 
 
 def test_nobody_is_left_out_before_most_trials_are_on_their_plateau() -> None:
@@ -294,6 +295,13 @@ def test_a_liar_cannot_talk_down_the_best_start_of_another() -> None:
     assert found == {0: {1, 3}, 1: {3}}  # with f = 0 some can
 
 
+def test_of_fewer_claims_than_2f_plus_1_the_largest_counts() -> None:
+    trials = Trials([1.7, 1.2, 1.9])
+    trials.lies[0] = lambda candidate, loss: 0.0 if candidate == 0 else loss
+    trials.dies = {2: 1}
+    assert trials.find(3, f=1) == 1
+
+
 def test_who_dies_has_no_trials_any_more_and_the_others_find_the_best() -> None:
     trials = Trials(LOSSES)
     trials.dies = {6: 1, 7: 1}
@@ -310,17 +318,16 @@ def test_a_start_whose_only_trial_died_is_not_chosen() -> None:
 
 def test_what_a_peer_claims_of_trials_that_were_not_its_own_counts_for_nothing() -> None:
     def run(rung: Rung) -> Claims:
-        return {
-            peer: {
-                each: Claim(0.0 if peer == 0 and each == 2 else LOSSES[each]) for each in range(8)
-            }
-            if peer == 0
-            else {each: Claim(LOSSES[each]) for each, _ in of}
-            for peer, of in rung.trials.items()
-            if not (peer == 0 and rung.number)
+        claims = {
+            peer: {each: Claim(LOSSES[each]) for each, _ in of} for peer, of in rung.trials.items()
         }
+        if 2 not in claims[0]:
+            claims[0][2] = Claim(-50.0)
+        return claims
 
-    assert halve(recipes(8), range(8), 0, 50, run).candidate == 3
+    found = halve(recipes(8), range(8), 0, 50, run)
+    assert found.candidate == 3
+    assert found.rungs[0].losses[2] == LOSSES[2]
 
 
 def test_no_finite_loss_at_all_is_an_error() -> None:
