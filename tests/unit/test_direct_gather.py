@@ -117,11 +117,14 @@ def test_the_same_value_asked_for_again_has_the_same_number() -> None:
 
 def test_who_begins_anew_is_sent_the_last_value_and_gets_the_last_of_each() -> None:
     bench = Bench()
-    bench.hear(1, 1, b"a")
+    for peer in OTHERS:
+        bench.hear(peer, 9, b"a")
     bench.give(b"one")
     bench.give(b"two")
-    assert sent(bench.hear(1, 1, b"anew", incarnation=1)) == [(1, 2, b"two")]
+    bench.give(b"three")
+    assert sent(bench.hear(1, 1, b"anew", incarnation=1)) == [(1, 3, b"three")]
     assert sent(bench.hear(1, 2, b"more", incarnation=1)) == []
+    assert not bench.over  # what it gave in its former life does not count
     back = Bench()
     back.give(b"own")
     for peer in OTHERS:

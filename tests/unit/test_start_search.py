@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gossip.starts import StartRecipe, StartSearch, TrialTask, build
 from gossip.training.start_search import (
     HERE,
     OUTCOME,
+    WAITS_MAX,
     PastStart,
     Searching,
     SearchingPeer,
@@ -121,7 +123,8 @@ def row(what: str, value: object) -> dict[str, Any]:
 def test_a_peer_that_comes_late_is_told_the_start_by_more_than_f() -> None:
     told = [
         {peer: row("rung 1", []) for peer in (1, 2, 3)},
-        {1: row(OUTCOME, 2), 2: row("rung 2", []), 3: row("rung 2", [])},  # one may lie
+        # one may lie, for as long as the others search
+        *[{1: row(OUTCOME, 2), 2: row("rung 2", []), 3: row("rung 2", [])}] * WAITS_MAX,
         {1: row(OUTCOME, 2), 2: row(OUTCOME, 1), 3: row(OUTCOME, 1)},
     ]
     asked: list[str] = []
@@ -133,7 +136,7 @@ def test_a_peer_that_comes_late_is_told_the_start_by_more_than_f() -> None:
 
     found = searching(0, gather, StartSearch(STARTS, steps=60), f=1, alive=4).find(("model",))
     assert (found.recipe, found.rungs, found.settled) == (STARTS[1], (), False)
-    assert asked == [HERE, OUTCOME, OUTCOME]
+    assert asked == [HERE, *[OUTCOME] * (WAITS_MAX + 1)]
 
 
 def test_a_peer_that_has_found_another_start_than_most_follows_them() -> None:
@@ -148,6 +151,21 @@ def test_a_peer_that_has_found_another_start_than_most_follows_them() -> None:
     found = searching(0, gather, StartSearch(STARTS, steps=20), alive=3).find(("model",))
     assert found.rungs[0].losses[2] == float("inf")  # by what this peer has heard
     assert found.recipe == STARTS[2]
+
+
+def test_each_rung_is_on_other_data() -> None:
+    whole = task()
+    orders: list[int] = []
+
+    def batch(order: int, step: int) -> Any:
+        orders.append(order)
+        return whole.batch(order, step)
+
+    access = SearchingPeer(0, lambda: 1, lambda make: {0: make()}, lambda: None, lambda s: None)
+    search = StartSearch(STARTS, steps=60)
+    found = Searching(access, replace(whole, batch=batch), search, (0, 0)).find(())
+    trials = list(dict.fromkeys(orders))
+    assert len(trials) == len(found.rungs) > 1
 
 
 def test_a_run_that_has_begun_ends_the_search() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,18 @@ def test_a_trial_calls_back_behind_each_step() -> None:
     called: list[int] = []
     run_trial(task_of(), StartRecipe(), 5, between=lambda: called.append(1))
     assert len(called) == 5
+
+
+def test_the_held_out_loss_is_measured_three_times_without_training() -> None:
+    task, modes = task_of(), list[bool]()
+
+    def loss(model: nn.Module, given: Any) -> torch.Tensor:
+        modes.append(model.training)
+        return task.loss(model, given)
+
+    run_trial(replace(task, loss=loss), StartRecipe(), 30)
+    assert (modes.count(True), modes.count(False)) == (30, 3)
+    assert modes[-1] is False
 
 
 def test_a_loss_that_is_none_is_refused() -> None:
