@@ -276,9 +276,9 @@ def gain_of(rows: Sequence[Row], arm: str, at: int) -> str:
 
 def table(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[str]:
     lines = [
-        "| task | what is compared | search, steps | training, steps | loss without search | "
+        "| task | what is compared | seeds | search, steps | all steps | loss without search | "
         "gain, on the plateau | gain, by the steep part |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for task, case in dict.fromkeys((cell.task, cell.case) for cell in cells):
         found = [
@@ -292,7 +292,7 @@ def table(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[str]:
         for at, total in enumerate(STEPS[task]):
             without = mean_and_error([row["none"]["results"][at] for row in found])
             lines.append(
-                f"| {task} | {CASES[case]} | {lasted:.0f} | {total} | {without} | "
+                f"| {task} | {CASES[case]} | {len(found)} | {lasted:.0f} | {total} | {without} | "
                 f"{gain_of(found, 'plateau', at)} | {gain_of(found, 'early', at)} |"
             )
     return lines

@@ -215,19 +215,18 @@ def mean_and_error(net: str, values: Sequence[float]) -> str:
 
 def columns(net: str, drops: Sequence[float], of_drop: Mapping[float, Sequence[Row]]) -> list[str]:
     """A row of the table for each thing that is lost."""
-    lost: list[tuple[str, Any]] = [("nothing", lambda row: row["whole"])]
-    for how in HOW:
-        lost += [
-            (f"the first layer {how}", lambda row, how=how: row[how][0]),
-            (
-                f"one of the others {how}",
-                lambda row, how=how: statistics.fmean(row[how][1:]),
-            ),
-            *(
-                (f"{count} layers {how}", lambda row, key=f"{count} {how}": row[key])
-                for count in SEVERAL
-            ),
-        ]
+    lost: list[tuple[str, Any]] = [
+        ("nothing", lambda row: row["whole"]),
+        ("the first layer dropped", lambda row: row["dropped"][0]),
+        ("another one dropped", lambda row: statistics.fmean(row["dropped"][1:])),
+        *(
+            (f"{count} layers dropped", lambda row, n=count: row[f"{n} dropped"])
+            for count in SEVERAL
+        ),
+        ("one layer zeroed", lambda row: statistics.fmean(row["zeroed"])),
+        ("one layer noisy", lambda row: statistics.fmean(row["noisy"])),
+        (f"{SEVERAL[-1]} layers noisy", lambda row: row[f"{SEVERAL[-1]} noisy"]),
+    ]
     return [
         f"| {NETS[net]} | {what} | "
         + " | ".join(mean_and_error(net, [of(row) for row in of_drop[drop]]) for drop in drops)
