@@ -35,6 +35,7 @@ from gossip.starts import (
     FoundStart,
     Rung,
     StartRecipe,
+    StartSearch,
     TrialTask,
     build,
     halve,
@@ -187,7 +188,7 @@ def candidates_of(case: str, seed: int) -> tuple[StartRecipe, ...]:
     return recipes(PEERS, seed * PEERS)
 
 
-def search(problem: Problem, cell: Cell, steps: int, early: bool) -> tuple[FoundStart, float]:
+def search(problem: Problem, cell: Cell, lengths: StartSearch) -> tuple[FoundStart, float]:
     """The start that eight peers find, and for how many of their training steps that keeps them
     busy: a rung lasts as long as the trials of the peer that has most of them."""
     starts, batch = candidates_of(cell.case, cell.seed), PEER_BATCH[cell.task]
@@ -206,15 +207,14 @@ def search(problem: Problem, cell: Cell, steps: int, early: bool) -> tuple[Found
             ),
             problem.held_out,
         )
-        claims: dict[int, dict[int, Claim]] = {}
-        for peer, trials in rung.trials.items():
-            tried = {each: run_trial(task, starts[each], rung.steps, at) for each, at in trials}
-            claims[peer] = {
-                each: Claim(loss, settled or early) for each, (loss, settled) in tried.items()
+        return {
+            peer: {
+                each: Claim(*run_trial(task, starts[each], rung.steps, at)) for each, at in trials
             }
-        return claims
+            for peer, trials in rung.trials.items()
+        }
 
-    return halve(starts, range(PEERS), 0, steps, run_rung), lasted
+    return halve(starts, range(PEERS), 0, lengths, run_rung), lasted
 
 
 def train(
@@ -240,8 +240,11 @@ def play(cell: Cell) -> Row:
         problem = replace(problem, make=partial(careless, problem.make))
     starts, totals = candidates_of(cell.case, cell.seed), STEPS[cell.task]
     arms: Row = {"none": {"start": 0, "lasted": 0, "settled": True}}
-    for arm, steps in (("plateau", TRIAL_STEPS[cell.task]), ("early", EARLY)):
-        found, lasted = search(problem, cell, steps, arm == "early")
+    for arm, lengths in (
+        ("plateau", StartSearch(steps=TRIAL_STEPS[cell.task])),
+        ("early", StartSearch(steps=EARLY, extensions=0)),
+    ):
+        found, lasted = search(problem, cell, lengths)
         arms[arm] = {
             "start": found.candidate,
             "lasted": math.ceil(lasted),

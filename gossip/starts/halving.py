@@ -18,10 +18,7 @@ from typing import Any, TypeAlias
 from gossip.errors import ConfigError
 
 from .recipe import StartRecipe
-
-EXTENSIONS_MAX = 2
-"""Rungs after which no start is left out, because most trials had not come to their plateau. Those
-of the next rung have twice as many steps."""
+from .settings import StartSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,11 @@ class FoundStart:
 
 
 def halve(
-    starts: Sequence[StartRecipe], peers: Sequence[int], f: int, steps: int, run_rung: RunRung
+    starts: Sequence[StartRecipe],
+    peers: Sequence[int],
+    f: int,
+    search: StartSearch,
+    run_rung: RunRung,
 ) -> FoundStart:
     """Finds the best start. All who see the same claims find the same.
 
@@ -113,7 +114,7 @@ def halve(
         starts: The candidates; they are known by their numbers in here.
         peers: Who takes part.
         f: How many of them may lie.
-        steps: Of each trial, as long as most come to their plateau in them.
+        search: How long trials are.
         run_rung: Has the trials of a rung run, and returns what each peer claims that has answered.
     Raises: ConfigError: No trial came to a finite loss.
     """
@@ -122,7 +123,7 @@ def halve(
     while len(left) > 1 or not outcomes:
         least = 2 * f + 1 if outcomes else 1
         tries = min(len(here), max(least, max(len(here), len(starts)) // len(left)))
-        rung = Rung(len(outcomes), steps << extensions, _placed(left, here, tries, tried))
+        rung = Rung(len(outcomes), search.steps << extensions, _placed(left, here, tries, tried))
         claims = run_rung(rung)
         here = sorted(claims) or here
         outcome = _judge(rung, left, claims, f)
@@ -135,7 +136,7 @@ def halve(
                 "give search_start an optimizer with a lower learning rate, or other starts",
             )
         finite.sort(key=lambda each: (outcome.losses[each], each))
-        extends = not outcome.settled and extensions < EXTENSIONS_MAX
+        extends = not outcome.settled and extensions < search.extensions
         extensions += extends
         left = sorted(finite if extends else finite[: -(-len(left) // 2)])
     return FoundStart(starts[left[0]], left[0], tuple(outcomes))

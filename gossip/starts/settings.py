@@ -9,7 +9,7 @@ from gossip.errors import ConfigError
 
 from .recipe import StartRecipe, recipes
 
-STEPS_MIN = 20
+STEPS_MIN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,19 +18,23 @@ class StartSearch:
 
     Attributes:
         starts: Recipes, or how many of ``gossip.starts.recipes``.
-        steps: Of each trial, at least 20. Where most trials are not on their plateau by then, the
-            next ones have twice as many, and again.
+        steps: Of each trial, at least 10.
         held_out: Samples by which a trial is measured, and that no trial trains on.
+        extensions: How often the trials of the next rung have twice as many steps, and no start is
+            left out, because most trials were not on their plateau. 0: what counts is the loss
+            after ``steps``, wherever that is.
     """
 
     starts: Sequence[StartRecipe] | int = 8
     steps: int = 200
     held_out: int = 256
+    extensions: int = 2
 
     def __post_init__(self) -> None:
         for name, value, least in (
             ("steps", self.steps, STEPS_MIN),
             ("held_out", self.held_out, 1),
+            ("extensions", self.extensions, 0),
         ):
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least {least}")

@@ -96,7 +96,9 @@ class Searching:
                 finite loss.
             PastStart: The run has begun without this peer.
         """
-        words = (*about, self._search.steps, self._search.held_out, *map(str, self.starts))
+        search = self._search
+        lengths = search.steps, search.held_out, search.extensions
+        words = (*about, *lengths, *map(str, self.starts))
         own = blake2b("\n".join(map(str, words)).encode(), digest_size=8).hexdigest()
         said = self._ask(HERE, lambda: own, lambda: START_S)
         if said.keys() == {self._peer.id} and len(self._elsewhere) > self._f:
@@ -109,7 +111,7 @@ class Searching:
                 "call it alike on all peers",
             )
         here = [peer for peer, digest in said.items() if digest == most]
-        found = halve(self.starts, here, self._f, self._search.steps, self._run_rung)
+        found = halve(self.starts, here, self._f, self._search, self._run_rung)
         return self._agreed(found)
 
     def is_common(self, value: str) -> bool:

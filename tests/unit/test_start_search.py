@@ -216,7 +216,8 @@ def test_a_make_of_another_model_is_refused_by_the_parameter() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"steps": 19}, "steps is 19, not a number of at least 20"),
+        ({"steps": 9}, "steps is 9, not a number of at least 10"),
+        ({"extensions": -1}, "extensions is -1"),
         ({"held_out": 0}, "held_out is 0"),
         ({"starts": ()}, "was given no starts"),
     ],

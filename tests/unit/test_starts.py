@@ -19,6 +19,7 @@ from gossip.starts import (
     Claim,
     Rung,
     StartRecipe,
+    StartSearch,
     TrialTask,
     apart,
     build,
@@ -216,7 +217,9 @@ class Trials:
         }
 
     def find(self, peers: int, f: int = 0) -> int:
-        return halve(recipes(len(self.losses)), range(peers), f, 50, self.run).candidate
+        return halve(
+            recipes(len(self.losses)), range(peers), f, StartSearch(steps=50), self.run
+        ).candidate
 
 
 LOSSES = [1.7, 1.5, 1.9, 1.2, 1.8, 1.4, 1.6, 2.0]
@@ -272,10 +275,18 @@ def test_nobody_is_left_out_before_most_trials_are_on_their_plateau() -> None:
 
 def test_a_search_that_never_comes_to_the_plateau_ends_and_says_so() -> None:
     trials = Trials(LOSSES, settled_from=10_000)
-    found = halve(recipes(8), range(8), 0, 50, trials.run)
+    found = halve(recipes(8), range(8), 0, StartSearch(steps=50), trials.run)
     assert found.candidate == 3
     assert not found.settled
     assert len(found.rungs) == 5
+
+
+def test_without_extensions_the_loss_after_so_many_steps_counts() -> None:
+    trials = Trials(LOSSES, settled_from=200)
+    search = StartSearch(steps=50, extensions=0)
+    found = halve(recipes(8), range(8), 0, search, trials.run)
+    assert [rung.steps for rung in trials.rungs] == [50, 50, 50]
+    assert (found.candidate, found.settled) == (3, False)
 
 
 @pytest.mark.parametrize("liar", range(4))
@@ -338,7 +349,7 @@ def test_what_a_peer_claims_of_trials_that_were_not_its_own_counts_for_nothing()
             claims[0][2] = Claim(-50.0)
         return claims
 
-    found = halve(recipes(8), range(8), 0, 50, run)
+    found = halve(recipes(8), range(8), 0, StartSearch(steps=50), run)
     assert found.candidate == 3
     assert found.rungs[0].losses[2] == LOSSES[2]
 
