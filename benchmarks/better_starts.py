@@ -313,6 +313,8 @@ def chosen(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[str]:
             for cell in cells
             if (cell.task, cell.case) == (task, case) and name_of(cell) in rows
         ]
+        if not found:
+            continue
         names = []
         for arm in ("plateau", "early"):
             kinds = Counter(row[arm]["recipe"].split(", seed")[0] for row in found)
