@@ -157,6 +157,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
+    config.plan.fits_stages(config.pipeline is not None, "--plan plan.toml, or a lie about updates")
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
     if config.overlap and answer["asks_loss"]:
         raise ConfigError(

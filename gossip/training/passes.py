@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gossip.config import PipelineConfig
 from gossip.errors import ConfigError
+from gossip.faults import PassResult
 from gossip.ipc import allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.pipelines import HandedOn, StageExecutor, model_of
@@ -61,6 +62,8 @@ class StageWork:
         targets: The same in the last stage.
         loss: The mean loss of the micro-batches of this round so far, in the last stage.
         computed: Told of each pass when it began.
+        said: What is handed on in place of the result of a pass: of which kind, round and
+            micro-batch.
     """
 
     executor: StageExecutor
@@ -71,6 +74,7 @@ class StageWork:
     targets: Sequence[Tensor] = ()
     loss: float | None = None
     computed: Callable[[float], None] = lambda since: None
+    said: Callable[[PassResult, int, int, Tensor], Tensor] = lambda kind, at, number, truth: truth
 
     @property
     def activation_bytes(self) -> tuple[int, int]:
@@ -105,6 +109,7 @@ class StageWork:
         if boundary is None:
             return control.PassReply(*about, 0, samples, loss), None
         assert result is not None
+        result = self.said("gradient" if command.backward else "output", *about[:2], result)
         return control.PassReply(*about, boundary.nbytes, samples, loss), boundary.write(result)
 
     def _forward(self, command: control.PassCommand, memory: memoryview | None) -> Tensor:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gossip.core import Peer
+from gossip.faults import Fault, NegatedActivations, NegatedGradients
 from gossip.simulation.campaign.play import make_swarm, panel_of, run
 from gossip.simulation.checkers import StagePanels
 from gossip.simulation.schedules import Schedule, generate_pipeline
@@ -15,11 +16,16 @@ from gossip.simulation.world import Nemesis, StageTrainer, Swarm
 ROUNDS = 10
 
 
-def swarm_of(*stages: int, seed: int = 5) -> Swarm[Peer]:
+def swarm_of(*stages: int, seed: int = 5, faults: tuple[Fault, ...] = ()) -> Swarm[Peer]:
     """A pipeline that trains for ``ROUNDS`` rounds. The checkers of membership and of micro-batches
     look on; those of a swarm are about trainings that do not end."""
     schedule = Schedule(
-        seed, peers=sum(stages), stages=stages, micro_batches=6, compute_s=(0.2, 0.25)
+        seed,
+        peers=sum(stages),
+        stages=stages,
+        micro_batches=6,
+        compute_s=(0.2, 0.25),
+        faults=faults,
     ).checked()
     swarm = make_swarm(schedule, Nemesis(schedule))
     panel = panel_of(schedule)
@@ -67,6 +73,19 @@ def test_a_pipeline_without_a_fault_wastes_nothing() -> None:
         computed = [each for peer in passes for each in peer]
         assert len(computed) == len(set(computed)) == 6 * ROUNDS
         assert len({len(peer) for peer in passes}) == 1, "each computes as much"
+
+
+def test_a_lie_about_micro_batches_spoils_the_stage_that_computes_on_it() -> None:
+    honest = swarm_of(1, 1, 1)
+    honest.run_until(lambda: is_over(honest), limit_s=30)
+    for lie, spoilt in ((NegatedActivations((1,), 0.5), 2), (NegatedGradients((1,), 0.5), 0)):
+        swarm = swarm_of(1, 1, 1, faults=(lie,))
+        swarm.run_until(lambda swarm=swarm: is_over(swarm), limit_s=30)
+        assert 20 <= swarm.trainer(1).told[lie.kind] <= 40  # type: ignore[attr-defined]
+        pairs = zip(states(swarm, 0, 2), states(honest, 0, 2), strict=True)
+        apart = [float(np.abs(found - expected).max()) for found, expected in pairs]
+        assert apart[spoilt // 2] > 1e-4
+    assert apart[1] < apart[0], "the last stage computes on true activations"
 
 
 @pytest.mark.parametrize("seed", [3, 8])

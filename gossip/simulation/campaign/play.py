@@ -451,6 +451,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
                 stage=stage,
                 stages=len(schedule.stages),
                 micro_batches=schedule.micro_batches,
+                lies=nemesis.activation_lies(peer),
             )
             if schedule.stages
             else ToyTrainer

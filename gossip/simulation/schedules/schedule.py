@@ -170,9 +170,9 @@ class Schedule:
             if not holds:
                 raise ConfigError(*text)
         rolling = topologies.load(self.weighted_topology).rolling
-        FaultPlan(self.faults).checked(self.everybody).fits(
-            self.topology, rolling, self.aggregator, idle=True
-        )
+        plan = FaultPlan(self.faults).checked(self.everybody)
+        plan.fits(self.topology, rolling, self.aggregator, idle=True)
+        plan.fits_stages(bool(self.stages), "stages = [3, 3], in the table [simulate]")
         return self
 
     def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:

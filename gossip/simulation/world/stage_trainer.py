@@ -4,11 +4,13 @@ through it, forward and backward, and depend on everything that went in."""
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import assert_never
 
 from gossip.core import Effect, Payload, PipelineTask, events
+from gossip.faults import ActivationFault, PassResult, said_of
 from gossip.vectors import bytes_for
 
 from .toy_trainer import Said, ToyTrainer, Values, noise_of, payload_of_values
@@ -31,8 +33,10 @@ class StageTrainer(ToyTrainer):
         stage, stages: which of how many it is.
         micro_batches: of a step.
         compute_s: bounds of the time for all micro-batches of a step, forward and backward.
+        lies: what it says of micro-batches in place of the truth.
 
     Attributes:
+        told: how often each kind of lie was told.
         passes: (round, micro-batch) of each backward pass, in order.
         gradients: what each micro-batch adds to the update, by round and micro-batch.
     """
@@ -41,6 +45,8 @@ class StageTrainer(ToyTrainer):
     stage: int = 0
     stages: int = 1
     micro_batches: int = 1
+    lies: tuple[ActivationFault, ...] = ()
+    told: Counter[str] = field(default_factory=Counter)
     passes: list[tuple[int, int]] = field(default_factory=list)
     gradients: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
@@ -110,7 +116,23 @@ class StageTrainer(ToyTrainer):
         came = read if task.payload is None else task.payload.data.tolist()
         self._kept[task.micro_batch] = came
         told = (task.round_id, task.micro_batch, task.attempt)
-        return events.ForwardDone(*told, self._output(came, where))
+        return events.ForwardDone(*told, self._lied("output", task, self._output(came, where)))
+
+    def _lied(
+        self,
+        about: PassResult,
+        task: events.RunForward | events.RunBackward,
+        truth: Payload | None,
+    ) -> Payload | None:
+        """What is said in place of ``truth``; the truth itself where it does not lie about it."""
+        if truth is None or not self.lies:
+            return truth
+        where = self.peer, task.round_id, task.micro_batch
+        said = said_of(self.lies, about, where, truth.data)
+        if said is truth.data:
+            return truth
+        self.told.update(lie.kind for lie in self.lies if lie.lies_about == about)
+        return payload_of_values(said.tolist(), digest=True)
 
     def _output(self, came: Values, where: str) -> Payload | None:
         if self.stage == self.stages - 1:
@@ -132,6 +154,7 @@ class StageTrainer(ToyTrainer):
         moved = zip(gradient, self._here, strict=False)
         values = [PASSED_ON * value + PULL * here for value, here in moved]
         payload = payload_of_values(values, digest=True) if self.stage else None
+        payload = self._lied("gradient", task, payload)
         return events.BackwardDone(
             task.round_id,
             micro_batch,
