@@ -428,7 +428,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             commit_log=schedule.commit_log,
         ),
         trust=TRUST,
-        pipeline=PipelineSettings(schedule.members, schedule.micro_batches)
+        pipeline=PipelineSettings(schedule.members, schedule.micro_batches, audit=schedule.audit)
         if schedule.stages
         else None,
     )

@@ -53,6 +53,8 @@ class ComputesAlike(StageChecker):
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         assert isinstance(event, BackwardDone)
+        if event.audit:
+            return
         found = swarm.hosts[peer].trainer.gradients[event.round_id, event.micro_batch]  # type: ignore[union-attr]
         place = self.stage_of[peer], event.round_id
         before = self.gradients[place].setdefault(event.micro_batch, found)
@@ -136,7 +138,7 @@ class UsesNothingOld(StageChecker):
             for key in [k for k, (*_, m) in came.items() if m.round_id < effect.round_id]:
                 del came[key]
             return
-        if not isinstance(effect, RunForward) or effect.payload is None:
+        if not isinstance(effect, RunForward) or effect.payload is None or effect.audit:
             return
         place = effect.round_id, effect.micro_batch
         if place in computed:
