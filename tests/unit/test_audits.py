@@ -266,12 +266,26 @@ def test_who_does_not_answer_is_asked_again_and_then_given_up() -> None:
     assert not auditing.rig.auditor.is_open
 
 
-def test_a_neighbour_that_was_none_ends_the_audit() -> None:
+def test_where_one_was_no_neighbour_the_others_are_asked() -> None:
+    auditing = Auditing()
+    auditing.counts()
+    asked = [auditing.before]
+    while len(asked) < 3:
+        effects = auditing.reply(asked[-1], None, payload("?"))
+        again = [peer for peer, message in messages(effects, AuditRequest) if message.stage == 0]
+        asked += again
+    assert sorted(asked) == [0, 1, 2]
+    auditing.reply(asked[0], X, B)
+    assert passes(auditing.reply(auditing.behind, G, Y)) == [], "from one that is asked no more"
+    effects = auditing.reply(asked[-1], None, payload("?"))
+    assert "no neighbour in the stage" in reports(effects)[0][1]["reason"]
+    assert auditing.rig.votes == []
     auditing = Auditing()
     auditing.counts()
     effects = auditing.reply(auditing.before, None, payload("?"))
-    assert reports(effects)[0][1]["reason"] == f"peer {auditing.before} was no neighbour of it"
-    assert auditing.rig.votes == []
+    ((found, _),) = [each for each in messages(effects, AuditRequest) if each[1].stage == 0]
+    auditing.reply(found, X, B)
+    assert passes(auditing.reply(auditing.behind, G, Y))
 
 
 def test_nobody_counts_without_saying_what_it_took_and_gave() -> None:

@@ -83,12 +83,15 @@ class AuditSide:
     """A neighbour of the audited member.
 
     Attributes:
+        others: Who is asked next, where this one was none: a micro-batch may have gone another way
+            than it begins with, and who lies may have sent it another way.
         payload: What it gave that member.
         came: The digest of what that member gave it.
         found: The digest of what that member should have given.
     """
 
     peer: PeerId
+    others: list[PeerId]
     payload: Payload | None = None
     came: bytes = b""
     found: bytes | None = None
@@ -224,12 +227,10 @@ class Auditor:
     def _begin(self, audit: Audit, now: float) -> list[Effect]:
         stage, last = self.barrier.stage, len(self.barrier.pipeline.stages) - 1
         if stage > 0:
-            audit.before = AuditSide(self._home(audit.micro_batch, stage - 1))
+            audit.before = self._side(audit.micro_batch, stage - 1)
         if stage < last:
-            audit.behind = AuditSide(self._home(audit.micro_batch, stage + 1))
+            audit.behind = self._side(audit.micro_batch, stage + 1)
         self._audits[audit.peer, audit.micro_batch] = audit
-        if gone := self._skipped([side.peer for side in audit.sides]):
-            return self._give_up(audit, f"peer {gone[0]} is skipped")
         return self._ask(audit, now)
 
     def _ask(self, audit: Audit, now: float) -> list[Effect]:
@@ -246,10 +247,13 @@ class Auditor:
         sends += [self._finding(p, audit, checked=False) for p in sorted(audit.waits_for)]
         return [*sends, *self._set_overdue(audit, now)]
 
-    def _home(self, micro_batch: int, stage: int) -> PeerId:
-        """Who computes it there. Where another does, the audit comes to nothing."""
+    def _side(self, micro_batch: int, stage: int) -> AuditSide:
+        """Whoever there computes it, as the order is."""
         roster = self.barrier.working(stage)
-        return self.router.ranking(self.round_id, micro_batch, stage, roster)[0]
+        order = self.router.ranking(self.round_id, micro_batch, stage, roster)
+        gone = self._skipped(order)
+        there = [peer for peer in order if peer not in gone] or order
+        return AuditSide(there[0], there[1:])
 
     def _set_overdue(self, audit: Audit, now: float) -> list[Effect]:
         timer = self.timers.set(
@@ -290,16 +294,18 @@ class Auditor:
         asks = audit is not None and audit.step == "asking" and reply.round_id == self.round_id
         return asks and any(side.peer == sender for side in audit.sides)  # type: ignore[union-attr]
 
-    def on_reply(self, event: Received, reply: AuditReply) -> list[Effect]:
+    def on_reply(self, event: Received, reply: AuditReply, now: float) -> list[Effect]:
         if not self.expects(event.sender, reply):
             return []
         audit = self._audits[reply.peer, reply.micro_batch]
         payload = event.payload
+        side = next(side for side in audit.sides if side.peer == event.sender)
         if payload is None or payload.digest != reply.digest or len(reply.came) != DIGEST_BYTES:
-            return self._give_up(audit, f"peer {event.sender} was no neighbour of it")
-        for side in audit.sides:
-            if side.peer == event.sender:
-                side.payload, side.came = payload, reply.came
+            if not side.others:
+                return self._give_up(audit, f"it has no neighbour in the stage of {side.peer}")
+            side.peer, audit.tries = side.others.pop(0), 0
+            return self._ask(audit, now)
+        side.payload, side.came = payload, reply.came
         if all(side.payload is not None for side in audit.sides):
             audit.step = "ready"
         return []

@@ -270,7 +270,7 @@ class MicroBatchFlow:
             case AuditRequest():
                 return auditor.answer(sender, message, self.works.get(message.micro_batch))
             case AuditReply():
-                return auditor.on_reply(event, message)
+                return auditor.on_reply(event, message, now)
             case AuditFinding():
                 trace = self._trace_by(message.peer, message.micro_batch)
                 return auditor.on_finding(sender, message, trace, now)
