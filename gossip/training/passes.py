@@ -95,6 +95,8 @@ class StageWork:
     ) -> tuple[control.PassReply, int | None]:
         """Computes a pass. Returns the answer, and a descriptor of what goes along with it."""
         number, samples, loss, began = command.micro_batch, 0, None, time.monotonic()
+        if command.audit:
+            return self._audit(command, memory)
         if command.backward:
             before, boundary = self.executor.samples, self.taken
             gradient = self._read(memory, self.handed_on)
@@ -112,13 +114,31 @@ class StageWork:
         result = self.said("gradient" if command.backward else "output", *about[:2], result)
         return control.PassReply(*about, boundary.nbytes, samples, loss), boundary.write(result)
 
+    def _audit(
+        self, command: control.PassCommand, memory: memoryview | None
+    ) -> tuple[control.PassReply, int | None]:
+        """Computes a pass of another member's micro-batch."""
+        about = command.round_id, command.micro_batch, command.attempt, command.backward
+        began = time.monotonic()
+        boundary = self.taken if command.backward else self.handed_on
+        if command.backward:
+            result = self.executor.audit_backward(self._read(memory, self.handed_on))
+        else:
+            result = self._forward(command, memory)
+        self.computed(began)
+        if boundary is None or result is None:
+            return control.PassReply(*about, 0, audit=True), None
+        result = self.said("audit", *about[:2], result)
+        return control.PassReply(*about, boundary.nbytes, audit=True), boundary.write(result)
+
     def _forward(self, command: control.PassCommand, memory: memoryview | None) -> Tensor:
         number = command.micro_batch
         inputs = self._read(memory, self.taken)
         if inputs is None:
             inputs = self.inputs[number].to(self.device)
         targets = self.targets[number].to(self.device) if self.handed_on is None else None
-        return self.executor.forward(command.round_id, number, inputs, targets)
+        compute = self.executor.audit_forward if command.audit else self.executor.forward
+        return compute(command.round_id, number, inputs, targets)
 
     def _read(self, memory: memoryview | None, boundary: Boundary | None) -> Tensor | None:
         if boundary is None:
