@@ -5,10 +5,13 @@ Nobody can prove to another what it was sent. So an auditor asks both neighbours
 member what they gave it and what it gave them, and a member says of each micro-batch that it has
 counted what it took and gave (``Counted.traces``). Where it says the same as its neighbours, and
 that is not what the layers compute, it is the liar, or those who say so are: more than f members
-of its stage, of whom one is honest, decide. Where it contradicts a neighbour, one of the two lies,
-and nobody knows which. A liar contradicts its neighbours again and again; an honest member only
-those of them that lie. So contradictions count once there are more, with different neighbours each,
-than the stages beside it can have liars.
+of its stage, of whom one is honest, decide.
+
+Where it contradicts a neighbour, one of the two lies, and nobody knows which. A liar contradicts
+the next stage again and again; an honest member only those of it that lie. So contradictions of the
+next stage count once they are of more members than may lie there. Those of the stage before do not
+count: a liar there may have given something in the place of another, which the honest one that took
+over its work then denies.
 
 A pure function of the commits, as trust is.
 """
@@ -75,15 +78,13 @@ class AuditTable:
                 del self._votes[by]
 
     def _is_found(self, peer: PeerId) -> bool:
-        disputes: list[Sides] = []
+        contradicted: set[PeerId] = set()
         for sides in self._said_of(peer).values():
             if sides.count(ADMITTED) >= self.needed:
                 return True
             if len(sides) >= self.needed:
-                disputes += _together(sides)
-        liars = self.needed - 1  # that each of the stages beside it may have
-        sided = [sum(s[at] is not None for s in _apart(disputes, at)) for at in (0, 1)]
-        return max(sided) > liars or len(_disjoint(disputes)) > 2 * liars
+                contradicted |= _contradicted(sides)
+        return len(contradicted) >= self.needed
 
     def _said_of(self, peer: PeerId) -> dict[Answer, list[Sides]]:
         """By its answers, what each member says, in the order of the members."""
@@ -127,32 +128,12 @@ class AuditTable:
         self._votes, self._found = votes, dict(packed[1])
 
 
-def _together(sides: Sequence[Sides]) -> list[Sides]:
-    """What some members say of one answer, as one contradiction; none where all say that it was
-    admitted, or more neighbours are named on one side than there can be."""
-    before = {each[0] for each in sides if each[0] is not None}
+def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:
+    """The member of the next stage whom, as all say, an answer contradicts, and nobody before it;
+    empty where they do not agree."""
+    before = {each[0] for each in sides} - {None}
     behind = {each[1] for each in sides if each[1] is not None}
-    if len(before) > 1 or len(behind) > 1 or not (before or behind):
-        return []
-    return [(next(iter(before), None), next(iter(behind), None))]
-
-
-def _apart(disputes: Sequence[Sides], at: int) -> list[Sides]:
-    """Contradictions with that side alone, one of each neighbour."""
-    alone = [each for each in disputes if each[at] is not None and each[1 - at] is None]
-    return list({each[at]: each for each in alone}.values())
-
-
-def _disjoint(disputes: Sequence[Sides]) -> list[Sides]:
-    """Contradictions of which no two name the same neighbour."""
-    chosen: list[Sides] = []
-    named: set[PeerId] = set()
-    for each in disputes:
-        peers = {peer for peer in each if peer is not None}
-        if named.isdisjoint(peers):
-            chosen.append(each)
-            named |= peers
-    return chosen
+    return behind if not before and len(behind) == 1 else set()
 
 
 def _are_rows(value: Any, length: int) -> bool:

@@ -279,7 +279,12 @@ class Auditor:
             if came is None:
                 work.auditors[sender] = request
                 return []
-        elif work is not None and other < stage and work.source == request.peer:
+        elif (
+            work is not None
+            and other < stage
+            and work.source == request.peer
+            and request.peer in work.requesters  # else it has taken another's gradient
+        ):
             given, came = work.input_gradient, work.input
         self._given[asked] = self._given.get(asked, 0) + 1
         where = self.barrier.settings.lineage, self.round_id, other
