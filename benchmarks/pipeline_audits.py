@@ -141,7 +141,9 @@ class DigitsStage(StageTrainer):
         torch.manual_seed(self.stage)
         width, following = WIDTHS[self.stage : self.stage + 2]
         last = self.stage == self.stages - 1
-        layers = [nn.Linear(width, following), *([] if last else [nn.ReLU()])]
+        linear = nn.Linear(width, following)
+        nn.init.kaiming_normal_(linear.weight)
+        layers = [linear, *([] if last else [nn.ReLU()])]
         self.net = nn.Sequential(*layers)
         loss = nn.functional.cross_entropy if last else None
         self.executor = StageExecutor([self.net], self.stage, self.seed, loss)
@@ -313,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--runs", type=int, default=40, help="of the liars; of the accuracy an eighth"
     )
-    parser.add_argument("--rounds", type=int, default=150, help="of a training")
+    parser.add_argument("--rounds", type=int, default=120, help="of a training")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     tables: dict[str, Callable[[], dict[str, Any]]] = {

@@ -126,7 +126,7 @@ def test_a_member_that_negates_activations_is_found_by_audits_and_does_no_more(
     summary = run(tmp_path, "--run-dir", "out", *lies, steps=30)
     assert (summary["status"], summary["finished"]) == ("finished", [0, 1, 2, 3])
     assert summary["quarantined"] == [1]
-    events = read_lines(tmp_path / "out" / "events.jsonl")
+    events = list(read_lines(tmp_path / "out" / "events.jsonl"))
     found = {(e["event"], e["subject"]) for e in events if "audit" in str(e.get("event"))}
     assert found == {("audit_differs", 1), ("found_by_audit", 1)}
     by = min(e["round"] for e in events if e.get("event") == "found_by_audit")
