@@ -295,6 +295,15 @@ class RunConfig(BaseModel):
     pipeline: PipelineConfig | None = Field(
         default=None, description="the plan of a pipeline, as --plan reads it"
     )
+    audit: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description=(
+            "of a pipeline: with which probability another member of the stage computes a "
+            "micro-batch again; 0: nobody does"
+        ),
+    )
     node: Literal["process", "thread"] = Field(
         default="process", description="where a peer's node runs"
     )
@@ -496,7 +505,9 @@ class RunConfig(BaseModel):
                 mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max
             ),
             trust=trust,
-            pipeline=None if self.pipeline is None else _pipeline_settings(self.pipeline),
+            pipeline=None
+            if self.pipeline is None
+            else _pipeline_settings(self.pipeline, self.audit),
         )
 
     def dump(self, path: Path | str) -> None:
@@ -523,8 +534,9 @@ class RunConfig(BaseModel):
             ) from error
 
 
-def _pipeline_settings(plan: PipelineConfig) -> PipelineSettings:
-    return PipelineSettings(tuple(stage.peers for stage in plan.stages), plan.micro_batches)
+def _pipeline_settings(plan: PipelineConfig, audit: float) -> PipelineSettings:
+    stages = tuple(stage.peers for stage in plan.stages)
+    return PipelineSettings(stages, plan.micro_batches, audit=audit)
 
 
 OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)

@@ -100,6 +100,16 @@ Plan = Annotated[
         show_default=False,
     ),
 ]
+Audit = Annotated[
+    float | None,
+    typer.Option(
+        help=(
+            "With --plan: probability that another member of the stage computes a micro-batch "
+            "again; who gave wrong answers is locked up."
+        ),
+        show_default=False,
+    ),
+]
 Topology = Annotated[
     str | None,
     typer.Option(
@@ -407,6 +417,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "outer": (Outer, None),
     "fragments": (Fragments, None),
     "overlap": (Overlap, None),
+    "audit": (Audit, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),
     "faults": (Faults, None),

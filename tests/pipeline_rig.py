@@ -5,6 +5,8 @@ from __future__ import annotations
 from gossip.core import (
     Activation,
     ActivationGradient,
+    Auditor,
+    AuditVote,
     BackwardDone,
     CoreSettings,
     Counted,
@@ -48,13 +50,24 @@ class Members:
 class Rig:
     """A flow of one peer, with what it asked for last."""
 
-    def __init__(self, local: int, micro_batches: int = 4, in_flight: int = 0) -> None:
-        pipeline = PipelineSettings(STAGES, micro_batches, in_flight)
-        settings = CoreSettings(b"run", LINEAGE, 5, tuple(range(6)), pipeline=pipeline)
+    def __init__(
+        self,
+        local: int,
+        micro_batches: int = 4,
+        in_flight: int = 0,
+        stages: tuple[tuple[int, ...], ...] = STAGES,
+        audit: float = 0.0,
+    ) -> None:
+        pipeline = PipelineSettings(stages, micro_batches, in_flight, audit=audit)
+        peers = tuple([peer for members in stages for peer in members])
+        settings = CoreSettings(b"run", LINEAGE, 5, peers, pipeline=pipeline)
+        self.stages, self.votes = stages, list[AuditVote]()
         self.members, self.timers, self.local = Members(), Timers[object](), local
         self.barrier = StageBarrier(local, settings, pipeline, self.members, self.timers)
+        patience = lambda: PATIENCE_S  # noqa: E731
+        self.auditor = Auditor(self.barrier, self.timers, patience, self.votes.append)
         self.flow = MicroBatchFlow(
-            settings, self.barrier, self.members, self.timers, lambda: PATIENCE_S
+            self.barrier, self.members, self.timers, patience, self.auditor if audit else None
         )
         self.flow.prepare((16, 16))
         self.now = 0.0
@@ -62,7 +75,7 @@ class Rig:
         self.said: list[Effect] = []
 
     def begin(self, round_id: int = 0) -> list[Effect]:
-        roster = STAGES[self.stage]
+        roster = self.stages[self.stage]
         return self._keep(self.flow.begin(StartRound(round_id, None), roster, self.now))
 
     def _keep(self, effects: list[Effect]) -> list[Effect]:

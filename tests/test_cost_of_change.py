@@ -190,7 +190,7 @@ def nan(''',
     "message": {
         "gossip/core/messages.py": changed(
             ("# --- rolling rounds ---", MESSAGE + "# --- rolling rounds ---"),
-            ("    | StageDone\n)", "    | StageDone\n    | ToyEcho\n)"),
+            ("    | AuditFinding\n)", "    | AuditFinding\n    | ToyEcho\n)"),
         ),
         "gossip/core/peer.py": changed(
             ("    StateRequest,\n    Update,", "    StateRequest,\n    ToyEcho,\n    Update,"),

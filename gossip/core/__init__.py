@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from .membership import shortest_s as shortest_s
     from .membership import table_interval_s as table_interval_s
     from .messages import ACCUSATIONS_MAX as ACCUSATIONS_MAX
+    from .messages import AUDIT_VOTES_MAX as AUDIT_VOTES_MAX
     from .messages import BULK_MESSAGES as BULK_MESSAGES
     from .messages import COLLECTED_BYTES_MAX as COLLECTED_BYTES_MAX
     from .messages import CORE_BYTES_MAX as CORE_BYTES_MAX
@@ -106,11 +107,16 @@ if TYPE_CHECKING:
     from .messages import PIECES_MAX as PIECES_MAX
     from .messages import ROUND_MAX as ROUND_MAX
     from .messages import STATISTICS_BYTES_MAX as STATISTICS_BYTES_MAX
+    from .messages import TRACE_BYTES as TRACE_BYTES
     from .messages import Accusation as Accusation
     from .messages import Ack as Ack
     from .messages import Activation as Activation
     from .messages import ActivationGradient as ActivationGradient
     from .messages import ActivationRefused as ActivationRefused
+    from .messages import AuditFinding as AuditFinding
+    from .messages import AuditReply as AuditReply
+    from .messages import AuditRequest as AuditRequest
+    from .messages import AuditVote as AuditVote
     from .messages import Collected as Collected
     from .messages import Commit as Commit
     from .messages import CommitRequest as CommitRequest
@@ -144,6 +150,7 @@ if TYPE_CHECKING:
     from .messages import UpdateRequest as UpdateRequest
     from .messages import Withdraw as Withdraw
     from .peer import Peer as Peer
+    from .pipeline import Auditor as Auditor
     from .pipeline import MicroBatchFlow as MicroBatchFlow
     from .pipeline import Router as Router
     from .pipeline import StageBarrier as StageBarrier
@@ -283,6 +290,12 @@ else:
                 "Activation",
                 "ActivationGradient",
                 "ActivationRefused",
+                "AUDIT_VOTES_MAX",
+                "AuditFinding",
+                "AuditReply",
+                "AuditRequest",
+                "AuditVote",
+                "TRACE_BYTES",
                 "Counted",
                 "MicroBatchesMissing",
                 "PipelineMessage",
@@ -329,7 +342,7 @@ else:
                 "messages",
             ),
             "peer": ("Peer",),
-            "pipeline": ("MicroBatchFlow", "Router", "StageBarrier"),
+            "pipeline": ("Auditor", "MicroBatchFlow", "Router", "StageBarrier"),
             "rounds": (
                 "BEHIND_MAX",
                 "BEHIND_ROUNDS",

@@ -150,6 +150,8 @@ class Prepared:
     # of a pipeline: of the input and the output of this peer's stage for one micro-batch; 0 where
     # the stage has none
     activation_bytes: tuple[int, int] = (0, 0)
+    # random bytes that nobody else knows: which micro-batches this peer audits follows from them
+    lots: bytes = b""
 
 
 @record
@@ -301,6 +303,7 @@ class ForwardDone:
     micro_batch: int
     attempt: int
     payload: Payload | None
+    audit: bool = False  # as of ``RunForward``
 
 
 @record
@@ -315,6 +318,7 @@ class BackwardDone:
     payload: Payload | None
     samples: int
     loss: float | None = None  # of the last stage
+    audit: bool = False  # as of ``RunBackward``: then nothing is in the sum
 
 
 @record
@@ -528,24 +532,34 @@ class RunForward:
     """Compute one micro-batch forward and keep what its backward pass needs, in place of what there
     was of it. ``payload``: the input of the stage; None in the first one, which reads the
     micro-batch itself. Random states follow from ``round_id`` and ``micro_batch``, so that whoever
-    computes it gets the same. Answer with ``ForwardDone``."""
+    computes it gets the same. Answer with ``ForwardDone``.
+
+    ``audit``: it is another member's, and computed once more. What is kept of it is kept beside all
+    else, until the next audit.
+    """
 
     round_id: int
     micro_batch: int
     attempt: int
     payload: Payload | None
+    audit: bool = False
 
 
 @record
 class RunBackward:
     """Compute one micro-batch backward, add the gradients of the parameters to the sum and keep
     nothing else of it. ``payload``: the gradient of the output of the stage; None in the last one,
-    which begins with the loss. Answer with ``BackwardDone``."""
+    which begins with the loss. Answer with ``BackwardDone``.
+
+    ``audit``: of what a forward pass with ``audit`` has kept. Only the gradient of the input is
+    computed: nothing goes into the sum.
+    """
 
     round_id: int
     micro_batch: int
     attempt: int
     payload: Payload | None
+    audit: bool = False
 
 
 @record

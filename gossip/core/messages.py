@@ -19,6 +19,9 @@ ROUND_MAX = 2**48
 DIGEST_BYTES = 16
 STATISTICS_BYTES_MAX = 48 * 1024
 ACCUSATIONS_MAX = 8
+AUDIT_VOTES_MAX = 8
+TRACE_BYTES = 32
+"""Of ``Counted.traces``, each."""
 CORE_BYTES_MAX = 54 * 1024  # of ``StateOffer.core``; leaves the rest of the header 10 KiB
 CROSS_SHARD_PEERS_MAX = 100
 """Most peers of a run whose shards decide together:
@@ -176,6 +179,21 @@ class Accusation:
 
 
 @record
+class AuditVote:
+    """The server of a commit of a stage says in its own name: it has computed a micro-batch of
+    round ``round_id`` again, from what the neighbours of ``peer`` have told it, and what ``peer``
+    gave them is something else. ``before`` and ``behind``: the members of the stage before and of
+    the next one whose word ``peer`` contradicts; both None: it says itself that this is what it
+    took and gave."""
+
+    peer: PeerId
+    round_id: int
+    micro_batch: int
+    before: PeerId | None = None
+    behind: PeerId | None = None
+
+
+@record
 class Commit:
     """What everybody applies for one shard of a round; its payload is the aggregate.
 
@@ -207,6 +225,7 @@ class Commit:
     # ascending, of the first shard only. With more than f of them the round is a collective
     # operation: it aggregates nothing, and is no step of the training.
     collected: tuple[Collected, ...] = ()
+    audits: tuple[AuditVote, ...] = ()  # in a pipeline: of the server's own experience
 
 
 @record
@@ -381,6 +400,9 @@ class Counted:
     number: int
     micro_batches: tuple[int, ...]  # ascending
     again: bool  # nothing has changed; who holds the commit of the round is to give it
+    # with audits, of each micro-batch: a digest of what the stage before has given and got, and one
+    # of what the next stage has
+    traces: tuple[bytes, ...] = ()
 
 
 @record
@@ -406,6 +428,45 @@ class StageDone:
     committed: int
     roster: tuple[PeerId, ...]
     asks: bool  # for the same of the receiver
+    locked: tuple[PeerId, ...] = ()  # of its stage, ascending: in quarantine, so they get no work
+
+
+@record
+class AuditRequest:
+    """To a neighbour of ``peer``, from another member of its stage: what have you given ``peer``
+    for that micro-batch, and what did it give you?"""
+
+    lineage: bytes
+    round_id: int
+    stage: int  # of the receiver
+    micro_batch: int
+    peer: PeerId
+
+
+@record
+class AuditReply:
+    """The answer to ``AuditRequest``; its payload is what ``peer`` was given."""
+
+    lineage: bytes
+    round_id: int
+    stage: int  # of the receiver
+    micro_batch: int
+    peer: PeerId
+    digest: bytes  # of the payload; empty: there is none, since I am no neighbour of it in that
+    came: bytes  # digest of what ``peer`` gave
+
+
+@record
+class AuditFinding:
+    """To the own stage: what ``peer`` gave its neighbours for that micro-batch is not what I have
+    computed. Compute it, too. ``checked``: I have, or cannot, as an answer."""
+
+    lineage: bytes
+    round_id: int
+    stage: int
+    micro_batch: int
+    peer: PeerId
+    checked: bool
 
 
 # --- joining and returning ------------------------------------------------------------------------
@@ -517,6 +578,9 @@ Message: TypeAlias = (
     | MicroBatchesMissing
     | GatherValue
     | StageDone
+    | AuditRequest
+    | AuditReply
+    | AuditFinding
 )
 
 PipelineMessage: TypeAlias = (
@@ -526,6 +590,9 @@ PipelineMessage: TypeAlias = (
     | ActivationRefused
     | Counted
     | StageDone
+    | AuditRequest
+    | AuditReply
+    | AuditFinding
     | MicroBatchesMissing
 )
 """What peers of a pipeline say to each other beside what a swarm says."""
@@ -538,6 +605,7 @@ BULK_MESSAGES: tuple[type, ...] = (
     StateOffer,
     Activation,
     ActivationGradient,
+    AuditReply,
 )
 
 

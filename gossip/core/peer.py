@@ -87,6 +87,9 @@ from .messages import (
     Activation,
     ActivationGradient,
     ActivationRefused,
+    AuditFinding,
+    AuditReply,
+    AuditRequest,
     Commit,
     CommitRequest,
     Compiling,
@@ -115,7 +118,7 @@ from .messages import (
     UpdateRequest,
     Withdraw,
 )
-from .pipeline import BarrierTimer, FlowTimer, StageBarrier, StagePipeline
+from .pipeline import AuditTimer, BarrierTimer, FlowTimer, StageBarrier, StagePipeline
 from .rounds import (
     BEHIND_ROUNDS,
     CatchUpOverdue,
@@ -323,7 +326,9 @@ class Peer:
         """What may be received behind the header of ``message``, by what is known locally."""
         if self.phase in ("unprepared", "halted"):
             return NOT_ADMITTED
-        if self.pipeline is not None and isinstance(message, Activation | ActivationGradient):
+        if self.pipeline is not None and isinstance(
+            message, Activation | ActivationGradient | AuditReply
+        ):
             return Admission(self.pipeline.flow.payload_bytes(sender, message))
         if not self.settings.may_be(sender):
             return NOT_ADMITTED
@@ -523,6 +528,9 @@ class Peer:
                 | Counted()
                 | MicroBatchesMissing()
                 | StageDone()
+                | AuditRequest()
+                | AuditReply()
+                | AuditFinding()
             ):
                 return []  # there is no pipeline
             case _:
@@ -571,7 +579,7 @@ class Peer:
                 return self._watch_quorum(now)
             case PeerTimer():
                 return self._gather(now) if self.phase == "gathering" else []
-            case BarrierTimer() | FlowTimer():
+            case BarrierTimer() | FlowTimer() | AuditTimer():
                 running = self.pipeline if self.phase in TRAINING else None
                 return [] if running is None else running.on_timer(what, now)
             case _:
@@ -598,7 +606,7 @@ class Peer:
         self.rounds.prepare(event.shard_bytes, event.result_bytes)
         self.recovery.prepare(event.state_bytes)
         if self.pipeline is not None:
-            self.pipeline.flow.prepare(event.activation_bytes)
+            self.pipeline.flow.prepare(event.activation_bytes, event.lots)
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]

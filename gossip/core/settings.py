@@ -163,12 +163,15 @@ class PipelineSettings:
         in_flight: micro-batches that a peer has computed forward and not yet backward, at most; 0:
             as many as fill all peers from its stage on and the links behind it.
         weights: of each peer, how much of the micro-batches it gets; all alike where it is empty.
+        audit: with which probability another member of the stage computes a micro-batch again; 0.0:
+            nobody does.
     """
 
     stages: tuple[tuple[PeerId, ...], ...]
     micro_batches: int
     in_flight: int = 0
     weights: tuple[tuple[PeerId, float], ...] = ()
+    audit: float = 0.0
 
     def stage_of(self, peer: PeerId) -> int | None:
         """None: the plan has no such peer."""
@@ -197,6 +200,8 @@ class PipelineSettings:
             )
         if not all(0.0 < weight < inf for _, weight in self.weights):
             raise ConfigError(f"weights of peers {dict(self.weights)}: each is above 0")
+        if not 0.0 <= self.audit <= 1.0:
+            raise ConfigError(f"audit = {self.audit}: a probability, 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +249,12 @@ class CoreSettings:
             raise ConfigError(f"peer {local} is in no stage of the plan")
         lineage = digest_of(self.lineage + stage.to_bytes(4, "little"))
         return replace(self, peers=self.pipeline.stages[stage], room=0, lineage=lineage)
+
+    @property
+    def audit_votes(self) -> int:
+        """So many members of a stage have to say the same of another's answer before it counts as
+        false: one of them is honest. Where f is 0 one of them may lie all the same."""
+        return max(self.f, 1) + 1
 
     @property
     def everybody(self) -> tuple[PeerId, ...]:

@@ -2,6 +2,13 @@
 
 from . import kinds as kinds
 from . import plan as plan
+from .activations import ActivationFault as ActivationFault
+from .activations import FalseAudits as FalseAudits
+from .activations import NegatedActivations as NegatedActivations
+from .activations import NegatedGradients as NegatedGradients
+from .activations import PassResult as PassResult
+from .activations import ScaledGradients as ScaledGradients
+from .activations import said_of as said_of
 from .declare import KINDS as KINDS
 from .declare import Fault as Fault
 from .drills import Drill as Drill

@@ -21,6 +21,7 @@ from typing import Any
 from gossip.aggregators.attacks import ATTACKS
 from gossip.errors import BadFault
 
+from .activations import ActivationFault
 from .declare import KINDS, Fault, typed_kinds, unknown_kind
 from .kinds import ByzantineFault, Crash, RealFault
 from .reader import Reader
@@ -59,7 +60,7 @@ class FaultPlan:
     def byzantine(self) -> frozenset[int]:
         """Who lies about anything: a run's f is to count them all."""
         return frozenset(self.attackers).union(
-            *(fault.peers for fault in self.faults if isinstance(fault, NodeAttack))
+            *(f.peers for f in self.faults if isinstance(f, NodeAttack | ActivationFault))
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
@@ -72,6 +73,17 @@ class FaultPlan:
                 if isinstance(fault, NodeAttack) and peer in fault.peers
             }
         )
+
+    def activation_lies(self, peer: int) -> tuple[ActivationFault, ...]:
+        """What the peer says of micro-batches of a pipeline that is not so."""
+        lies = [fault for fault in self.faults if isinstance(fault, ActivationFault)]
+        return tuple([lie for lie in lies if peer in lie.peers])
+
+    def told_by(self, peer: int) -> tuple[str, ...]:
+        """The kinds of all its lies."""
+        attack = (self.attackers[peer].attack,) if peer in self.attackers else ()
+        about_activations = tuple([lie.kind for lie in self.activation_lies(peer)])
+        return *attack, *about_activations, *self.lies_of(peer)
 
     @property
     def specs(self) -> tuple[str, ...]:
@@ -87,7 +99,7 @@ class FaultPlan:
         for number, fault in enumerate(self.faults, 1):
             if isinstance(fault, NodeAttack) and fault.lie in REAL_ATTACKS:
                 continue
-            if not isinstance(fault, RealFault | LinkFault):
+            if not isinstance(fault, RealFault | LinkFault | ActivationFault):
                 raise BadFault(
                     f"fault {number} ({fault}): only the simulator can do {fault.kind!r}",
                     "gossip simulate --faults PLAN.toml; real processes can do: "
@@ -143,6 +155,16 @@ class FaultPlan:
                     "trainer for its loss",
                     "`gossip bench robustness` shows it; here take alie, ipm or min_max",
                 )
+        return self
+
+    def fits_stages(self, stages: bool, hint: str) -> FaultPlan:
+        """The plan itself. ``stages``: the peers are in stages of a pipeline.
+
+        Raises: BadFault: They are not, and somebody lies about activations.
+        """
+        lie = next((fault for fault in self.faults if isinstance(fault, ActivationFault)), None)
+        if lie is not None and not stages:
+            raise BadFault(f"fault {lie}: it is a lie of members of a stage of a pipeline", hint)
         return self
 
     def disturbs(self, peer: int) -> bool:

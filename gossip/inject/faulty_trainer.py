@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from gossip.aggregators.attacks import DATA_ATTACKS, flip_labels
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.faults import DrillFile, kinds
+from gossip.faults import DrillFile, PassResult, kinds, said_of
 
 
 class FaultyTrainer:
@@ -32,6 +32,7 @@ class FaultyTrainer:
         )
         lie = config.plan.attackers.get(peer)
         self._flips = lie is not None and lie.attack in DATA_ATTACKS
+        self._activation_lies = config.plan.activation_lies(peer)
 
     def computed(self, since: float) -> None:
         """An update is ready that was computed ``since`` then: it takes longer."""
@@ -43,6 +44,10 @@ class FaultyTrainer:
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
         """What is made of each batch."""
         return LabelFlip(dataset, classes) if self._flips else None
+
+    def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
+        """What is said to have come out of a pass of micro-batch ``number`` in a pipeline."""
+        return said_of(self._activation_lies, about, (self._peer, round_id, number), truth)
 
 
 class LabelFlip:

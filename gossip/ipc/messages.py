@@ -115,6 +115,7 @@ class PassReply:
     nbytes: int
     samples: int = 0
     loss: float | None = None  # of the micro-batch, from the last stage's backward pass
+    audit: bool = False
 
 
 @record
@@ -224,6 +225,7 @@ class PassCommand:
     attempt: int
     backward: bool
     nbytes: int
+    audit: bool = False  # of another member's micro-batch: it has no part in the update
 
 
 @record

@@ -41,6 +41,7 @@ from .worker import Worker
 PACKET_MESSAGES = 16
 LONG_BYTES = 1024
 """A message that is longer ends its packet: those are bounded."""
+LOTS_BYTES = 16
 UNANSWERED_MAX = 32
 """Rounds that the trainer may have before it and not have applied yet; the others wait here."""
 BACKLOG_ROUNDS = 4096
@@ -115,7 +116,7 @@ class TrainerLink:
         # update slot -> arrays that the transport may be reading
         self._offered: dict[int, list[np.ndarray]] = {}
         self.learning_rate = 0.0
-        self.has_judge = False
+        self.has_judge = self._in_stage = False
         self.closed = False  # it has said goodbye
         self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
         self.round_id = -1  # it was told to compute last
@@ -171,7 +172,8 @@ class TrainerLink:
         nbytes = 0 if given is None else given.nbytes
         number, attempt = effect.micro_batch, effect.attempt
         backward = isinstance(effect, events.RunBackward)
-        command = control.PassCommand(effect.round_id, number, attempt, backward, nbytes)
+        about = effect.round_id, number, attempt, backward
+        command = control.PassCommand(*about, nbytes, effect.audit)
         if given is None:
             self._outbox.append(_Outgoing(command))
         else:
@@ -406,6 +408,11 @@ class TrainerLink:
 
     def _applied(self, said: control.AppliedReply) -> None:
         self._unanswered -= 1
+        if self._in_stage:
+            # A member whose update nobody needed was not asked for it, or does not answer any more.
+            over = [slot for slot, at in self._given.items() if at <= said.round_id]
+            for slot in over:
+                del self._given[slot]
         if said.slot >= 0:
             self._results.applied(said.slot)
         self._emit(events.Applied(said.round_id))
@@ -442,6 +449,7 @@ class TrainerLink:
         self._given.clear()
         self._offered.clear()
         self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
+        self._in_stage = any(said.activation_bytes)
         self._prepared(
             events.Prepared(
                 said.layout,
@@ -453,6 +461,7 @@ class TrainerLink:
                 said.collectives,
                 tuple(map(bytes_for, sizes)) if self._mixes else wire.result_bytes,
                 activation_bytes=said.activation_bytes,
+                lots=os.urandom(LOTS_BYTES),
             )
         )
 
@@ -462,9 +471,9 @@ class TrainerLink:
         def done(payload: Payload | None) -> None:
             about = said.round_id, said.micro_batch, said.attempt, payload
             self._emit(
-                events.BackwardDone(*about, said.samples, said.loss)
+                events.BackwardDone(*about, said.samples, said.loss, said.audit)
                 if said.backward
-                else events.ForwardDone(*about)
+                else events.ForwardDone(*about, said.audit)
             )
 
         if not said.nbytes:

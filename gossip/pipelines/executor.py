@@ -55,6 +55,7 @@ class StageExecutor:
             check_no_statistics(layer, at)
         self._layers, self._first, self._seed, self._loss_of = list(layers), first, seed, loss
         self._kept: dict[int, _Waiting] = {}
+        self._audited: _Waiting | None = None
         self._done: set[int] = set()
         self.samples = 0
         self._loss_sum: Tensor | None = None
@@ -83,6 +84,11 @@ class StageExecutor:
         Raises: UnsupportedModel: A layer has changed one of its buffers. ConfigError: The loss is
             no mean over samples.
         """
+        waiting = self._run(step, micro_batch, inputs, targets)
+        self._kept[micro_batch] = waiting
+        return waiting.outputs.detach()
+
+    def _run(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None) -> _Waiting:
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
         buffers = {} if self._checked else self._buffers()
         before = {key: buffer.clone() for key, buffer in buffers.items()}
@@ -101,8 +107,27 @@ class StageExecutor:
                     "loss(outputs, targets) returns the mean over the samples, such as "
                     "nn.functional.cross_entropy",
                 )
-        self._kept[micro_batch] = _Waiting(inputs, outputs, len(inputs))
-        return outputs.detach()
+        return _Waiting(inputs, outputs, len(inputs))
+
+    def audit_forward(
+        self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None = None
+    ) -> Tensor:
+        """As ``forward``, of a micro-batch that another member has computed. It is kept beside all
+        else, in place of the last one."""
+        self._audited = self._run(step, micro_batch, inputs, targets)
+        return self._audited.outputs.detach()
+
+    def audit_backward(self, gradient: Tensor | None = None) -> Tensor | None:
+        """The gradient of the inputs of the last ``audit_forward``, as ``backward`` returns it.
+        Nothing is added to the layers' gradients."""
+        audited, self._audited = self._audited, None
+        assert audited is not None, "an audit goes backward behind its forward pass"
+        if not audited.inputs.requires_grad:
+            return None
+        if self._loss_of is not None:
+            gradient = torch.full_like(audited.outputs.detach(), audited.samples)
+        (found,) = torch.autograd.grad(audited.outputs, audited.inputs, gradient)
+        return found
 
     def backward(self, micro_batch: int, gradient: Tensor | None = None) -> Tensor | None:
         """Adds to the layers' gradients.
@@ -135,6 +160,7 @@ class StageExecutor:
         for layer in self._layers:
             layer.zero_grad()
         self._kept.clear()
+        self._audited = None
         self._done.clear()
         self.samples, self._loss_sum = 0, None
 

@@ -30,6 +30,8 @@ NOT_PARTS = {
     "krum": "passes on that of one peer, so that what the others hold back never comes",
 }
 """Rules of inner products that are refused all the same."""
+AUDITED_MIN = 3
+"""Members of a stage: one is audited, and two have to find the same."""
 PEERS_FOR_ONE_MAX = 64
 """Of more peers nobody is told that they would tolerate one liar."""
 
@@ -140,6 +142,7 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
 def _check_pipeline(config: RunConfig, rolling: bool) -> None:
     """Whether a run can carry out its plan. Raises ConfigError."""
     plan = config.pipeline
+    _check_audit(config)
     if plan is None:
         return
     if sorted(peer for stage in plan.stages for peer in stage.peers) != [*range(config.peers)]:
@@ -163,6 +166,25 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
             raise ConfigError(
                 f"{what}: a pipeline cannot do that yet", "leave it out; docs/plan.md has what is"
             )
+
+
+def _check_audit(config: RunConfig) -> None:
+    """Raises ConfigError: There are no members of a stage who could find anybody."""
+    if not config.audit:
+        return
+    if config.pipeline is None:
+        raise ConfigError(
+            f"audit = {config.audit:g}: members of a stage of a pipeline audit each other, and the "
+            "run has no plan",
+            "--plan plan.toml, or leave it out",
+        )
+    most, needed = max(len(stage.peers) for stage in config.pipeline.stages), AUDITED_MIN
+    if most < needed:
+        raise ConfigError(
+            f"audit = {config.audit:g}: the largest stage has {most} peers, and it takes {needed} "
+            "to find out who of them lies",
+            "a plan with larger stages: gossip plan --liars 1 PROFILE..., or leave it out",
+        )
 
 
 def check_rule(resolved: Resolved) -> Resolved:
@@ -189,6 +211,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
+    config.plan.fits_stages(config.pipeline is not None, "--plan plan.toml, or a lie about updates")
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
     if config.overlap and answer["asks_loss"]:
         raise ConfigError(

@@ -13,7 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.core import Accusation, Committed, Rejection
+from gossip.core import Accusation, AuditVote, Committed, Rejection
 
 from .event_rates import EventRateLimiter
 from .records import Appender, WriteFailures
@@ -183,6 +183,7 @@ class Journal:
             "slices": committed.slices,
             "samples_total": committed.samples_total,
             "steps_per_epoch": committed.steps_per_epoch,
+            **({"audits": [_vote(vote) for vote in commit.audits]} if commit.audits else {}),
             **({} if rule_s is None else {"rule_ms": round(rule_s * 1000, 3)}),
         }
         _append(self._commits, dump(line))
@@ -370,6 +371,13 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
     if rejection.reason == "quarantined":
         line["outlyingness"] = rejection.outlyingness
     return line
+
+
+def _vote(vote: AuditVote) -> dict[str, Any]:
+    """Of an answer for a micro-batch that is wrong: whose, and which neighbours it contradicts."""
+    contradicts = [each for each in (vote.before, vote.behind) if each is not None]
+    said = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
+    return {**said, "contradicts": contradicts}
 
 
 def _accusation(accusation: Accusation) -> dict[str, Any]:

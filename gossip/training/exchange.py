@@ -514,7 +514,7 @@ class Exchange:
         for command, _ in [each for each in self._stage_commands if each[0].round_id < round_id]:
             if isinstance(command, control.PassCommand):
                 about = command.round_id, command.micro_batch, command.attempt, command.backward
-                self._say(control.PassReply(*about, 0))
+                self._say(control.PassReply(*about, 0, audit=command.audit))
         self._stage_commands = deque(
             each for each in self._stage_commands if each[0].round_id >= round_id
         )

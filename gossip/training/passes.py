@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gossip.config import PipelineConfig
 from gossip.errors import ConfigError
+from gossip.faults import PassResult
 from gossip.ipc import allocate, map_bytes
 from gossip.ipc import messages as control
 from gossip.pipelines import HandedOn, StageExecutor, model_of
@@ -61,6 +62,8 @@ class StageWork:
         targets: The same in the last stage.
         loss: The mean loss of the micro-batches of this round so far, in the last stage.
         computed: Told of each pass when it began.
+        said: What is handed on in place of the result of a pass: of which kind, round and
+            micro-batch.
     """
 
     executor: StageExecutor
@@ -71,6 +74,7 @@ class StageWork:
     targets: Sequence[Tensor] = ()
     loss: float | None = None
     computed: Callable[[float], None] = lambda since: None
+    said: Callable[[PassResult, int, int, Tensor], Tensor] = lambda kind, at, number, truth: truth
 
     @property
     def activation_bytes(self) -> tuple[int, int]:
@@ -91,6 +95,8 @@ class StageWork:
     ) -> tuple[control.PassReply, int | None]:
         """Computes a pass. Returns the answer, and a descriptor of what goes along with it."""
         number, samples, loss, began = command.micro_batch, 0, None, time.monotonic()
+        if command.audit:
+            return self._audit(command, memory)
         if command.backward:
             before, boundary = self.executor.samples, self.taken
             gradient = self._read(memory, self.handed_on)
@@ -105,7 +111,25 @@ class StageWork:
         if boundary is None:
             return control.PassReply(*about, 0, samples, loss), None
         assert result is not None
+        result = self.said("gradient" if command.backward else "output", *about[:2], result)
         return control.PassReply(*about, boundary.nbytes, samples, loss), boundary.write(result)
+
+    def _audit(
+        self, command: control.PassCommand, memory: memoryview | None
+    ) -> tuple[control.PassReply, int | None]:
+        """Computes a pass of another member's micro-batch."""
+        about = command.round_id, command.micro_batch, command.attempt, command.backward
+        began = time.monotonic()
+        boundary = self.taken if command.backward else self.handed_on
+        if command.backward:
+            result = self.executor.audit_backward(self._read(memory, self.handed_on))
+        else:
+            result = self._forward(command, memory)
+        self.computed(began)
+        if boundary is None or result is None:
+            return control.PassReply(*about, 0, audit=True), None
+        result = self.said("audit", *about[:2], result)
+        return control.PassReply(*about, boundary.nbytes, audit=True), boundary.write(result)
 
     def _forward(self, command: control.PassCommand, memory: memoryview | None) -> Tensor:
         number = command.micro_batch
@@ -113,7 +137,8 @@ class StageWork:
         if inputs is None:
             inputs = self.inputs[number].to(self.device)
         targets = self.targets[number].to(self.device) if self.handed_on is None else None
-        return self.executor.forward(command.round_id, number, inputs, targets)
+        compute = self.executor.audit_forward if command.audit else self.executor.forward
+        return compute(command.round_id, number, inputs, targets)
 
     def _read(self, memory: memoryview | None, boundary: Boundary | None) -> Tensor | None:
         if boundary is None:

@@ -414,7 +414,7 @@ class Session:
             )
         place = StagePlace(self._config, self.id, all_layers, samples)
         work = place.work(loss)
-        work.computed = self._steps.computed
+        work.computed, work.said = self._steps.computed, self._steps.handed_on
         self._exchange.activation_bytes = work.activation_bytes
         _, made = self.prepare(place.model, optimizer(place.model.parameters()))
         if plan is None:

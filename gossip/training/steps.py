@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from torch import Tensor
+
+from gossip.faults import PassResult
+
 from .node_start import PeerPlace
 
 
@@ -18,6 +22,9 @@ class Steps(Protocol):
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
         """What is made of each batch of the data, if anything."""
 
+    def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
+        """What is said to have come out of a pass of micro-batch ``number`` in a pipeline."""
+
 
 class PlainSteps:
     def computed(self, since: float) -> None:
@@ -25,6 +32,9 @@ class PlainSteps:
 
     def alteration(self, dataset: Any, classes: int | None) -> None:
         return None
+
+    def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
+        return truth
 
 
 def steps_of(place: PeerPlace) -> Steps:

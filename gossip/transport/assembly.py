@@ -16,6 +16,7 @@ from gossip.core import (
     Activation,
     ActivationGradient,
     Arriving,
+    AuditReply,
     Commit,
     Envelope,
     Message,
@@ -57,8 +58,8 @@ POOLED_BYTES = 2**17
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
 
 _BULK = frozenset(BULK_MESSAGES)
-_DIGESTED = (Commit, StateOffer, Activation, ActivationGradient)
-_BYTES = (StateOffer, Activation, ActivationGradient)
+_DIGESTED = (Commit, StateOffer, Activation, ActivationGradient, AuditReply)
+_BYTES = (StateOffer, Activation, ActivationGradient, AuditReply)
 """Whose payloads are no vectors of float32."""
 
 

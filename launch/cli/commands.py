@@ -64,6 +64,7 @@ app = typer.Typer(
 
 NOT_OF_DEMO = (
     "room",
+    "audit",
     "min_peers",
     "patience",
     "on_minority",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gossip.faults import (
+    ActivationFault,
     Blow,
     ByzantineFault,
     Fault,
@@ -125,7 +126,7 @@ def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView
         return "nothing was trained"
     if peers and trained.isdisjoint(peers):
         return f"{_named(peers)} never trained"
-    if isinstance(fault, Slow | ByzantineFault):
+    if isinstance(fault, Slow | ByzantineFault | ActivationFault):
         return ""
     if isinstance(fault, NodeAttack):
         return f"{_named(peers)} had no occasion for it"

@@ -105,8 +105,7 @@ class RunView:
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }
         for peer in plan.byzantine:
-            attack = [plan.attackers[peer].attack] if peer in plan.attackers else []
-            self._subject(peer).lie = "+".join([*attack, *plan.lies_of(peer)])
+            self._subject(peer).lie = "+".join(plan.told_by(peer))
         self.round = -1
         self.step = 0  # so many are done
         self.steps: int | None = None  # of the whole run, where the script has said so

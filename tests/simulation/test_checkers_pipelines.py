@@ -16,16 +16,18 @@ from gossip.core import (
     Contribution,
     Payload,
     Received,
+    Report,
     RunForward,
     Send,
     StageDone,
     StartRound,
     Withdraw,
 )
-from gossip.simulation.checkers import Violation
+from gossip.simulation.checkers import RunConditions, Violation
 from gossip.simulation.checkers.safety import (
     ComputesAlike,
     CountsOnce,
+    FindsLiarsAlone,
     GoesOnTogether,
     UsesNothingOld,
 )
@@ -152,3 +154,53 @@ def test_a_stage_applies_nothing_that_another_has_not_committed() -> None:
     checker.on_effect(swarm, 0, Apply(0, ()))
     with pytest.raises(Violation, match="S23"):
         checker.on_effect(swarm, 2, Apply(1, ()))
+
+
+def told(event: str, subject: int) -> Report:
+    return Report(event, {"subject": subject, "round": 0})
+
+
+def lying(*peers: int, stages: tuple[tuple[int, ...], ...] = STAGES) -> FindsLiarsAlone:
+    conditions = RunConditions(answering_falsely=frozenset(peers))
+    checker = FindsLiarsAlone(stages, conditions)
+    for peer in range(4):
+        checker.on_start(world(), peer)
+    return checker
+
+
+@pytest.mark.parametrize("event", ["found_by_audit", "quarantined"])
+def test_audits_find_liars_and_nobody_else_while_they_are_as_few_as_is_borne(event: str) -> None:
+    lying(1).on_effect(world(), 0, told(event, 1))
+    with pytest.raises(Violation, match=r"S25.*peer 0 has told the truth"):
+        lying(1).on_effect(world(), 1, told(event, 0))
+    with pytest.raises(Violation, match="S25"):
+        lying(1, 2).on_effect(world(), 2, told(event, 3))
+    lying(1, 0).on_effect(world(), 2, told(event, 3))  # two of one stage are more than it bears
+
+
+def test_who_is_locked_up_has_no_micro_batch_from_the_next_round_on() -> None:
+    swarm, checker = world(), lying(1)
+    checker.on_effect(swarm, 0, told("quarantined", 1))
+    checker.on_effect(swarm, 0, committed((0,), (1,)))  # by this commit it is locked up
+    checker.on_effect(swarm, 0, committed((0, 1), ()))
+    with pytest.raises(Violation, match=r"S25.*micro-batches of \[1\]"):
+        checker.on_effect(swarm, 0, committed((0,), (1,)))
+    checker = lying(1)
+    checker.on_effect(swarm, 1, RunForward(0, 0, 0, None))
+    checker.on_effect(swarm, 1, told("quarantined", 1))
+    checker.on_effect(swarm, 1, committed((0, 1), ()))
+    checker.on_effect(swarm, 1, RunForward(1, 0, 0, None, audit=True))
+    with pytest.raises(Violation, match="S25"):
+        checker.on_effect(swarm, 1, RunForward(1, 0, 0, None))
+    checker.on_effect(swarm, 1, told("parole", 1))
+    checker.on_effect(swarm, 1, committed((0, 1), ()))
+    checker.on_effect(swarm, 1, RunForward(2, 0, 0, None))
+
+
+def test_where_activations_are_wrong_members_need_not_compute_alike() -> None:
+    swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
+    checker = ComputesAlike(STAGES, RunConditions(tampering=True))
+    for peer in (2, 3):
+        checker.on_event(swarm, peer, BackwardDone(0, 0, 0, None, 4))
+    with pytest.raises(Violation, match="S20"):
+        CountsOnce(checker, 2, RunConditions(tampering=True)).on_effect(swarm, 0, committed((0,)))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gossip.core import Peer
+from gossip.faults import FalseAudits, Fault, NegatedActivations, NegatedGradients
 from gossip.simulation.campaign.play import make_swarm, panel_of, run
 from gossip.simulation.checkers import StagePanels
 from gossip.simulation.schedules import Schedule, generate_pipeline
@@ -15,11 +16,19 @@ from gossip.simulation.world import Nemesis, StageTrainer, Swarm
 ROUNDS = 10
 
 
-def swarm_of(*stages: int, seed: int = 5) -> Swarm[Peer]:
+def swarm_of(
+    *stages: int, seed: int = 5, faults: tuple[Fault, ...] = (), audit: float = 0.0
+) -> Swarm[Peer]:
     """A pipeline that trains for ``ROUNDS`` rounds. The checkers of membership and of micro-batches
     look on; those of a swarm are about trainings that do not end."""
     schedule = Schedule(
-        seed, peers=sum(stages), stages=stages, micro_batches=6, compute_s=(0.2, 0.25)
+        seed,
+        peers=sum(stages),
+        stages=stages,
+        micro_batches=6,
+        compute_s=(0.2, 0.25),
+        faults=faults,
+        audit=audit,
     ).checked()
     swarm = make_swarm(schedule, Nemesis(schedule))
     panel = panel_of(schedule)
@@ -69,11 +78,54 @@ def test_a_pipeline_without_a_fault_wastes_nothing() -> None:
         assert len({len(peer) for peer in passes}) == 1, "each computes as much"
 
 
-@pytest.mark.parametrize("seed", [3, 8])
-def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int) -> None:
-    result = run(generate_pipeline(seed))
+def test_a_lie_about_micro_batches_spoils_the_stage_that_computes_on_it() -> None:
+    honest = swarm_of(1, 1, 1)
+    honest.run_until(lambda: is_over(honest), limit_s=30)
+    for lie, spoilt in ((NegatedActivations((1,), 0.5), 2), (NegatedGradients((1,), 0.5), 0)):
+        swarm = swarm_of(1, 1, 1, faults=(lie,))
+        swarm.run_until(lambda swarm=swarm: is_over(swarm), limit_s=30)
+        assert 20 <= swarm.trainer(1).told[lie.kind] <= 40  # type: ignore[attr-defined]
+        pairs = zip(states(swarm, 0, 2), states(honest, 0, 2), strict=True)
+        apart = [float(np.abs(found - expected).max()) for found, expected in pairs]
+        assert apart[spoilt // 2] > 1e-4
+    assert apart[1] < apart[0], "the last stage computes on true activations"
+
+
+def test_audits_lock_up_a_liar_of_each_stage_and_nobody_whom_a_liar_accuses() -> None:
+    """The checkers look on: of honest members nobody is found, and who is locked up computes
+    nothing."""
+    lies = NegatedActivations((1,)), NegatedGradients((4,), 0.5), FalseAudits((7,))
+    swarm = swarm_of(3, 3, 3, faults=lies, audit=0.6)
+    swarm.run_until(lambda: is_over(swarm), limit_s=60)
+    told = {(r.event, r.fields.get("subject")) for h in swarm.hosts.values() for _, r in h.reports}
+    assert {subject for event, subject in told if event == "quarantined"} == {1, 4}
+    assert {subject for event, subject in told if event == "audit_differs"} >= {1, 4, 6, 8}
+    for liar, mate in ((1, 0), (4, 5)):
+        passes = [len(swarm.trainer(peer).passes) for peer in (liar, mate)]  # type: ignore[attr-defined]
+        assert passes[0] < passes[1], "its micro-batches go to the others"
+    assert {host.halt.exit_code for host in swarm.hosts.values() if host.halt} == {0}
+
+
+def test_audits_of_honest_members_change_nothing_but_what_is_computed() -> None:
+    plain, audited = swarm_of(3, 3), swarm_of(3, 3, audit=0.5)
+    for swarm in (plain, audited):
+        swarm.run_until(lambda swarm=swarm: is_over(swarm), limit_s=60)
+    for expected, found in zip(states(plain, 0, 3), states(audited, 0, 3), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    audits = sum(audited.trainer(peer).audits for peer in range(6))  # type: ignore[attr-defined]
+    assert 0.3 < audits / (2 * 6 * ROUNDS) < 0.7
+    told = {report.event for host in audited.hosts.values() for _, report in host.reports}
+    assert not told & {"audit_differs", "audit_given_up", "found_by_audit", "rerouted", "late"}
+
+
+@pytest.mark.parametrize(("seed", "promise"), [(3, "S21"), (8, "S25")])
+def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> None:
+    """The second one has audits, and a member that lies about activations."""
+    schedule = generate_pipeline(seed)
+    assert bool(schedule.audit) == (promise == "S25")
+    result = run(schedule)
     assert result.violation is None, result.violation
-    assert all(result.judged[promise] for promise in ("S20", "S21", "S22", "S23"))
+    assert all(result.judged[each] for each in ("S20", "S22", "S23", promise))
 
 
 def test_the_same_seed_draws_the_same_pipeline_and_some_have_each_kind_of_trouble() -> None:
@@ -82,3 +134,7 @@ def test_the_same_seed_draws_the_same_pipeline_and_some_have_each_kind_of_troubl
     kinds = {type(fault).__name__ for schedule in drawn for fault in schedule.faults}
     assert kinds >= {"Crash", "Restart", "Hang", "Partition", "Loss", "Delay", "HangTrainer"}
     assert {len(schedule.stages) for schedule in drawn} == {2, 3}
+    audited = [schedule for schedule in drawn if schedule.audit]
+    assert 10 < len(audited) < 40
+    lies = {type(fault).__name__ for schedule in audited for fault in schedule.faults}
+    assert lies >= {"NegatedActivations", "NegatedGradients", "ScaledGradients", "FalseAudits"}

@@ -8,6 +8,13 @@ import pytest
 
 from gossip.errors import BadFault
 from gossip.faults import plan as faults
+from gossip.faults.activations import (
+    FalseAudits,
+    NegatedActivations,
+    NegatedGradients,
+    ScaledGradients,
+    said_of,
+)
 from gossip.faults.declare import KINDS, Fault, Kind
 from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
 from gossip.faults.plan import FaultPlan
@@ -41,6 +48,10 @@ from gossip.faults.world import RESULT_ATTACKS, NodeAttack
         ("zero:5", (ByzantineFault("zero", (5,), 1.0),)),
         ("wrong_results:5-7", (NodeAttack("wrong_results", (5, 6, 7)),)),
         ("kept-states:5", (NodeAttack("kept_states", (5,)),)),
+        ("negated_activations:2,5*0.1", (NegatedActivations((2, 5), 0.1),)),
+        ("negated-gradients:2", (NegatedGradients((2,)),)),
+        ("scaled_gradients:2", (ScaledGradients((2,)),)),
+        ("false_audits:2*0.5", (FalseAudits((2,), 0.5),)),
     ],
 )
 def test_every_kind_is_read_as_typed(spec: str, expected: tuple[faults.Fault, ...]) -> None:
@@ -246,3 +257,27 @@ def test_reading_faults_needs_no_torch() -> None:
         "import sys, gossip.faults.plan; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_lie_about_micro_batches_strikes_its_share_of_them_and_needs_stages() -> None:
+    lie = NegatedActivations((2, 5), 0.1)
+    struck = [lie.strikes(2, at, b) for at in range(1000) for b in range(10)]
+    assert 900 < sum(struck) < 1100
+    assert struck == [lie.strikes(2, at, b) for at in range(1000) for b in range(10)]
+    assert struck != [lie.strikes(5, at, b) for at in range(1000) for b in range(10)]
+    assert not any(lie.strikes(1, at, 0) for at in range(100))
+    assert all(NegatedActivations((2,)).strikes(2, at, 0) for at in range(100))
+    plan = FaultPlan((lie,))
+    assert plan.fits_stages(stages=True, hint="") is plan
+    assert (plan.byzantine, plan.told_by(5)) == ({2, 5}, ("negated_activations",))
+    with pytest.raises(BadFault, match="members of a stage"):
+        plan.fits_stages(stages=False, hint="--plan plan.toml")
+    with pytest.raises(BadFault, match="share of 2 is not from 0 to 1"):
+        faults.parse("negated_activations:2*2")
+
+
+def test_each_lie_about_micro_batches_is_about_one_kind_of_result() -> None:
+    lies = (NegatedActivations((1,)), ScaledGradients((1,)), FalseAudits((2,)))
+    said = [said_of(lies, about, (1, 0, 0), 3.0) for about in ("output", "gradient", "audit")]
+    assert said == [-3.0, 300.0, 3.0]
+    assert said_of((NegatedGradients((1,)),), "gradient", (1, 0, 0), 3.0) == -3.0

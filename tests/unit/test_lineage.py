@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from gossip.core.ledger.chain import HISTORY_ROUNDS, Lineage, chain_hash, genesis, header_bytes
-from gossip.core.messages import Accusation, Collected, Commit, Contribution, Rejection
+from gossip.core.messages import Accusation, AuditVote, Collected, Commit, Contribution, Rejection
 
 RUN, LINEAGE = b"run-0001", b"line-001"
 
@@ -51,6 +51,7 @@ OTHERS = {
     "rates": (0.1,),
     "accusations": (Accusation(3, 0),),
     "collected": (Collected(1, b"given"),),
+    "audits": (AuditVote(1, 0, 2, 5, None),),
 }
 
 

@@ -716,3 +716,37 @@ def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> N
         announce_end(tmp_path / "seeds", 2)
         assert core.wait_for(events.PeerEnded) == events.PeerEnded(2)
         assert core.count(events.AddressLearned) == 0
+
+
+def test_a_member_of_a_stage_whose_update_nobody_needs_gets_every_round_all_the_same() -> None:
+    core = FakeCore()
+    with NodeRig(core) as rig:
+        prepare = control.Prepare(
+            4, b"layout", b"state", 8, 0.1, has_judge=False, activation_bytes=(8, 8)
+        )
+        rig.trainer.send(prepare, fds=(rig.arena.fd,))
+        core.wait_for(events.Prepared)
+        assert len(core.wait_for(events.Prepared).lots) == 16
+        for round_id in range(2 * control.UPDATE_SLOTS):
+            core.say(events.StartRound(round_id, None))
+            assert isinstance(rig.hear(), control.StartRoundCommand)
+            core.say(events.Apply(round_id, ()))
+            assert isinstance(rig.hear(), control.ApplyCommand)
+            rig.trainer.send(control.AppliedReply(round_id, -1))
+            core.wait_for(events.Applied, round_id)
+
+
+def test_passes_of_audits_are_told_from_those_of_ones_own() -> None:
+    core = FakeCore()
+    with NodeRig(core) as rig:
+        rig.prepare()
+        for audit in (True, False):
+            core.say(events.RunForward(0, 2, 0, None, audit=audit))
+            command = rig.hear()
+            assert (command.micro_batch, command.backward, command.audit) == (2, False, audit)
+            rig.trainer.send(control.PassReply(0, 2, 0, False, 0, audit=audit))
+            rig.trainer.send(control.PassReply(0, 2, 0, True, 0, 4, None, audit))
+        done = [core.wait_for(events.ForwardDone, 1), core.wait_for(events.BackwardDone, 1)]
+        assert [each.audit for each in done] == [False, False]
+        first = core.wait_for(events.ForwardDone), core.wait_for(events.BackwardDone)
+        assert [each.audit for each in first] == [True, True]

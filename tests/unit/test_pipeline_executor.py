@@ -212,3 +212,31 @@ def test_a_walk_without_data_finds_what_a_profile_finds() -> None:
 def test_a_walk_without_data_names_the_layer_that_fails() -> None:
     with pytest.raises(ConfigError, match="layer 1 Linear fails on 3 samples"):
         walk_without_data([nn.Linear(2, 4), nn.Linear(3, 1)], torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_an_audit_finds_what_its_member_has_computed_to_the_last_bit_and_adds_nothing(
+    stage: int,
+) -> None:
+    layers = char_layers(dropout=0.1)
+    member, auditor = (stages_of(copy.deepcopy(layers), (2, 4), seed=7)[stage] for _ in range(2))
+    x, targets = char_batch(0, 4)
+    torch.manual_seed(3)
+    inputs = x if stage == 0 else torch.randn(4, x.shape[1], WIDTH)
+    gradient = None if stage == 2 else torch.randn(4, x.shape[1], WIDTH)
+    auditor.forward(5, 0, inputs, targets)  # its own, kept meanwhile
+    member.forward(5, 1, inputs, targets)
+    given = member.forward(5, 2, inputs, targets)
+    back = member.backward(2, gradient)
+    found = auditor.audit_forward(5, 2, inputs, targets)
+    found_back = auditor.audit_backward(gradient)
+    assert torch.equal(found, given)
+    assert (found_back is None) == (back is None) == (stage == 0)
+    if back is not None:
+        assert found_back is not None
+        assert torch.equal(found_back, back)
+    grads = [p.grad for layer in auditor._layers for p in layer.parameters()]
+    assert all(grad is None for grad in grads)
+    assert (auditor.done, auditor.samples, auditor.loss) == ((), 0, None)
+    auditor.backward(0, gradient)
+    assert auditor.done == (0,)

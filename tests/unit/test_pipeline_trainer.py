@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,15 @@ from pipeline_models import LENGTH, WIDTH, char_batch, char_layers, char_loss
 from torch import Tensor, nn
 from trainer_fakes import FakeNode, FakeNodeSwarm, allocate_bytes, echo
 
+from gossip.config import RunConfig
 from gossip.errors import ConfigError
+from gossip.faults import NegatedActivations
+from gossip.inject import FaultyTrainer
 from gossip.ipc import map_bytes
 from gossip.ipc import messages as control
-from gossip.pipelines import model_of, walk_without_data
+from gossip.pipelines import StageExecutor, model_of, walk_without_data
+from gossip.training.passes import Boundary, StageWork
+from gossip.training.steps import PlainSteps
 
 SAMPLES = 2
 SHAPE = (SAMPLES, LENGTH, WIDTH)
@@ -288,3 +294,32 @@ def test_a_script_without_plan_is_refused_or_computes_all_layers_alone() -> None
             expected.backward()
             made.step()
     assert (pipe.stages, pipe.is_first, pipe.is_last) == (1, True, True)
+
+
+def test_a_member_that_lies_hands_on_the_opposite_of_what_it_computes_with() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(4, 4), torch.randn(2, 4)
+    around = Boundary((2, 4), torch.float32), Boundary((2, 4), torch.float32)
+    lies = RunConfig(peers=3, faults=("negated_activations:1*0.5", "scaled_gradients:1"))
+    found: list[list[Tensor]] = []
+    for said in (PlainSteps().handed_on, FaultyTrainer(lies, 1, None).handed_on):
+        work = StageWork(StageExecutor([layer], 0, 5), torch.device("cpu"), *around, said=said)
+        results = []
+        for number in range(8):
+            for backward in (False, True):
+                command = control.PassCommand(0, number, 0, backward, 32)
+                reply, fd = work.run(command, memoryview(bytearray(x.numpy().tobytes())))
+                assert fd is not None
+                memory = map_bytes(fd, reply.nbytes)
+                results.append(torch.frombuffer(memory, dtype=torch.float32).view(2, 4))
+                os.close(fd)
+        found.append(results)
+    truths, told = found
+    signs = {
+        number: bool(torch.equal(told[2 * number], -truths[2 * number])) for number in range(8)
+    }
+    lie = NegatedActivations((1,), 0.5)
+    assert signs == {number: lie.strikes(1, 0, number) for number in range(8)}
+    assert set(signs.values()) == {False, True}
+    for truth, lied in zip(truths[1::2], told[1::2], strict=True):
+        torch.testing.assert_close(lied, 100 * truth)

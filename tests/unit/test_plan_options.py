@@ -106,3 +106,18 @@ def test_what_a_pipeline_cannot_do_yet_is_refused_by_name(
     with pytest.raises(ConfigError, match=rf"{next(iter(option))}.*: a pipeline cannot do that"):
         fitting.check(config)
     fitting.check(resolve(options_of(written(tmp_path), None) | {"resume": "auto"}).config)
+
+
+def test_audits_need_a_plan_and_a_stage_of_three(tmp_path: Path) -> None:
+    audited = resolve({**options_of(written(tmp_path), None), "audit": 0.05})
+    fitting.check(audited.config)
+    settled = audited.with_values("test", run="00" * 8, f=0).config
+    pipeline = settled.settings().pipeline
+    assert pipeline is not None
+    assert pipeline.audit == 0.05
+    with pytest.raises(ConfigError, match="the run has no plan"):
+        fitting.check(resolve({"audit": 0.05}).config)
+    few = (STAGES[0], PlannedStage(2, 5, ("lab1", "lab3")))
+    options = options_of(written(tmp_path, stages=few), None)
+    with pytest.raises(ConfigError, match="largest stage has 2 peers, and it takes 3"):
+        fitting.check(resolve({**options, "audit": 0.05}).config)

@@ -1,5 +1,6 @@
 """What follows from commits alone, and so is the same on every peer."""
 
+from .audits import AuditTable as AuditTable
 from .chain import HISTORY_ROUNDS as HISTORY_ROUNDS
 from .chain import Lineage as Lineage
 from .chain import Stance as Stance

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from math import isnan, nan
 from typing import Literal
 
-from gossip.core.messages import DIGEST_BYTES, Commit
+from gossip.core.messages import DIGEST_BYTES, Collected, Commit
 
 HISTORY_ROUNDS = 1024
 
@@ -25,6 +25,7 @@ _COUNT = struct.Struct(">q")
 _LENGTH = struct.Struct(">I")
 _CONTRIBUTION = struct.Struct(">3q2d")
 _ACCUSATION = struct.Struct(">2q")
+_VOTE = struct.Struct(">5q")
 _REAL = struct.Struct(">d")
 
 
@@ -77,6 +78,16 @@ def header_bytes(commit: Commit) -> bytes:
             *[_REAL.pack(_real(weight)) for weight in commit.decision],
         ]
         parts += [_blob(digest) for digest in commit.measured]
+    if commit.accusations or commit.audits:
+        parts += _said_by_server(commit)
+    if commit.collected:
+        parts += _collected(commit.collected)
+    return b"".join(parts)
+
+
+def _said_by_server(commit: Commit) -> list[bytes]:
+    """Charges and votes; nothing where there are none."""
+    parts: list[bytes] = []
     if commit.accusations:
         parts.append(_COUNT.pack(-len(commit.accusations)))  # below zero: no weights of a decision
         for c in commit.accusations:
@@ -85,11 +96,19 @@ def header_bytes(commit: Commit) -> bytes:
                 _blob(c.turn),
                 _blob(c.content),
             ]
-    if commit.collected:
-        parts.append(_text("collected"))  # as a count it would be larger than any
-        for value in commit.collected:
-            parts += [_COUNT.pack(value.peer), _blob(value.data)]
-    return b"".join(parts)
+    if commit.audits:
+        parts.append(_text("audits"))  # as a count it would be larger than any
+        for vote in commit.audits:
+            sides = [-1 if side is None else side for side in (vote.before, vote.behind)]
+            parts.append(_VOTE.pack(vote.peer, vote.round_id, vote.micro_batch, *sides))
+    return parts
+
+
+def _collected(values: Sequence[Collected]) -> list[bytes]:
+    parts = [_text("collected")]  # likewise
+    for value in values:
+        parts += [_COUNT.pack(value.peer), _blob(value.data)]
+    return parts
 
 
 def _named(micro_batches: tuple[int, ...]) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 from gossip.core.events import Apply, Committed, DataSlice, Effect, Payload, Report
 from gossip.core.messages import (
     ACCUSATIONS_MAX,
+    AUDIT_VOTES_MAX,
     COLLECTED_BYTES_MAX,
     DIGEST_BYTES,
     ROUND_MAX,
@@ -22,6 +23,7 @@ from gossip.core.messages import (
 from gossip.core.settings import CoreSettings
 from gossip.topologies import Roster
 
+from .audits import AuditTable
 from .chain import Lineage
 from .data_cursor import DataCursor, Ranges
 from .equivocation import EquivocationDetector
@@ -33,6 +35,8 @@ from .round_times import RoundTimes
 from .spread import UNEQUAL
 from .trust import FAR_MAX, TrustTable
 
+PARTS = 6
+"""Of a snapshot, without the table of audits."""
 SNAPSHOTS_KEPT = 8
 """Rounds that a trainer which packs its state may be behind the commits."""
 
@@ -51,6 +55,9 @@ class ReplicatedState:
         )
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
+        pipeline = settings.pipeline
+        # of a stage whose members audit each other; None: nobody does
+        self.audits = AuditTable(settings.audit_votes) if pipeline and pipeline.audit else None
         self._unequal_told = False
         self.cursor = DataCursor(
             len(settings.peers),
@@ -184,6 +191,8 @@ class ReplicatedState:
         commits = [commit for commit, _ in held]
         round_id = commits[0].round_id
         lost = next((commit for commit in commits if not commit.digest), None)
+        proven, audits = self.equivocations.observe_round(commits), self.audits
+        audited = () if audits is None else audits.observe_round(commits)
         chain = self.lineage.append(commits)
         used = {} if lost else _samples_used(commits)
         collected = commits[0].collected
@@ -194,6 +203,9 @@ class ReplicatedState:
         self.collectives += not self.was_step
         self.whole = self.whole and (not self.was_step or used.keys() >= self._first_peers)
         effects: list[Effect] = [
+            Report("found_by_audit", {"subject": peer, "round": round_id}) for peer in audited
+        ]
+        effects += [
             Report(
                 t.change,
                 {
@@ -203,7 +215,7 @@ class ReplicatedState:
                     "round": t.round_id,
                 },
             )
-            for t in self.trust.observe_round(commits, self.equivocations.observe_round(commits))
+            for t in self.trust.observe_round(commits, proven, audited)
         ]
         locked = self.trust.quarantined()
         beyond = self.trust.beyond_chance
@@ -264,16 +276,17 @@ class ReplicatedState:
         if before or not self.cursor.pace.even:
             effects += self._tell_shares(round_id, before)
         if configured:
-            proven = self.trust.proven() if locked else locked
-            effects += self._tell_batch(len(self._next_sharers(proven)))
+            out = self.trust.proven() if locked else locked
+            effects += self._tell_batch(len(self._next_sharers(out)))
         effects.append(self._tell_round(commits[0], alive, scores))
         return effects
 
     def _tables(
         self,
-    ) -> tuple[TrustTable | DataCursor | OmissionTracker | EquivocationDetector, ...]:
+    ) -> tuple[TrustTable | DataCursor | OmissionTracker | EquivocationDetector | AuditTable, ...]:
         """In the order of a snapshot."""
-        return self.trust, self.cursor, self.omissions, self.equivocations
+        audits = () if self.audits is None else (self.audits,)
+        return self.trust, self.cursor, self.omissions, self.equivocations, *audits
 
     # --- handing it over --------------------------------------------------------------------------
 
@@ -299,6 +312,7 @@ class ReplicatedState:
             self.may_have_contributed(commit)
             and (not commit.accusations or self._may_accuse(commit))
             and (not commit.collected or self._may_have_collected(commit))
+            and (not commit.audits or self._may_have_audited(commit))
             and (not commit.rates or are_sound(commit.rates))
         ):
             return False
@@ -364,20 +378,50 @@ class ReplicatedState:
         )
         return known and len(named) <= ACCUSATIONS_MAX and named == sorted(set(named))
 
+    def _may_have_audited(self, commit: Commit) -> bool:
+        """Whether its votes are of members of the stage, of rounds so far, of neighbours that can
+        be, each once, ascending, and few."""
+        pipeline = self.settings.pipeline
+        if pipeline is None or self.audits is None or commit.shard:
+            return False
+        stage = pipeline.stage_of(self.settings.peers[0])
+        assert stage is not None, "a stage has members of the plan"
+        for vote in commit.audits:
+            sides = ((vote.before, stage - 1), (vote.behind, stage + 1))
+            known = all(side is None or pipeline.stage_of(side) == at for side, at in sides)
+            in_time = vote.round_id <= commit.round_id
+            if not (known and in_time and self.settings.may_be(vote.peer)):
+                return False
+            if vote.micro_batch >= pipeline.micro_batches:
+                return False
+        answers = [(vote.peer, vote.round_id, vote.micro_batch) for vote in commit.audits]
+        return len(answers) <= AUDIT_VOTES_MAX and answers == sorted(set(answers))
+
     def check(self, snapshot: tuple[Any, ...]) -> None:
         """Raises ValueError or OverflowError unless it is a snapshot that can be adopted;
         changes nothing."""
-        if len(snapshot) != 6 or not isinstance(snapshot[0], list | tuple):
+        tables, snapshot = self._tables(), self._fitted(snapshot)
+        if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
                 "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, "
-                "who says what of whom, and how many rounds were collective operations"
+                "who says what of whom, in a pipeline with audits their votes, and how many rounds "
+                "were collective operations"
             )
-        if type(snapshot[5]) is not int or not 0 <= snapshot[5] <= ROUND_MAX:
+        if type(snapshot[-1]) is not int or not 0 <= snapshot[-1] <= ROUND_MAX:
             raise ValueError("the number of collective operations is none")
         if not self.is_roster(tuple(snapshot[0])):
             raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
-        for table, packed in zip(self._tables(), snapshot[1:5], strict=True):
+        for table, packed in zip(tables, snapshot[1:-1], strict=True):
             copy(table).unpack(packed)
+
+    def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
+        """With a table of audits where members audit each other, and without where they do not: a
+        checkpoint may be of a run that did otherwise."""
+        if self.audits is not None and len(snapshot) == PARTS:
+            return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
+        if self.audits is None and len(snapshot) == PARTS + 1:
+            return *snapshot[: PARTS - 1], snapshot[-1]
+        return snapshot
 
     def resume(self, whole: bool) -> None:
         """Goes on from a checkpoint. ``whole``: every step before it had everybody's update."""
@@ -392,9 +436,10 @@ class ReplicatedState:
         """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then
         nothing has changed."""
         self.check(snapshot)
-        for table, packed in zip(self._tables(), snapshot[1:5], strict=True):
+        snapshot = self._fitted(snapshot)
+        for table, packed in zip(self._tables(), snapshot[1:-1], strict=True):
             table.unpack(packed)
-        self.collectives, self._absent = snapshot[5], frozenset()
+        self.collectives, self._absent = snapshot[-1], frozenset()
         self.roster, self.rates = Roster(tuple(snapshot[0]), self.settings.lineage), ()
         self.lineage.restart(round_id, chain)
 

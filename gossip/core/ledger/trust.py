@@ -14,7 +14,9 @@ them is honest. A peer's life in the table:
 
 Suspicion is not proof. An honest peer whose data differ stands out like a liar. So whoever is in
 quarantine leaves the rule's input, and the rule goes on tolerating f: the liars may be among the
-others. Only proof lowers f (``proven``): two results of one turn, stated by more than f peers each.
+others. Only proof lowers f (``proven``): two results of one turn, stated by more than f peers each,
+or a wrong answer for a micro-batch of a pipeline, found by more than f (``audits.py``). The latter
+locks up at once, also where f is 0.
 Suspicion alone locks up no more than f, the most suspicious first, and nobody where the rule would
 be left with too few updates.
 
@@ -100,12 +102,18 @@ class _Standing:
     recent: tuple[tuple[str, float], ...] = ()
     refused: int = 0  # results that more than f have refused, since it was locked up last
     twice: int = 0  # turns in which it is proven to have told two results, likewise
+    audited: int = 0  # times that audits have found it, likewise
     # round of a result -> who refused it; (): enough
     accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
 
     @property
     def trust(self) -> float:
         return min(self.score, self.served)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it is certain that it lies."""
+        return bool(self.twice or self.audited)
 
     @property
     def distances(self) -> list[float]:
@@ -179,7 +187,7 @@ class TrustTable:
     def proven(self) -> frozenset[PeerId]:
         """Those in quarantine of whom it is certain that they lie: each is one less of the f that
         the rule has to tolerate."""
-        return frozenset([peer for peer in self.quarantined() if self._standings[peer].twice])
+        return frozenset([peer for peer in self.quarantined() if self._standings[peer].is_proven])
 
     def may_serve(self, peer: PeerId) -> bool:
         """Whether it may serve the next round: not in quarantine, and not on parole."""
@@ -222,6 +230,8 @@ class TrustTable:
             found.append(
                 f"it told different peers different results in {standing.twice} of its turns"
             )
+        if standing.audited:
+            found.append("its answers for micro-batches are not what others of its stage compute")
         return tuple(found)
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
@@ -235,11 +245,14 @@ class TrustTable:
     # --- what it learns ---------------------------------------------------------------------------
 
     def observe_round(
-        self, commits: Sequence[Commit], proven: Sequence[PeerId] = ()
+        self,
+        commits: Sequence[Commit],
+        proven: Sequence[PeerId] = (),
+        audited: Sequence[PeerId] = (),
     ) -> list[TrustTransition]:
         """Learns from the commits of one round, one a shard. A peer that stands out in one shard
         stands out. ``proven``: who has told different peers different results in one turn, as it is
-        certain with this round."""
+        certain with this round; ``audited``: whom audits have found, likewise."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -250,7 +263,10 @@ class TrustTable:
                     contributors[contribution.peer] = contribution
             for rejection in commit.rejected:
                 rejected[rejection.peer] = _worse(rejected.get(rejection.peer), rejection)
-        accused = *self._serve(commits), *proven
+        accused = *self._serve(commits), *proven, *audited
+        for peer in audited:
+            standing = self._standings.setdefault(peer, _Standing())
+            standing.served, standing.audited = 0.0, min(standing.audited + 1, RECENT)
         for peer in proven:
             standing = self._standings.setdefault(peer, _Standing())
             standing.served *= self.settings.twice_memory
@@ -527,7 +543,7 @@ class TrustTable:
         locked = self.quarantined()
         inside = len(locked.intersection(members))
         return (
-            len(locked) < self.f
+            len(locked) < max(self.f, bool(self._standings[peer].audited))
             and inside < (len(members) - 1) // 2
             and not self._lacks_updates(members, locked | {peer})
         )
@@ -535,18 +551,20 @@ class TrustTable:
     def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
         """Whether the others are too few for the rule, and those locked up would help."""
         inside = locked.intersection(members)
-        proven = sum([1 for peer in inside if self._standings[peer].twice])
+        proven = sum([1 for peer in inside if self._standings[peer].is_proven])
         left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
         return len(inside) > proven and len(members) - len(inside) < self._updates_for[left]
 
     def _most_suspicious(self, peer: PeerId) -> tuple[bool, float, float, PeerId]:
         standing = self._standings[peer]
-        return not standing.twice, standing.trust, -standing.typical, peer
+        return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
         """Of those locked up without proof; last who is so for anything else than a distance."""
         locked = [
-            peer for peer in self.quarantined() & set(members) if not self._standings[peer].twice
+            peer
+            for peer in self.quarantined() & set(members)
+            if not self._standings[peer].is_proven
         ]
         return min(
             locked,
@@ -563,7 +581,7 @@ class TrustTable:
         """Whether ``peer`` is clearly more suspicious than one who is locked up: it is proven to
         lie, or lies much farther out. Else two alike would take turns."""
         ours, theirs = self._standings[peer], self._standings[locked]
-        return bool(ours.twice) or ours.typical > self.settings.farther * theirs.typical > 0.0
+        return ours.is_proven or ours.typical > self.settings.farther * theirs.typical > 0.0
 
     def _set_free(self, peer: PeerId, round_id: int) -> TrustTransition:
         """From quarantine to parole."""
@@ -574,7 +592,7 @@ class TrustTable:
         # Otherwise the old offences would be told as the reason for what happens from now on. How
         # far out it lay stays known: who is different is so afterwards, too.
         standing.recent = tuple([("", far) for name, far in standing.recent if name not in NO_FAR])
-        standing.refused = standing.twice = 0
+        standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
 
     def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
@@ -597,6 +615,7 @@ class TrustTable:
                     s.refused,
                     s.twice,
                     s.accusations,
+                    *([s.audited] if s.audited else []),
                 )
                 for p, s in sorted(self._standings.items())
             ]
@@ -641,10 +660,12 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
 
 def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
     """A peer and where it stands."""
-    if not isinstance(row, tuple | list) or len(row) != 10:
-        raise ValueError("trust: a row has 10 fields")
-    peer, score, suspected, phase, rounds_left, recent, served, refused, twice, accusations = row
-    if not _are_counts((peer, rounds_left, refused, twice)):
+    if not isinstance(row, tuple | list) or len(row) not in (10, 11):
+        raise ValueError("trust: a row has 10 fields, and one more of who was found by audits")
+    whole = [*row, 0] if len(row) == 10 else row
+    peer, score, suspected, phase, rounds_left, recent, served, *counts = whole
+    refused, twice, accusations, audited = counts
+    if not _are_counts((peer, rounds_left, refused, twice, audited)):
         raise ValueError("trust: peers and rounds are whole numbers")
     for value in (score, served):
         if (
@@ -664,6 +685,7 @@ def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
         _evidence_of(recent),
         refused,
         twice,
+        audited,
         _accusations_of(accusations),
     )
 

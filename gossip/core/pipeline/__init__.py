@@ -1,6 +1,8 @@
 """Pipelines of peers: which way a micro-batch goes, what happens on it, and when a round is over in
 all stages."""
 
+from .audits import Auditor as Auditor
+from .audits import AuditTimer as AuditTimer
 from .barrier import BarrierTimer as BarrierTimer
 from .barrier import StageBarrier as StageBarrier
 from .barrier import StageProgress as StageProgress

@@ -6,6 +6,7 @@ in all stages. From then on nobody needs an activation of that round any more.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Protocol
 
 from gossip.core.events import Effect, Send
@@ -42,6 +43,7 @@ class StageProgress:
     round_id: int
     committed: int
     roster: tuple[PeerId, ...]
+    locked: tuple[PeerId, ...] = ()
 
 
 class StageBarrier:
@@ -63,6 +65,7 @@ class StageBarrier:
         assert stage is not None, f"peer {local} is in no stage"
         self.stage = stage
         self._everybody = tuple([p for each in pipeline.stages for p in each if p != local])
+        self.locked_here: tuple[PeerId, ...] = ()  # of the own stage
         self._told: dict[PeerId, tuple[int, StageDone]] = {}  # in which incarnation
 
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
@@ -71,6 +74,18 @@ class StageBarrier:
         told = [self._told[p][1] for p in self.pipeline.stages[stage] if p in self._told]
         latest = max(told, key=lambda each: each.committed, default=None)
         return self.pipeline.stages[stage] if latest is None else latest.roster
+
+    def locked_of(self, stage: int) -> frozenset[PeerId]:
+        """Who is in quarantine in another stage, as enough of its members say: no liar locks up
+        anybody."""
+        told = [self._told[p][1] for p in self.pipeline.stages[stage] if p in self._told]
+        named = Counter([peer for each in told for peer in each.locked])
+        return frozenset([p for p, count in named.items() if count >= self.settings.audit_votes])
+
+    def working(self, stage: int) -> tuple[PeerId, ...]:
+        """Who gets work in another stage: its roster, without those in quarantine."""
+        roster, locked = self.roster_of(stage), self.locked_of(stage)
+        return tuple([peer for peer in roster if peer not in locked]) or roster
 
     @property
     def heard_of(self) -> int:
@@ -81,9 +96,10 @@ class StageBarrier:
         """Whether it is news, of the sender's own stage, and can be."""
         if self.pipeline.stage_of(sender) != done.stage or not done.roster:
             return False
-        sound = list(done.roster) == sorted(set(done.roster))
-        if not sound or not set(done.roster) <= set(self.pipeline.stages[done.stage]):
-            return False
+        members = set(self.pipeline.stages[done.stage])
+        for named in (done.roster, done.locked):
+            if list(named) != sorted(set(named)) or not set(named) <= members:
+                return False
         life, before = self._told.get(sender, (-1, done))
         news = (incarnation, done.committed, done.round_id)
         if sender in self._told and news <= (life, before.committed, before.round_id):
@@ -105,7 +121,7 @@ class StageBarrier:
 
     def _has_committed(self, stage: int, round_id: int) -> bool:
         """Whether everybody within reach in that stage holds its commit of the round."""
-        roster = self.roster_of(stage)
+        roster = self.working(stage)
         holding = [peer for peer in roster if self._holds(peer, round_id)]
         enough = len(holding) >= min(self.settings.f + 1, len(roster))
         return enough and all(peer in holding or self.members.skip_reason(peer) for peer in roster)
@@ -119,11 +135,22 @@ class StageBarrier:
     def on_held(self, round_id: int, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
         """Tells all others of a commit of the own stage, and asks them until it may be applied.
         ``roster``: of the next round."""
-        done = self._done(StageProgress(round_id, round_id + 1, roster), asks=False)
-        effects: list[Effect] = [Send(peer, done) for peer in self._everybody]
+        effects = self.tell(StageProgress(round_id, round_id + 1, roster, self.locked_here))
         if not self.is_open(round_id):
             effects.append(self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id)))
         return effects
+
+    def begin(self, here: StageProgress) -> list[Effect]:
+        """A round begins here. All others hear of it where those in quarantine are others than
+        before."""
+        if here.locked == self.locked_here:
+            return []
+        self.locked_here = here.locked
+        return self.tell(here)
+
+    def tell(self, here: StageProgress) -> list[Effect]:
+        done = self._done(here, asks=False)
+        return [Send(peer, done) for peer in self._everybody]
 
     def answer(self, sender: PeerId, here: StageProgress) -> list[Effect]:
         return [Send(sender, self._done(here, asks=False))]
@@ -137,5 +164,11 @@ class StageBarrier:
 
     def _done(self, here: StageProgress, asks: bool) -> StageDone:
         return StageDone(
-            self.settings.lineage, self.stage, here.round_id, here.committed, here.roster, asks
+            self.settings.lineage,
+            self.stage,
+            here.round_id,
+            here.committed,
+            here.roster,
+            asks,
+            here.locked,
         )

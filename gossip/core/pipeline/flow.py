@@ -30,17 +30,21 @@ from gossip.core.events import (
 )
 from gossip.core.frozen import record
 from gossip.core.messages import (
+    TRACE_BYTES,
     Activation,
     ActivationGradient,
     ActivationRefused,
+    AuditFinding,
+    AuditReply,
+    AuditRequest,
     Counted,
     MicroBatchesMissing,
     PeerId,
     Withdraw,
 )
-from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
+from .audits import Auditor, AuditTimer, trace_of
 from .barrier import Members, StageBarrier
 from .route import Router
 from .work import DONE, OWES_BACKWARD, Work
@@ -59,6 +63,7 @@ long: it may be computing."""
 ATTEMPTS_MAX = 2**20
 """Of one micro-batch in one round; a higher one is nobody's honest word."""
 
+Audited = AuditRequest | AuditReply | AuditFinding
 Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | MicroBatchesMissing
 
 
@@ -74,9 +79,9 @@ class FlowTimer:
 
 class MicroBatchFlow:
     """Args:
-    settings: of the run, with all stages.
     barrier: it knows who is in the other stages.
     patience_s: how long a gradient may take.
+    auditor: None: nobody audits.
 
     Attributes:
         round_id: the round that is computed; -1 before the first.
@@ -85,16 +90,17 @@ class MicroBatchFlow:
 
     def __init__(
         self,
-        settings: CoreSettings,
         barrier: StageBarrier,
         members: Members,
         timers: Timers[Any],
         patience_s: Callable[[], float],
+        auditor: Auditor | None = None,
     ) -> None:
+        self.auditor = auditor
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
-        self.settings, self.pipeline, self.barrier = settings, pipeline, barrier
+        self.settings, self.pipeline, self.barrier = barrier.settings, pipeline, barrier
         self.members, self.timers, self._patience_s = members, timers, patience_s
-        self.router = Router(settings.seed, pipeline.micro_batches, dict(pipeline.weights))
+        self.router = Router(self.settings.seed, pipeline.micro_batches, dict(pipeline.weights))
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
         self.round_id = -1
@@ -126,33 +132,57 @@ class MicroBatchFlow:
             "micro-batches with attempts": len(self._attempts),
             "messages kept for the next round": len(self._early),
             "members that have counted": len(self._counted),
+            **({} if self.auditor is None else self.auditor.stores()),
         }
 
     def is_current(self, event: Contributed) -> bool:
         """Whether an update is of the sum as it is."""
         return event.round_id == self.round_id and event.micro_batches == self._collected
 
-    def prepare(self, activation_bytes: tuple[int, int]) -> None:
-        """The trainer has built its stage: bytes of the input and the output of one micro-batch."""
+    def prepare(self, activation_bytes: tuple[int, int], lots: bytes = b"") -> None:
+        """The trainer has built its stage: bytes of the input and the output of one micro-batch.
+        ``lots``: as of ``Prepared``."""
         self.activation_bytes = activation_bytes
+        if self.auditor is not None:
+            self.auditor.prepare(lots)
 
-    def payload_bytes(self, sender: PeerId, message: Activation | ActivationGradient) -> int:
+    def payload_bytes(
+        self, sender: PeerId, message: Activation | ActivationGradient | AuditReply
+    ) -> int:
         """What the payload of ``message`` must measure; -1 when none may come."""
+        if isinstance(message, AuditReply):
+            return self._audited_bytes(sender, message)
         forward = type(message) is Activation
         near = self.stage - 1 if forward else self.stage + 1
         if self.pipeline.stage_of(sender) != near or not self._is_ours(message):
             return -1
         return self.activation_bytes[0 if forward else 1]
 
-    def _is_ours(self, message: Neighbour | Counted) -> bool:
+    def _audited_bytes(self, sender: PeerId, message: AuditReply) -> int:
+        if self.auditor is None or not self.auditor.expects(sender, message):
+            return -1
+        before = self.pipeline.stage_of(sender) == self.stage - 1
+        return self.activation_bytes[0 if before else 1] if message.digest else 0
+
+    def _is_ours(self, message: Neighbour | Counted | Audited) -> bool:
         """Whether it is for this stage of this run, and can be."""
         if message.lineage != self.settings.lineage or message.stage != self.stage:
             return False
         most = self.pipeline.micro_batches
         if isinstance(message, Counted | MicroBatchesMissing):
             named = message.micro_batches
+            if isinstance(message, Counted) and not self._are_traced(message):
+                return False
             return list(named) == sorted(set(named)) and all(b < most for b in named)
+        if isinstance(message, Audited):
+            return message.micro_batch < most
         return message.micro_batch < most and message.attempt <= ATTEMPTS_MAX
+
+    def _are_traced(self, counted: Counted) -> bool:
+        """Whether it says of each micro-batch what it must: with audits nobody counts without."""
+        due = len(counted.micro_batches) if self.auditor is not None else 0
+        traces = counted.traces
+        return len(traces) == due and all(len(trace) == TRACE_BYTES for trace in traces)
 
     # --- a round ----------------------------------------------------------------------------------
 
@@ -161,6 +191,7 @@ class MicroBatchFlow:
         effects = self._end()
         self.round_id, self._roster = start.round_id, roster
         self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
+        effects += [] if self.auditor is None else self.auditor.begin(start.round_id, roster)
         self._stale = self._task is not None
         if self._slowest_s:
             self._usual_s = max(self._slowest_s, (self._usual_s or 0.0) / 2)
@@ -189,7 +220,11 @@ class MicroBatchFlow:
         for work in self.works.values():
             if work.waits and work.target is not None and self.members.skip_reason(work.target):
                 effects += self._send_elsewhere(work, now)
+        effects += [] if self.auditor is None else self.auditor.on_view_change()
         return effects + self._reclaim() + self._go_on()
+
+    def on_audit_timer(self, timer: AuditTimer, now: float) -> list[Effect]:
+        return [] if self.auditor is None else self.auditor.on_timer(timer, now) + self._go_on()
 
     def on_timer(self, timer: FlowTimer, now: float) -> list[Effect]:
         if timer.round_id != self.round_id:
@@ -217,18 +252,40 @@ class MicroBatchFlow:
     def on_message(self, event: Received, at: int | None, now: float) -> list[Effect]:
         """``at``: the round that its stage is in here; None: it takes no part in it."""
         message = event.message
-        assert isinstance(message, Neighbour | Counted)
+        assert isinstance(message, Neighbour | Counted | Audited)
         if not self._is_ours(message):
             return []
+        if isinstance(message, Audited):
+            here = message.round_id == self.round_id and self.auditor is not None
+            return self._on_audited(event, message, now) + self._go_on() if here else []
         if message.round_id != self.round_id:
             return self._on_other_round(event, message, at)
         effects = self._on_ours(event, message, now)
         return effects + self._go_on()
 
+    def _on_audited(self, event: Received, message: Audited, now: float) -> list[Effect]:
+        auditor, sender = self.auditor, event.sender
+        assert auditor is not None, "nobody audits"
+        match message:
+            case AuditRequest():
+                return auditor.answer(sender, message, self.works.get(message.micro_batch))
+            case AuditReply():
+                return auditor.on_reply(event, message, now)
+            case AuditFinding():
+                trace = self._trace_by(message.peer, message.micro_batch)
+                return auditor.on_finding(sender, message, trace, now)
+
+    def _trace_by(self, peer: PeerId, micro_batch: int) -> bytes | None:
+        """What a member says of a micro-batch; None: it has not counted it."""
+        _, told = self._counted.get(peer, (-1, None))
+        if told is None or micro_batch not in told.micro_batches:
+            return None
+        return told.traces[told.micro_batches.index(micro_batch)]
+
     def _on_ours(self, event: Received, message: Neighbour | Counted, now: float) -> list[Effect]:
         apart = self.pipeline.stage_of(event.sender), self.stage
         if isinstance(message, Counted):
-            return self._on_counted(event, message) if apart[0] == apart[1] else []
+            return self._on_counted(event, message, now) if apart[0] == apart[1] else []
         forward = isinstance(message, Activation | Withdraw)
         if apart[0] != apart[1] + (-1 if forward else 1):
             return []
@@ -274,6 +331,10 @@ class MicroBatchFlow:
         sender, payload = event.sender, event.payload
         if payload is None or payload.digest != message.digest:
             return []
+        if sender in self.barrier.locked_of(self.stage - 1):
+            return []  # its work is others'
+        if self.local not in self._roster:
+            return [self._refuse(sender, message, 0)]
         work, known = self.works.get(message.micro_batch), self._attempts
         if message.attempt < known.get(message.micro_batch, 0):
             return [self._refuse(sender, message, known[message.micro_batch])]
@@ -334,7 +395,14 @@ class MicroBatchFlow:
         if work.step == "sent":
             work.step = "ready"
         cancelled, work.overdue = self.timers.cancel(work.overdue), None
-        return [*cancelled]
+        waiting, work.auditors = work.auditors, {}
+        answers: list[Effect] = [
+            effect
+            for peer, request in waiting.items()
+            if self.auditor is not None
+            for effect in self.auditor.answer(peer, request, work)
+        ]
+        return [*cancelled, *answers]
 
     def _on_refused(self, sender: PeerId, message: ActivationRefused, now: float) -> list[Effect]:
         work = self.works.get(message.micro_batch)
@@ -361,16 +429,23 @@ class MicroBatchFlow:
                 effects += self._send(work, sender, now)
         return effects
 
-    def _on_counted(self, event: Received, message: Counted) -> list[Effect]:
+    def _on_counted(self, event: Received, message: Counted, now: float) -> list[Effect]:
         told = event.incarnation, message.number
         life, before = self._counted.get(event.sender, (-1, None))
         if before is not None and (life, before.number) >= told:
             return []
         self._counted[event.sender] = event.incarnation, message
         lost = before is not None and not set(before.micro_batches) <= set(message.micro_batches)
-        return self._reclaim() if lost else []
+        effects = (
+            [] if self.auditor is None else self.auditor.on_counted(event.sender, message, now)
+        )
+        return effects + (self._reclaim() if lost else [])
 
     # --- the trainer ------------------------------------------------------------------------------
+
+    def on_audit_done(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
+        """A pass of another member's micro-batch."""
+        return [] if self.auditor is None else self.auditor.on_done(event, now) + self._go_on()
 
     def on_forward_done(self, event: ForwardDone, now: float) -> list[Effect]:
         work = self._answered(event)
@@ -414,9 +489,14 @@ class MicroBatchFlow:
         return effects + self._collect()
 
     def _next_task(self) -> list[Effect]:
-        """One task at a time. Backward before forward, as in 1F1B: it frees memory."""
-        if self._task is not None:
+        """One task at a time. Backward before forward, as in 1F1B: it frees memory. Audits come
+        when there is nothing else to do."""
+        auditor = self.auditor
+        if self._task is not None or (auditor is not None and auditor.busy is not None):
             return []
+        return self._own_task() or ([] if auditor is None else auditor.next_task())
+
+    def _own_task(self) -> list[Effect]:
         works = [self.works[b] for b in sorted(self.works)]
         for work in works:
             if work.step == "ready":
@@ -445,6 +525,8 @@ class MicroBatchFlow:
         """The sum is handed over when the stage lacks nothing and nothing is under way here."""
         if any(work.step not in DONE for work in self.works.values()) or self._task is not None:
             return []
+        if self.auditor is not None and self.auditor.is_open:
+            return []
         own = self.counted
         here = set(own).union(*[self._counted_by(peer) for peer in self._mates()])
         if len(here) < self.pipeline.micro_batches or own == self._collected:
@@ -457,7 +539,7 @@ class MicroBatchFlow:
     def _send_on(self, work: Work, now: float) -> list[Effect]:
         """To the first in order who can take it and has not had it; when there is none, all are
         tried again after a while."""
-        roster = self.barrier.roster_of(self.stage + 1)
+        roster = self.barrier.working(self.stage + 1)
         order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, roster)
         there = [peer for peer in order if not self.members.skip_reason(peer)]
         target = next((peer for peer in there if peer not in work.tried), None)
@@ -538,13 +620,17 @@ class MicroBatchFlow:
     def _say_counted(self, again: bool = False) -> list[Effect]:
         self._number += 1
         where = self.settings.lineage, self.round_id, self.stage, self._number
-        told = Counted(*where, self.counted, again)
+        counted = self.counted
+        traces = tuple([trace_of(self.works[b]) for b in counted]) if self.auditor else ()
+        told = Counted(*where, counted, again, traces)
         return [Send(peer, told) for peer in self._mates()]
 
     def _reclaim(self) -> list[Effect]:
         """What nobody who is there has counted, and is ours by the order of those who are there, is
         computed here: what was given to another, from what was kept; the first stage reads it;
         others ask for it."""
+        if self.local not in self._roster:
+            return []  # it is in quarantine
         mates = self._mates()
         elsewhere = {b for peer in mates for b in self._counted_by(peer)}
         missing: list[int] = []
@@ -567,7 +653,7 @@ class MicroBatchFlow:
             return []
         where = self.settings.lineage, self.round_id, self.stage - 1
         asks = MicroBatchesMissing(*where, tuple(missing))
-        before = self.barrier.roster_of(self.stage - 1)
+        before = self.barrier.working(self.stage - 1)
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
 
     def _give_up_doubles(self) -> list[Effect]:

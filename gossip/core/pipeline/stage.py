@@ -19,6 +19,9 @@ from gossip.core.messages import (
     Activation,
     ActivationGradient,
     ActivationRefused,
+    AuditFinding,
+    AuditReply,
+    AuditRequest,
     Counted,
     MicroBatchesMissing,
     PeerId,
@@ -29,10 +32,11 @@ from gossip.core.rounds import RollingRounds
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
+from .audits import Auditor, AuditTimer
 from .barrier import BarrierTimer, Members, StageBarrier, StageProgress
 from .flow import FlowTimer, MicroBatchFlow
 
-STAGE_TIMERS = (BarrierTimer, FlowTimer)
+STAGE_TIMERS = (BarrierTimer, FlowTimer, AuditTimer)
 """What ``StagePipeline.on_timer`` is for."""
 
 
@@ -53,7 +57,14 @@ class StagePipeline:
         self.settings, self.pipeline = settings, barrier.pipeline
         self.barrier, self.rounds = barrier, rounds
         patience_s = rounds.deadline.round_timeout_s
-        self.flow = MicroBatchFlow(settings, barrier, members, timers, patience_s)
+        auditor = Auditor(barrier, timers, patience_s, rounds.result_validator.note_audit)
+        self.flow = MicroBatchFlow(
+            barrier,
+            members,
+            timers,
+            patience_s,
+            auditor if self.pipeline.audit else None,
+        )
         self._refused: set[PeerId] = set()  # of whom it was reported
 
     def is_of_stage(self, peer: PeerId) -> bool:
@@ -73,8 +84,11 @@ class StagePipeline:
     def begin_rounds(self, effects: Sequence[Effect], now: float) -> list[Effect]:
         """What follows from a round that begins with one of ``effects``."""
         starts = [effect for effect in effects if isinstance(effect, StartRound)]
-        roster = self.rounds.roster.peers
-        return [each for start in starts for each in self.flow.begin(start, roster, now)]
+        if not starts:
+            return []
+        locked, told = self.rounds.locked, self.barrier.begin(self._here())
+        roster = tuple([peer for peer in self.rounds.roster.peers if peer not in locked])
+        return told + [each for start in starts for each in self.flow.begin(start, roster, now)]
 
     def on_message(self, event: Received, trains: bool, now: float) -> list[Effect]:
         """``trains``: this peer is in the training, and not before or behind it."""
@@ -92,6 +106,9 @@ class StagePipeline:
                 | Withdraw()
                 | ActivationRefused()
                 | MicroBatchesMissing()
+                | AuditRequest()
+                | AuditReply()
+                | AuditFinding()
             ):
                 return self.flow.on_message(event, self._takes_part(trains), now)
             case _:
@@ -112,17 +129,21 @@ class StagePipeline:
         """Somebody of any stage is skipped or back."""
         return self.rounds.pass_gate(now) + self.flow.on_view_change(now)
 
-    def on_timer(self, timer: BarrierTimer | FlowTimer, now: float) -> list[Effect]:
+    def on_timer(self, timer: BarrierTimer | FlowTimer | AuditTimer, now: float) -> list[Effect]:
         match timer:
             case BarrierTimer(round_id):
                 waits = self.rounds.is_held and self.rounds.round_id == round_id
                 return self.barrier.ask(self._here(), now) if waits else []
             case FlowTimer():
                 return self.flow.on_timer(timer, now)
+            case AuditTimer():
+                return self.flow.on_audit_timer(timer, now)
             case _:
                 assert_never(timer)
 
     def on_trainer(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
+        if event.audit:
+            return self.flow.on_audit_done(event, now)
         if isinstance(event, ForwardDone):
             return self.flow.on_forward_done(event, now)
         return self.flow.on_backward_done(event)
@@ -138,5 +159,8 @@ class StagePipeline:
     def _here(self) -> StageProgress:
         rounds = self.rounds
         return StageProgress(
-            rounds.round_id, rounds.round_id + rounds.is_held, rounds.held_roster()
+            rounds.round_id,
+            rounds.round_id + rounds.is_held,
+            rounds.held_roster(),
+            rounds.locked,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from gossip.core.events import Payload, Token
-from gossip.core.messages import PeerId
+from gossip.core.messages import AuditRequest, PeerId
 
 Step: TypeAlias = Literal["queued", "forward", "sent", "ready", "backward", "counted", "given"]
 """``queued``: to be computed forward; ``forward``: the trainer is at it; ``sent``: the next stage
@@ -31,6 +31,7 @@ class Work:
         has_it_since, sent_at, asked: when the target was sent it first, and last; how often again.
         gradient: of the output.
         input_gradient: to be given to the stage before.
+        auditors: of the target, who wait for its gradient to come.
     """
 
     micro_batch: int
@@ -50,6 +51,7 @@ class Work:
     overdue: Token | None = None
     gradient: Payload | None = None
     input_gradient: Payload | None = None
+    auditors: dict[PeerId, AuditRequest] = field(default_factory=dict)
 
     @property
     def waits(self) -> bool:

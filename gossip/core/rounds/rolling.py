@@ -158,6 +158,12 @@ class RollingRounds:
         """Who takes part in the present round."""
         return self.replicated.roster
 
+    @property
+    def locked(self) -> tuple[PeerId, ...]:
+        """Who of the roster is in quarantine in the present round, ascending."""
+        locked = self.server.locked
+        return tuple([peer for peer in self.roster.peers if peer in locked]) if locked else ()
+
     def quorum(self) -> int:
         """Answers without which a round is not closed."""
         return self.server.quorum()
@@ -277,7 +283,9 @@ class RollingRounds:
         if (measured := self.server.measured(event)) is not None:
             return self.cross_shard.on_measured(measured, now)
         roster = self.attendance.next_roster(self.roster, self.joining, now)
-        made = self.server.finish(event, roster, self.result_validator.accusations())
+        validator = self.result_validator
+        accusations, audits = validator.accusations(), validator.audit_votes()
+        made = self.server.finish(event, roster, accusations, audits)
         if made is None:
             return []
         # The others wait for it: it leaves now, and what follows from it here comes in a

@@ -12,6 +12,7 @@ from gossip.core.frozen import record
 from gossip.core.ledger import agree
 from gossip.core.messages import (
     Accusation,
+    AuditVote,
     Commit,
     Contribution,
     PeerId,
@@ -216,7 +217,11 @@ class Server:
         pipeline, few = self.settings.pipeline, self.settings.callers_too_few(len(self.roster))
         if pipeline is None or shard.callers > few:
             return shard.answers.keys()
-        sets = {peer: update.micro_batches for peer, (update, _) in shard.answers.items()}
+        sets = {
+            peer: update.micro_batches
+            for peer, (update, _) in shard.answers.items()
+            if peer not in self.locked  # it was to compute nothing
+        }
         return cover(sets, pipeline.micro_batches)
 
     def expected(self) -> list[PeerId]:
@@ -543,6 +548,7 @@ class Server:
         event: Aggregated,
         roster: tuple[PeerId, ...],
         accusations: tuple[Accusation, ...] = (),
+        audits: tuple[AuditVote, ...] = (),
     ) -> tuple[ShardRound, Commit] | None:
         """The rule has answered. None when that is no longer of use: we have promised a later
         attempt meanwhile."""
@@ -555,7 +561,9 @@ class Server:
         ):
             return None
         commit = self._commit_of(shard, event, roster)
-        return shard, replace(commit, accusations=accusations) if accusations else commit
+        if not accusations and not audits:
+            return shard, commit
+        return shard, replace(commit, accusations=accusations, audits=audits)
 
     def _commit_of(
         self, shard: ShardRound, result: Aggregated, roster: tuple[PeerId, ...]

@@ -13,7 +13,15 @@ from typing import TypeAlias
 
 from gossip.core.events import Contributed, Effect, Payload, Received, Report, ResultSimilarity
 from gossip.core.ledger import EquivocationWitness, ReplicatedState, provenance
-from gossip.core.messages import ACCUSATIONS_MAX, Accusation, Commit, Message, PeerId
+from gossip.core.messages import (
+    ACCUSATIONS_MAX,
+    AUDIT_VOTES_MAX,
+    Accusation,
+    AuditVote,
+    Commit,
+    Message,
+    PeerId,
+)
 from gossip.core.view import View
 
 from .claims import Objection, ResultChecks
@@ -70,6 +78,8 @@ class ResultValidator:
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
         # likewise, for what did not come
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
+        # likewise, of answers for micro-batches
+        self._audited: OrderedDict[AuditVote, None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
         """What a commit that is made here says of others. Told again until it is in the history."""
@@ -90,6 +100,26 @@ class ResultValidator:
         ]
         return tuple(
             sorted(accusations, key=lambda c: (c.peer, c.round_id, c.silent, c.turn, c.content))
+        )
+
+    def note_audit(self, vote: AuditVote) -> None:
+        """This peer has computed another's micro-batch again, and got something else."""
+        self._audited[vote] = None
+        while len(self._audited) > REFUSALS_KEPT:
+            self._audited.popitem(last=False)
+
+    def audit_votes(self) -> tuple[AuditVote, ...]:
+        """What a commit that is made here says of such answers, the latest. Told again until it is
+        in the history."""
+        audits = self.replicated.audits
+        if audits is None:
+            return ()
+        told = [vote for vote in self._audited if audits.wants(self.local, vote)]
+        return tuple(
+            sorted(
+                told[-AUDIT_VOTES_MAX:],
+                key=lambda vote: (vote.peer, vote.round_id, vote.micro_batch),
+            )
         )
 
     def saw(self, event: Received) -> None:

@@ -206,6 +206,8 @@ def _say_of_pipeline(message: messages.PipelineMessage) -> str:
             return f"{name} {where}, {committed} committed"
         case messages.ActivationRefused(known=known):
             return f"{name} {where} b{message.micro_batch}, knows attempt {known}"
+        case messages.AuditRequest() | messages.AuditReply() | messages.AuditFinding():
+            return f"{name} {where} b{message.micro_batch} of {message.peer}"
         case messages.Activation() | messages.ActivationGradient() | messages.Withdraw():
             return f"{name} {where} b{message.micro_batch}{_attempt(message.attempt)}"
 

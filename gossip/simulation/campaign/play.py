@@ -35,6 +35,7 @@ from gossip.core import (
 from gossip.errors import ConfigError
 from gossip.faults import (
     STATE_ATTACKS,
+    ActivationFault,
     ByzantineFault,
     Corrupt,
     CrashBroadcast,
@@ -382,7 +383,8 @@ def circumstances(schedule: Schedule) -> RunConditions:
     rewriting = [
         peer for fault in schedule.faults if isinstance(fault, Rewritten) for peer in fault.peers
     ]
-    return RunConditions.of(
+    answering = [fault for fault in schedule.faults if isinstance(fault, ActivationFault)]
+    found = RunConditions.of(
         (*attackers, *equivocating, *rewriting),
         rewriting=rewriting,
         forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in schedule.faults),
@@ -392,6 +394,11 @@ def circumstances(schedule: Schedule) -> RunConditions:
         trickling=_trickling(schedule),
         faultless=not schedule.faults and not schedule.joins_s,
         untolerated=schedule.aggregator == "mean" and bool(attackers) and tolerated(schedule) > 0,
+    )
+    return replace(
+        found,
+        answering_falsely=frozenset([peer for fault in answering for peer in fault.peers]),
+        tampering=any(fault.lies_about != "audit" for fault in answering),
     )
 
 
@@ -428,7 +435,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             commit_log=schedule.commit_log,
         ),
         trust=TRUST,
-        pipeline=PipelineSettings(schedule.members, schedule.micro_batches)
+        pipeline=PipelineSettings(schedule.members, schedule.micro_batches, audit=schedule.audit)
         if schedule.stages
         else None,
     )
@@ -451,6 +458,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
                 stage=stage,
                 stages=len(schedule.stages),
                 micro_batches=schedule.micro_batches,
+                lies=nemesis.activation_lies(peer),
             )
             if schedule.stages
             else ToyTrainer

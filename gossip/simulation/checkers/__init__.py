@@ -64,6 +64,7 @@ from .safety import (
     CountsRewrittenAlone,
     DecidesTogether,
     EndsAlike,
+    FindsLiarsAlone,
     FormerLivesAreNotAnswered,
     GivesWhatIsAskedFor,
     GoesOnTogether,
@@ -286,6 +287,7 @@ def stage_panels(
         CountsOnce(computed, micro_batches, circumstances),
         UsesNothingOld(stages, circumstances),
         GoesOnTogether(stages, circumstances),
+        FindsLiarsAlone(stages, circumstances),
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))

@@ -124,6 +124,9 @@ class RunConditions:
         trickling: nothing is done but that the payloads of these get through slowly, or not; empty:
             something else is, too.
         rewriting: these write over their updates once they have been looked at.
+        answering_falsely: members of a stage of a pipeline that lie about micro-batches, or about
+            the audits of others'.
+        tampering: some of these give wrong activations or gradients.
         unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest
             server has made.
     """
@@ -137,6 +140,8 @@ class RunConditions:
     faultless: bool = False
     trickling: frozenset[PeerId] = frozenset()
     rewriting: frozenset[PeerId] = frozenset()
+    answering_falsely: frozenset[PeerId] = frozenset()
+    tampering: bool = False
 
     @staticmethod
     def of(
@@ -156,6 +161,7 @@ class RunConditions:
             lies=frozenset(lies),
             trickling=frozenset(trickling),
             rewriting=frozenset(rewriting),
+            answering_falsely=frozenset(),
             **conditions,
         )
         return replace(found, forks=found.forks or found.forking_lies)

@@ -6,12 +6,14 @@ from dataclasses import replace
 from random import Random
 
 from gossip.faults import (
+    ActivationFault,
     Corrupt,
     Crash,
     CrashMidway,
     Delay,
     Drift,
     Duplicate,
+    FalseAudits,
     Fault,
     Flap,
     Hang,
@@ -19,10 +21,13 @@ from gossip.faults import (
     KillTrainer,
     LateTimers,
     Loss,
+    NegatedActivations,
+    NegatedGradients,
     Partition,
     Reorder,
     Reset,
     Restart,
+    ScaledGradients,
     Slow,
     SlowNode,
     Spike,
@@ -38,6 +43,10 @@ LARGE_ENOUGH = 3
 """Members without whom a stage has no majority: of fewer each goes on alone, where a network parts
 them, and two branches come to be, as in a swarm of two."""
 ROUNDS_MIN = 20
+AUDITS = (0.1, 0.3, 0.6)
+"""With which probability a micro-batch is audited, where any is."""
+LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
+SHARES = (None, 0.5, 0.2)
 
 OF_MACHINES = (Crash, Restart, CrashMidway, KillTrainer, Hang, HangTrainer)
 SLOWING = (Slow, SlowNode, LateTimers, Drift, Duplicate)
@@ -69,7 +78,20 @@ def generate_pipeline(seed: int) -> Schedule:
     )
     survivors = {draw.choice(members) for members in schedule.members}
     faults = _bearable(drawn.faults, schedule, survivors)
-    return replace(schedule, faults=faults).checked()
+    schedule = replace(schedule, faults=faults)
+    return _with_audits(schedule, Random(f"audits/{seed}")).checked()
+
+
+def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
+    """Half of those whose stages are large enough have audits; in most of these one member of a
+    stage, or of several, lies."""
+    if min(schedule.stages) < LARGE_ENOUGH or draw.random() < 0.5:
+        return schedule
+    lies: list[ActivationFault] = []
+    for members in schedule.members:
+        if draw.random() < 0.6:
+            lies.append(draw.choice(LIES)((draw.choice(members),), draw.choice(SHARES)))
+    return replace(schedule, audit=draw.choice(AUDITS), faults=(*schedule.faults, *lies))
 
 
 def _bearable(

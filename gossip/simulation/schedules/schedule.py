@@ -72,6 +72,7 @@ class Schedule:
         stages: Of a pipeline: how many of the peers, in order of their ids, are in each stage.
             Empty: each peer has the whole model.
         micro_batches: Of a step of the pipeline.
+        audit: ``PipelineSettings.audit``.
     """
 
     seed: int
@@ -111,6 +112,7 @@ class Schedule:
     overlap: int = 0
     stages: tuple[int, ...] = ()
     micro_batches: int = 4
+    audit: float = 0.0
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...]:
@@ -172,9 +174,9 @@ class Schedule:
             if not holds:
                 raise ConfigError(*text)
         rolling = topologies.load(self.weighted_topology).rolling
-        FaultPlan(self.faults).checked(self.everybody).fits(
-            self.topology, rolling, self.aggregator, idle=True
-        )
+        plan = FaultPlan(self.faults).checked(self.everybody)
+        plan.fits(self.topology, rolling, self.aggregator, idle=True)
+        plan.fits_stages(bool(self.stages), "stages = [3, 3], in the table [simulate]")
         return self
 
     def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:
@@ -238,6 +240,7 @@ class Schedule:
             1 <= self.micro_batches <= MICRO_BATCHES_MAX,
             f"micro_batches = {self.micro_batches}: 1 to {MICRO_BATCHES_MAX}",
         )
+        yield 0.0 <= self.audit <= 1.0, f"audit = {self.audit:g}: a probability, 0 to 1"
         yield (
             not self.stages or (topologies.load(self.topology).rolling and len(self.shards) == 1),
             "stages need a topology with servers, and one shard",

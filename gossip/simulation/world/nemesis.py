@@ -19,6 +19,7 @@ import numpy as np
 from gossip.core import Aggregate, Commit, Effect, PeerId, Row, Send, StartRound
 from gossip.errors import BadFault
 from gossip.faults import (
+    ActivationFault,
     Blow,
     Break,
     ByzantineFault,
@@ -30,6 +31,7 @@ from gossip.faults import (
     Drift,
     Duplicate,
     Fault,
+    FaultPlan,
     Flap,
     Hang,
     HangServer,
@@ -68,6 +70,7 @@ from .liars import ByzantinePeers
 from .network import Link, LinkModel
 from .observer import Observer
 from .proof import FaultEffects, drops
+from .stage_trainer import StageTrainer
 from .toy_lies import PerReceiverAttack, ToyAttack
 from .toy_trainer import ToyTrainer, Vector
 
@@ -86,6 +89,7 @@ CarriedOut: TypeAlias = (
     | StartFault
     | NodeAttack
     | Rewritten
+    | ActivationFault
 )
 """What takes place in simulated swarms."""
 
@@ -154,6 +158,10 @@ class Nemesis(Observer):
     def slowness(self, peer: PeerId) -> float:
         """Factor on the peer's compute time."""
         return self._slow[peer].factor if peer in self._slow and not self._calm else 1.0
+
+    def activation_lies(self, peer: PeerId) -> tuple[ActivationFault, ...]:
+        """What the peer says of micro-batches that is not so."""
+        return FaultPlan(self.schedule.faults).activation_lies(peer)
 
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
         """The update of a row as it lies in its owner's memory when a server adds up."""
@@ -279,6 +287,9 @@ class Nemesis(Observer):
         )
         for lie in self.lies.values():
             found[lie.attacker.attack] += lie.told > 0
+        for host in (*swarm.past, *swarm.hosts.values()):
+            if isinstance(host.trainer, StageTrainer):
+                found.update(host.trainer.told.keys())
         if self._attackers is not None:
             found.update(
                 {f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times}

@@ -4,11 +4,13 @@ through it, forward and backward, and depend on everything that went in."""
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import assert_never
 
 from gossip.core import Effect, Payload, PipelineTask, events
+from gossip.faults import ActivationFault, PassResult, said_of
 from gossip.vectors import bytes_for
 
 from .toy_trainer import Said, ToyTrainer, Values, noise_of, payload_of_values
@@ -31,8 +33,10 @@ class StageTrainer(ToyTrainer):
         stage, stages: which of how many it is.
         micro_batches: of a step.
         compute_s: bounds of the time for all micro-batches of a step, forward and backward.
+        lies: what it says of micro-batches in place of the truth.
 
     Attributes:
+        told: how often each kind of lie was told.
         passes: (round, micro-batch) of each backward pass, in order.
         gradients: what each micro-batch adds to the update, by round and micro-batch.
     """
@@ -41,6 +45,8 @@ class StageTrainer(ToyTrainer):
     stage: int = 0
     stages: int = 1
     micro_batches: int = 1
+    lies: tuple[ActivationFault, ...] = ()
+    told: Counter[str] = field(default_factory=Counter)
     passes: list[tuple[int, int]] = field(default_factory=list)
     gradients: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
@@ -48,16 +54,19 @@ class StageTrainer(ToyTrainer):
         super().__post_init__()
         self._kept: dict[int, list[float]] = {}  # inputs, until the backward pass
         self._sum: dict[int, list[float]] = {}  # of each micro-batch that is in it
+        self._audited: list[float] = []  # the input of another's, until its backward pass
+        self.audits = 0  # forward passes of others' micro-batches
         self._offered: events.Contributed | None = None
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
         nbytes = bytes_for(WIDTH)
+        lots = hashlib.blake2b(f"lots/{self.seed}/{self.peer}/{self.incarnation}".encode())
         sizes = (nbytes if self.stage else 0, nbytes if self.stage < self.stages - 1 else 0)
         layout = hashlib.blake2b(f"stage {self.stage}".encode(), digest_size=16).digest()
         return [
             (
                 after_s,
-                replace(event, layout=layout, activation_bytes=sizes)
+                replace(event, layout=layout, activation_bytes=sizes, lots=lots.digest()[:16])
                 if isinstance(event, events.Prepared)
                 else event,
             )
@@ -108,9 +117,30 @@ class StageTrainer(ToyTrainer):
         where = f"{self.seed}/{task.round_id}/{task.micro_batch}/{self.stage}"
         read = noise_of(f"{where}/input", WIDTH)
         came = read if task.payload is None else task.payload.data.tolist()
-        self._kept[task.micro_batch] = came
+        if task.audit:
+            self._audited, self.audits = came, self.audits + 1
+        else:
+            self._kept[task.micro_batch] = came
         told = (task.round_id, task.micro_batch, task.attempt)
-        return events.ForwardDone(*told, self._output(came, where))
+        output = self._lied("output", task, self._output(came, where))
+        return events.ForwardDone(*told, output, task.audit)
+
+    def _lied(
+        self,
+        about: PassResult,
+        task: events.RunForward | events.RunBackward,
+        truth: Payload | None,
+    ) -> Payload | None:
+        """What is said in place of ``truth``; the truth itself where it does not lie about it."""
+        if truth is None or not self.lies:
+            return truth
+        about = "audit" if task.audit else about
+        where = self.peer, task.round_id, task.micro_batch
+        said = said_of(self.lies, about, where, truth.data)
+        if said is truth.data:
+            return truth
+        self.told.update(lie.kind for lie in self.lies if lie.lies_about == about)
+        return payload_of_values(said.tolist(), digest=True)
 
     def _output(self, came: Values, where: str) -> Payload | None:
         if self.stage == self.stages - 1:
@@ -122,6 +152,10 @@ class StageTrainer(ToyTrainer):
 
     def _backward(self, task: events.RunBackward) -> events.BackwardDone:
         micro_batch = task.micro_batch
+        if task.audit:
+            gradient = self._audited if task.payload is None else task.payload.data.tolist()
+            told = (task.round_id, micro_batch, task.attempt, self._back(task, gradient))
+            return events.BackwardDone(*told, 0, audit=True)
         came = self._kept.pop(micro_batch, None)
         assert came is not None, f"micro-batch {micro_batch} goes backward and was not kept"
         assert micro_batch not in self._sum, f"micro-batch {micro_batch} is in the sum already"
@@ -129,17 +163,21 @@ class StageTrainer(ToyTrainer):
         self._sum[micro_batch] = self.gradient_of(task.round_id, micro_batch, came, gradient)
         self.passes.append((task.round_id, micro_batch))
         self.gradients[task.round_id, micro_batch] = self._sum[micro_batch]
-        moved = zip(gradient, self._here, strict=False)
-        values = [PASSED_ON * value + PULL * here for value, here in moved]
-        payload = payload_of_values(values, digest=True) if self.stage else None
         return events.BackwardDone(
             task.round_id,
             micro_batch,
             task.attempt,
-            payload,
+            self._back(task, gradient),
             self.batch,
             self.distance if self.stage == self.stages - 1 else None,
         )
+
+    def _back(self, task: events.RunBackward, gradient: Values) -> Payload | None:
+        """The gradient of the input."""
+        moved = zip(gradient, self._here, strict=False)
+        values = [PASSED_ON * value + PULL * here for value, here in moved]
+        payload = payload_of_values(values, digest=True) if self.stage else None
+        return self._lied("gradient", task, payload)
 
     def gradient_of(
         self, round_id: int, micro_batch: int, came: Values, gradient: Values

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gossip.faults import LINK_KINDS, ByzantineFault, Fault, NodeAttack, Slow
+from gossip.faults import LINK_KINDS, ActivationFault, ByzantineFault, Fault, NodeAttack, Slow
 from gossip.launch.report import missed
 from gossip.launch.report.happenings import PartitionRecord, fault_of
 from gossip.run import real, whole
@@ -105,7 +105,7 @@ def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Inciden
 
 def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for fault in run.plan:
-        if not isinstance(fault, ByzantineFault | NodeAttack):
+        if not isinstance(fault, ByzantineFault | NodeAttack | ActivationFault):
             continue
         who = tuple(peer for peer in fault.victims if isinstance(peer, int))
         for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:

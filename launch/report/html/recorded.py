@@ -204,8 +204,7 @@ def _expect(run: RecordedRun) -> None:
         view.expect(peer)
     for peer in run.plan.byzantine:
         if peer in view.rows:
-            attack = [run.plan.attackers[peer].attack] if peer in run.plan.attackers else []
-            view.rows[peer].lie = "+".join([*attack, *run.plan.lies_of(peer)])
+            view.rows[peer].lie = "+".join(run.plan.told_by(peer))
 
 
 def _look_at_sender(view: RunView, peer: int, name: str) -> None:

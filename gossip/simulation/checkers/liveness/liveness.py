@@ -268,9 +268,11 @@ class EverybodyContributes(RoundLiveness):
 
     def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
         participants = self.participants(swarm)
+        # who answers falsely is locked up most of the time
+        excused = self.circumstances.attackers | self.circumstances.answering_falsely
         for peer, core in participants:
             rounds = core.rolling
-            if rounds is None or peer in self.circumstances.attackers:
+            if rounds is None or peer in excused:
                 continue
             locked = rounds.replicated.trust.quarantined()
             proven = rounds.replicated.trust.proven()

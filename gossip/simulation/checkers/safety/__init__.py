@@ -35,6 +35,7 @@ from .membership import StandingNeverFalls as StandingNeverFalls
 from .membership import memory_s as memory_s
 from .micro_batches import ComputesAlike as ComputesAlike
 from .micro_batches import CountsOnce as CountsOnce
+from .micro_batches import FindsLiarsAlone as FindsLiarsAlone
 from .micro_batches import GoesOnTogether as GoesOnTogether
 from .micro_batches import UsesNothingOld as UsesNothingOld
 from .overlapping import ComputedInTurn as ComputedInTurn

@@ -160,12 +160,16 @@ def core_bounds(core: Inspection, n: int) -> dict[str, int]:
     rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
     pipeline = core.settings.pipeline
     micro_batches = 0 if pipeline is None else pipeline.micro_batches
+    audits = n if pipeline is not None and pipeline.audit else 0  # of a micro-batch
     return {
-        "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards + micro_batches,
+        "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards + (1 + audits) * micro_batches,
         "micro-batches": micro_batches,
         "micro-batches with attempts": micro_batches,
         "messages kept for the next round": 2 * micro_batches + n,
         "members that have counted": n,
+        "audits": n * micro_batches,
+        "audits drawn": n * micro_batches,
+        "answers to auditors": n * micro_batches,
         "stages' words": n,
         "hellos": n,
         "takers of the state": TAKERS_MAX,

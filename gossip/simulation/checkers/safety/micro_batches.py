@@ -1,5 +1,6 @@
-"""S20 to S22, of pipelines: every micro-batch counts once in each stage, whoever computes it gets
-the same, nothing old is computed on, and no stage goes on before all have committed."""
+"""S20 to S23 and S25, of pipelines: every micro-batch counts once in each stage, whoever computes
+it gets the same, nothing old is computed on, no stage goes on before all have committed, and audits
+find liars alone, whose work is done by others from then on."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from gossip.core import (
     Event,
     PeerId,
     Received,
+    Report,
     RunForward,
     Send,
     StageDone,
@@ -53,8 +55,12 @@ class ComputesAlike(StageChecker):
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         assert isinstance(event, BackwardDone)
+        if event.audit:
+            return
         found = swarm.hosts[peer].trainer.gradients[event.round_id, event.micro_batch]  # type: ignore[union-attr]
         place = self.stage_of[peer], event.round_id
+        if self.circumstances.tampering:
+            return  # who computes it again may have been given something else
         before = self.gradients[place].setdefault(event.micro_batch, found)
         text = (
             f"stage {place[0]}, round {event.round_id}: another gradient of micro-batch "
@@ -85,7 +91,7 @@ class CountsOnce(StageChecker):
             text = f"round {effect.commit.round_id} is committed with the micro-batches {named}"
             whole = list(range(self.micro_batches))
             self.demand(not effect.commit.digest or sorted(named) == whole, swarm, peer, text)
-        elif isinstance(effect, Apply) and effect.payloads:
+        elif isinstance(effect, Apply) and effect.payloads and not self.circumstances.tampering:
             self._compare(swarm, peer, effect)
 
     def _compare(self, swarm: Swarm[Any], peer: PeerId, apply: Apply) -> None:
@@ -136,7 +142,7 @@ class UsesNothingOld(StageChecker):
             for key in [k for k, (*_, m) in came.items() if m.round_id < effect.round_id]:
                 del came[key]
             return
-        if not isinstance(effect, RunForward) or effect.payload is None:
+        if not isinstance(effect, RunForward) or effect.payload is None or effect.audit:
             return
         place = effect.round_id, effect.micro_batch
         if place in computed:
@@ -177,3 +183,50 @@ class GoesOnTogether(StageChecker):
             ]
             text = f"round {effect.round_id} is applied, and not committed in stages {behind}"
             self.demand(not behind, swarm, peer, text)
+
+
+class FindsLiarsAlone(StageChecker):
+    """S25: audits find nobody who answers truly, while no more members of a stage lie than it
+    bears; and who is in quarantine computes nothing, and has no micro-batch in a commit."""
+
+    invariant = "S25"
+    effects = (Report, Committed, RunForward)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        liars = self.circumstances.answering_falsely
+        crowds = [members for members in stages if len(liars.intersection(members)) > 1]
+        self._bears = not crowds
+        # who is in quarantine as each peer sees it, and what the present commit changes about that
+        self._locked: dict[PeerId, set[PeerId]] = {}
+        self._changes: dict[PeerId, list[Report]] = {}
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._locked[peer], self._changes[peer] = set(), []
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            if effect.event in ("found_by_audit", "quarantined") and self._bears:
+                subject = effect.fields["subject"]
+                liar = subject in self.circumstances.answering_falsely
+                self.demand(liar, swarm, peer, f"{effect.event}: peer {subject} has told the truth")
+            if effect.event in ("quarantined", "parole"):
+                self._changes[peer].append(effect)
+        elif isinstance(effect, Committed):
+            self._judge(swarm, peer, effect)
+        elif isinstance(effect, RunForward) and not effect.audit:
+            text = f"it computes micro-batch {effect.micro_batch}, and is in quarantine"
+            self.demand(peer not in self._locked[peer], swarm, peer, text)
+
+    def _judge(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
+        """What a commit changes holds from the next round on."""
+        working = {c.peer for c in committed.commit.contributors if c.micro_batches}
+        locked = sorted(working & self._locked[peer])
+        text = f"round {committed.commit.round_id} has micro-batches of {locked}, in quarantine"
+        self.demand(not locked, swarm, peer, text)
+        for change in self._changes[peer]:
+            if change.event == "quarantined":
+                self._locked[peer].add(change.fields["subject"])
+            else:
+                self._locked[peer].discard(change.fields["subject"])
+        self._changes[peer] = []

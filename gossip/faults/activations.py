@@ -1,0 +1,98 @@
+"""Lies of a member of a stage of a pipeline about what it has computed of a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+
+from .declare import Fault, declared
+from .units import Number, Peers, of
+
+Values = TypeVar("Values", bound=Any)
+PassResult: TypeAlias = Literal["output", "gradient", "audit"]
+"""What a forward pass hands on, what a backward pass gives back, or what is computed to audit
+another member."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationFault(Fault):
+    """What all of them share.
+
+    Attributes:
+        lies_about: Which results of its passes.
+        factor: What the truth is multiplied by.
+        peers: Who lies, all through the run.
+        share: Of their micro-batches, 0 to 1; None: all of them.
+    """
+
+    lies_about: ClassVar[PassResult]
+    factor: ClassVar[float] = -1.0
+
+    peers: tuple[int, ...] = of(Peers(rows=False))
+    share: float | None = of(Number("SHARE", "a share", least=0.0, most=1.0), None)
+
+    def strikes(self, peer: int, round_id: int, micro_batch: int) -> bool:
+        """Whether that peer lies about that micro-batch. The same whoever asks, and whenever."""
+        if peer not in self.peers:
+            return False
+        name = f"{self.kind}/{peer}/{round_id}/{micro_batch}".encode()
+        draw = int.from_bytes(blake2b(name, digest_size=7).digest(), "little") / 2.0**56
+        return self.share is None or draw < self.share
+
+    def told(self, truth: Values) -> Values:
+        """What is said in place of ``truth``, an array or a tensor."""
+        said: Values = truth * self.factor
+        return said
+
+
+def said_of(
+    lies: Iterable[ActivationFault],
+    about: PassResult,
+    where: tuple[int, int, int],
+    truth: Values,
+) -> Values:
+    """What a peer with these lies says in place of ``truth``, which is returned where it tells
+    none. ``where``: the peer, the round and the micro-batch."""
+    for lie in lies:
+        if lie.lies_about == about and lie.strikes(*where):
+            truth = lie.told(truth)
+    return truth
+
+
+@declared("{peers}[*{share}]", "2,5*0.1", real=True)
+@dataclass(frozen=True, slots=True)
+class NegatedActivations(ActivationFault):
+    """In a pipeline the peers hand on the opposite of what their layers have computed, of all
+    micro-batches or of such a share of them. What lies behind is computed on that."""
+
+    lies_about = "output"
+
+
+@declared("{peers}[*{share}]", "2,5*0.1", real=True)
+@dataclass(frozen=True, slots=True)
+class NegatedGradients(ActivationFault):
+    """In a pipeline the peers give back the opposite of the gradient of their stage's input, of all
+    micro-batches or of such a share of them."""
+
+    lies_about = "gradient"
+
+
+@declared("{peers}[*{share}]", "2,5*0.1", real=True)
+@dataclass(frozen=True, slots=True)
+class ScaledGradients(ActivationFault):
+    """In a pipeline the peers give back a hundred times the gradient of their stage's input, of all
+    micro-batches or of such a share of them."""
+
+    lies_about = "gradient"
+    factor = 100.0
+
+
+@declared("{peers}[*{share}]", "2,5*0.1", real=True)
+@dataclass(frozen=True, slots=True)
+class FalseAudits(ActivationFault):
+    """In a pipeline with audits the peers compute something else than those whom they audit, and
+    accuse them, of all micro-batches that they audit or of such a share of them."""
+
+    lies_about = "audit"
