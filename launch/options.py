@@ -100,6 +100,16 @@ Plan = Annotated[
         show_default=False,
     ),
 ]
+LostStage = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "With --plan: of what a stage goes on that has lost all its peers, and one is back: "
+            "checkpoint (the default), neighbours, fresh, or stop."
+        ),
+        show_default=False,
+    ),
+]
 Topology = Annotated[
     str | None,
     typer.Option(

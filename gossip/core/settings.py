@@ -163,12 +163,15 @@ class PipelineSettings:
         in_flight: micro-batches that a peer has computed forward and not yet backward, at most; 0:
             as many as fill all peers from its stage on and the links behind it.
         weights: of each peer, how much of the micro-batches it gets; all alike where it is empty.
+        rebuilds: whether a stage whose state is lost with all its members is made anew, by those of
+            its peers that come back; else they end.
     """
 
     stages: tuple[tuple[PeerId, ...], ...]
     micro_batches: int
     in_flight: int = 0
     weights: tuple[tuple[PeerId, float], ...] = ()
+    rebuilds: bool = True
 
     def stage_of(self, peer: PeerId) -> int | None:
         """None: the plan has no such peer."""

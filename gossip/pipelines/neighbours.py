@@ -71,8 +71,9 @@ def between(below: TrainedLayer | None, above: TrainedLayer | None) -> TrainedLa
 
 
 def _mean(below: Any, above: Any, part: float) -> Any:
-    """``part`` of the first, the rest of the second. Of what is no floating point tensor, such as a
-    count of steps, that of the larger part."""
-    if isinstance(below, Tensor) and below.is_floating_point():
+    """``part`` of the first, the rest of the second. Where they are no floating point tensors of
+    one shape, as a count of steps is none, that of the larger part."""
+    pair = isinstance(below, Tensor) and isinstance(above, Tensor)
+    if pair and below.is_floating_point() and below.shape == above.shape:
         return torch.lerp(above, below, part)
     return below if part >= 0.5 else above

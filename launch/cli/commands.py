@@ -28,6 +28,7 @@ from gossip.launch.options import (
     Insecure,
     Json,
     Keys,
+    LostStage,
     Module,
     Output,
     Peers,
@@ -105,6 +106,7 @@ def run(
     module: Module = False,
     peers: Peers = None,
     plan: Plan = None,
+    lost_stage: LostStage = None,
     settings: Settings = UNSET,
     restarts: Restarts = None,
     keys: Keys = None,
@@ -135,6 +137,7 @@ def run(
         **settings,
         "peers": peers,
         "restarts": restarts,
+        "lost_stage": lost_stage,
         **keygen.flags(keys, key, allowed),
         "insecure": insecure or None,
     }

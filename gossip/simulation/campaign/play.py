@@ -433,6 +433,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         else None,
     )
     folder: Folder = {}
+    saved: dict[int, tuple[int, bytes]] = {}  # checkpoints of stages
     made: list[Swarm[Peer]] = []
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
@@ -451,6 +452,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
                 stage=stage,
                 stages=len(schedule.stages),
                 micro_batches=schedule.micro_batches,
+                saved=saved,
             )
             if schedule.stages
             else ToyTrainer

@@ -82,6 +82,7 @@ from .safety import (
     OneAddressALife,
     OneHistory,
     RuleAnswers,
+    StageGoesOn,
     StandingNeverFalls,
     TakesOverTheDonorsState,
     TakesTurns,
@@ -286,6 +287,7 @@ def stage_panels(
         CountsOnce(computed, micro_batches, circumstances),
         UsesNothingOld(stages, circumstances),
         GoesOnTogether(stages, circumstances),
+        StageGoesOn(stages, circumstances),
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))

@@ -36,6 +36,7 @@ from .membership import memory_s as memory_s
 from .micro_batches import ComputesAlike as ComputesAlike
 from .micro_batches import CountsOnce as CountsOnce
 from .micro_batches import GoesOnTogether as GoesOnTogether
+from .micro_batches import StageGoesOn as StageGoesOn
 from .micro_batches import UsesNothingOld as UsesNothingOld
 from .overlapping import ComputedInTurn as ComputedInTurn
 from .results import AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid
