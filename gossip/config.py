@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -80,6 +80,12 @@ class StageConfig(BaseModel):
 
     layers: tuple[int, int]
     peers: tuple[int, ...] = Field(min_length=1)
+
+
+LostStage: TypeAlias = Literal["checkpoint", "neighbours", "fresh", "stop"]
+"""Of what a stage goes on that has lost all its peers: of its newest checkpoint; of the layers of
+the stages beside it; of weights as the script makes them. Each in place of the one before where
+that is not there. ``stop``: the run ends."""
 
 
 class PipelineConfig(BaseModel):
@@ -304,6 +310,13 @@ class RunConfig(BaseModel):
             "micro-batch again; 0: nobody does"
         ),
     )
+    lost_stage: LostStage = Field(
+        default="checkpoint",
+        description=(
+            "of what a stage of a plan goes on that has lost all its peers: checkpoint, "
+            "neighbours, fresh, stop"
+        ),
+    )
     node: Literal["process", "thread"] = Field(
         default="process", description="where a peer's node runs"
     )
@@ -507,7 +520,7 @@ class RunConfig(BaseModel):
             trust=trust,
             pipeline=None
             if self.pipeline is None
-            else _pipeline_settings(self.pipeline, self.audit),
+            else _pipeline_settings(self.pipeline, self.audit, self.lost_stage),
         )
 
     def dump(self, path: Path | str) -> None:
@@ -534,9 +547,12 @@ class RunConfig(BaseModel):
             ) from error
 
 
-def _pipeline_settings(plan: PipelineConfig, audit: float) -> PipelineSettings:
+def _pipeline_settings(
+    plan: PipelineConfig, audit: float, lost_stage: LostStage
+) -> PipelineSettings:
     stages = tuple(stage.peers for stage in plan.stages)
-    return PipelineSettings(stages, plan.micro_batches, audit=audit)
+    rebuilds = lost_stage != "stop"
+    return PipelineSettings(stages, plan.micro_batches, audit=audit, rebuilds=rebuilds)
 
 
 OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)

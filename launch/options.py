@@ -105,7 +105,17 @@ Audit = Annotated[
     typer.Option(
         help=(
             "With --plan: probability that another member of the stage computes a micro-batch "
-            "again; who gave wrong answers is locked up."
+            "again, 0.05 or so; who gave wrong answers is locked up."
+        ),
+        show_default=False,
+    ),
+]
+LostStage = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "With --plan: of what a stage goes on that has lost all its peers, and one is back: "
+            "checkpoint (the default), neighbours, fresh, or stop."
         ),
         show_default=False,
     ),
@@ -417,7 +427,6 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "outer": (Outer, None),
     "fragments": (Fragments, None),
     "overlap": (Overlap, None),
-    "audit": (Audit, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),
     "faults": (Faults, None),

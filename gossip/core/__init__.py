@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .events import PeerEnded as PeerEnded
     from .events import PeerExpected as PeerExpected
     from .events import PipelineTask as PipelineTask
+    from .events import RebuildState as RebuildState
     from .events import Received as Received
     from .events import Report as Report
     from .events import ResetSum as ResetSum
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from .events import Started as Started
     from .events import StartRound as StartRound
     from .events import StateConfirmed as StateConfirmed
+    from .events import StateRebuilt as StateRebuilt
     from .events import Stop as Stop
     from .events import TimerFired as TimerFired
     from .events import Token as Token
@@ -195,6 +197,8 @@ else:
                 "DropForward",
                 "ForwardDone",
                 "PipelineTask",
+                "RebuildState",
+                "StateRebuilt",
                 "ResetSum",
                 "RunBackward",
                 "RunForward",

@@ -321,6 +321,28 @@ class BackwardDone:
     audit: bool = False  # as of ``RunBackward``: then nothing is in the sum
 
 
+StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]
+"""What the state of a stage was made of; "": it is not made; "own": the trainer had it still."""
+
+
+@record
+class StateRebuilt:
+    """The answer to ``RebuildState``: the trainer holds a state before round ``round_id``.
+
+    ``source``: what it was made of. Where it is not made, as the states of other stages are needed
+    for that, ``needs`` has their numbers, and the most bytes that each may have. ``step``: that the
+    checkpoint is of, or the own state. ``state``: a digest. ``fresh``: how
+    many layers are as the script has made them.
+    """
+
+    round_id: int
+    source: StateSource
+    step: int = 0
+    state: bytes = b""
+    fresh: int = 0
+    needs: tuple[tuple[int, int], ...] = ()
+
+
 @record
 class Stop:
     """Leave politely: say so, help those who are behind, halt.
@@ -357,6 +379,7 @@ Event: TypeAlias = (
     | LedgerRequest
     | ForwardDone
     | BackwardDone
+    | StateRebuilt
     | Stop
 )
 
@@ -612,6 +635,21 @@ class Restore:
 
 
 @record
+class RebuildState:
+    """Nobody has the state of this stage of a pipeline any more, and the others are in round
+    ``round_id``: make one to go on with from there, of whatever there is. Answer with
+    ``StateRebuilt``.
+
+    ``beside``: states of other stages, by their number, as far as they were asked for and could be
+    had. ``is_last``: nothing more can be asked for.
+    """
+
+    round_id: int
+    beside: tuple[tuple[int, Payload], ...] = ()
+    is_last: bool = False
+
+
+@record
 class StateConfirmed:
     """The answer to ``ConfirmState``, behind a ``Restore`` where the trainer held something else.
 
@@ -675,6 +713,7 @@ Effect: TypeAlias = (
     | StartRound
     | TakeSnapshot
     | Restore
+    | RebuildState
     | StateConfirmed
     | LedgerReply
     | Report

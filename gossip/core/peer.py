@@ -48,6 +48,7 @@ from .events import (
     Restored,
     SnapshotTaken,
     Started,
+    StateRebuilt,
     Stop,
     TimerFired,
     TrainerLost,
@@ -57,6 +58,7 @@ from .ledger import genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
+    STATE_LOST,
     WATCH_INTERVAL_S,
     Bootstrap,
     FinalCheck,
@@ -118,7 +120,14 @@ from .messages import (
     UpdateRequest,
     Withdraw,
 )
-from .pipeline import AuditTimer, BarrierTimer, FlowTimer, StageBarrier, StagePipeline
+from .pipeline import (
+    AuditTimer,
+    BarrierTimer,
+    FlowTimer,
+    RebuildTimer,
+    StageBarrier,
+    StagePipeline,
+)
 from .rounds import (
     BEHIND_ROUNDS,
     CatchUpOverdue,
@@ -205,7 +214,8 @@ class Peer:
         )
         progress: LocalProgress = self.rounds.progress  # what all the others see of the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
-        self.bootstrap = begins = Bootstrap(local, settings, members)
+        elsewhere = (lambda: None) if self.pipeline is None else self.pipeline.barrier.furthest
+        self.bootstrap = begins = Bootstrap(local, settings, members, elsewhere)
         self.hello_exchange = hellos = HelloExchange(
             settings, members, progress, (control, bulk), lambda: begins.may_begin
         )
@@ -331,6 +341,8 @@ class Peer:
         ):
             return Admission(self.pipeline.flow.payload_bytes(sender, message))
         if not self.settings.may_be(sender):
+            if self.pipeline is not None and isinstance(message, StateOffer):
+                return Admission(self.pipeline.rebuild.payload_bytes(sender, message))
             return NOT_ADMITTED
         match message:
             case Commit():
@@ -378,7 +390,7 @@ class Peer:
                 | Stop()
             ):
                 return self._on_life(event, now)
-            case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest():
+            case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest() | StateRebuilt():
                 return self._on_state(event, now)
             case ForwardDone() | BackwardDone():
                 return [] if self.pipeline is None else self.pipeline.on_trainer(event, now)
@@ -433,6 +445,8 @@ class Peer:
 
     def _on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         if isinstance(event.message, StateOffer):
+            if self.pipeline is not None and not self.pipeline.is_of_stage(event.sender):
+                return self.pipeline.rebuild.on_arriving(event, now)
             return self.recovery.on_arriving(event, now)
         return self.rounds.on_arriving(event, now) if self.phase == "running" else []
 
@@ -463,9 +477,11 @@ class Peer:
                 assert_never(event)
 
     def _on_state(
-        self, event: SnapshotTaken | Restored | ConfirmState | LedgerRequest, now: float
+        self,
+        event: SnapshotTaken | Restored | ConfirmState | LedgerRequest | StateRebuilt,
+        now: float,
     ) -> list[Effect]:
-        """A state was packed or taken over, or the trainer asks which one is agreed."""
+        """A state was packed, taken over or made, or the trainer asks which one is agreed."""
         match event:
             case SnapshotTaken():
                 return self.recovery.giving.on_snapshot(event, now)
@@ -477,6 +493,8 @@ class Peer:
                 )
             case LedgerRequest():
                 return [self._ledger()]
+            case StateRebuilt():
+                return self._on_rebuilt(event, now)
             case _:
                 assert_never(event)
 
@@ -548,14 +566,27 @@ class Peer:
         if isinstance(message, MembershipMessage):
             return self.membership.on_message(sender, event.incarnation, message, now)
         if isinstance(message, Hello):
+            pipeline.watch.note(sender, message.stage == "completed")
             return self.membership.learn(
                 sender, message.address, message.bulk, event.incarnation, now
             )
+        if isinstance(message, StateRequest | StateAttestation | StateOffer):
+            return self._on_state_beside(pipeline, event, now)
         if not isinstance(message, PipelineMessage):
             return pipeline.refuse(event)
         if self.phase == "unprepared":
             return []
         return pipeline.on_message(event, self.phase == "running", now)
+
+    def _on_state_beside(
+        self, pipeline: StagePipeline, event: Received, now: float
+    ) -> list[Effect]:
+        """Of a stage that makes its state anew of its neighbours', or to one."""
+        if not isinstance(event.message, StateRequest):
+            return pipeline.rebuild.on_message(event, now) if self.phase == "gathering" else []
+        if not pipeline.gives_to(event):
+            return pipeline.refuse(event)
+        return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
 
     def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
         what = self.timers.fire(event.token)
@@ -579,6 +610,9 @@ class Peer:
                 return self._watch_quorum(now)
             case PeerTimer():
                 return self._gather(now) if self.phase == "gathering" else []
+            case RebuildTimer():
+                waits = self.pipeline if self.phase == "gathering" else None
+                return [] if waits is None else waits.on_timer(what, now)
             case BarrierTimer() | FlowTimer() | AuditTimer():
                 running = self.pipeline if self.phase in TRAINING else None
                 return [] if running is None else running.on_timer(what, now)
@@ -607,6 +641,7 @@ class Peer:
         self.recovery.prepare(event.state_bytes)
         if self.pipeline is not None:
             self.pipeline.flow.prepare(event.activation_bytes, event.lots)
+            self.pipeline.rebuild.prepare(event.round_id, event.state)
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
@@ -644,7 +679,10 @@ class Peer:
 
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)
-        effects = self.hello_exchange.to_all() + self._decide(now)
+        effects: list[Effect] = [*self.hello_exchange.to_all()]
+        if self.pipeline is not None:
+            effects += self.pipeline.barrier.ask_others()
+        effects += self._decide(now)
         if self.phase == "gathering":
             effects.append(self._again("hello", now + HELLO_INTERVAL_S))
         return effects
@@ -672,15 +710,52 @@ class Peer:
                 ]
             case gathering.TakeState(donor, reason):
                 self.rounds.future_buffer.begin_without(self.bootstrap.missed_by(donor))
+                if self.pipeline is not None:
+                    self.pipeline.rebuild.give_up()
                 return self._recover(donor, reason, now)
+            case gathering.RebuildStage(round_id):
+                assert self.pipeline is not None, "without a pipeline there is one stage"
+                if (held := self.pipeline.rebuild.held(round_id)) is not None:
+                    return self._go_on_with_stages(self.pipeline, held, now)
+                return self.pipeline.rebuild.begin(round_id)
             case (
                 gathering.HaltModelDiffers()
                 | gathering.HaltTooFewPeers()
                 | gathering.HaltStateLost()
             ):
-                return self._end(gathering.end_of(decision))
+                halt = gathering.end_of(decision)
+                lost = self.pipeline is not None and halt.exit_code == STATE_LOST
+                # so that the other stages do not wait for it
+                return self._end(halt, self.membership.leave(now) if lost else ())
             case _:
                 assert_never(decision)
+
+    def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
+        """The trainer has made a state for the stage, or wants others' for that."""
+        pipeline = self.pipeline
+        if pipeline is None or self.phase != "gathering":
+            return []
+        effects, done = pipeline.rebuild.on_rebuilt(event, now)
+        return self._go_on_with_stages(pipeline, event, now) if done else effects
+
+    def _go_on_with_stages(
+        self, pipeline: StagePipeline, event: StateRebuilt, now: float
+    ) -> list[Effect]:
+        """In the round that the other stages are in, with the state that the trainer has now."""
+        # The others may have come to the next round meanwhile: each by what the lost ones had done.
+        round_id = max(event.round_id, self.bootstrap.elsewhere() or 0)
+        lost = round_id - event.step
+        told = {"round": round_id, "stage": pipeline.barrier.stage, "source": event.source}
+        told |= {"lost": lost, "fresh": event.fresh}
+        self._enter("stage rebuilt")
+        self.hello_exchange.adopt(event.state)
+        self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
+        return [
+            Report("stage_rebuilt", told),
+            *pipeline.begin_anew(round_id, event.state),
+            *self.rounds.start(now),
+            *self.hello_exchange.to_all(),
+        ]
 
     def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
@@ -806,12 +881,16 @@ class Peer:
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.hello_exchange.to(change.peer))
         if self.phase == "gathering":
+            if self.pipeline is not None:
+                effects += self.pipeline.rebuild.on_view_change(now)
             return effects + (self._decide(now) if of_stage else [])
         if self.phase == "running" and of_stage:
             effects += self.rounds.on_view_change(now)
         elif self.phase == "recovering" and of_stage:
             effects += self.recovery.on_view_change(now)
         if self.pipeline is not None and self.phase == "running":
+            if change.what == "joined":
+                effects += self.pipeline.flow.on_joined(change.peer, now)
             effects += self.pipeline.on_view_change(now)
         return effects
 
@@ -825,6 +904,9 @@ class Peer:
         reports, halt = self.quorum_watch.look(
             self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now
         )
+        if halt is None and self.pipeline is not None:
+            told, halt = self.pipeline.watch.look(self.rounds.round_id, now)
+            reports += told
         if halt is not None:
             return self._end(halt, self.membership.leave(now))
         return [*reports, self._again("watch", now + WATCH_INTERVAL_S)]
@@ -884,6 +966,9 @@ class Peer:
         self.hello_exchange.end("completed" if event.completed else "leaving")
         if not helpful:
             return effects + self._leave(now)
+        if self.pipeline is not None:  # they are not to take this stage for one that is lost
+            others = self.pipeline.barrier.others()
+            effects += [self.hello_exchange.to(peer) for peer in others]
         return [
             *effects,
             *self.hello_exchange.to_all(),

@@ -165,6 +165,8 @@ class PipelineSettings:
         weights: of each peer, how much of the micro-batches it gets; all alike where it is empty.
         audit: with which probability another member of the stage computes a micro-batch again; 0.0:
             nobody does.
+        rebuilds: whether a stage whose state is lost with all its members is made anew, by those of
+            its peers that come back; else they end.
     """
 
     stages: tuple[tuple[PeerId, ...], ...]
@@ -172,6 +174,7 @@ class PipelineSettings:
     in_flight: int = 0
     weights: tuple[tuple[PeerId, float], ...] = ()
     audit: float = 0.0
+    rebuilds: bool = True
 
     def stage_of(self, peer: PeerId) -> int | None:
         """None: the plan has no such peer."""

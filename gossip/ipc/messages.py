@@ -28,6 +28,11 @@ A life, seen from the trainer:
              <- Ledger(r) what belongs to it beside the trainer's state
     Close    ->           polite end; the node drains and answers Halted
 
+In a pipeline that has lost the state of a stage, before the first round:
+
+             <- Beside*, Rebuild(r)  make a state to go on with from round r
+    Rebuilt  ->           it is made; or what is needed for that, and then they come again
+
 In a pipeline a round is, in place of one Contribute:
 
              <- Pass(r)*  compute a forward or a backward pass of a micro-batch
@@ -150,6 +155,18 @@ class Snapshot:
 class RestoredReply:
     round_id: int
     error: str
+
+
+@record
+class RebuiltReply:
+    """The answer to ``RebuildCommand``, as the core's ``StateRebuilt``."""
+
+    round_id: int
+    source: str
+    step: int = 0
+    state: bytes = b""
+    fresh: int = 0
+    needs: tuple[tuple[int, int], ...] = ()
 
 
 @record
@@ -308,6 +325,24 @@ class RestoreCommand:
 
 
 @record
+class BesideCommand:
+    """The packed state of another stage of a pipeline, for the ``RebuildCommand`` that follows; its
+    memory travels along."""
+
+    stage: int
+    nbytes: int
+
+
+@record
+class RebuildCommand:
+    """Nobody has the state of this peer's stage: make one to go on with from round ``round_id``.
+    ``is_last``: with the states of other stages that have come, and no more can be asked for."""
+
+    round_id: int
+    is_last: bool
+
+
+@record
 class ConfirmReply:
     """Behind a ``RestoreCommand`` where this trainer held something else. ``agreed``: enough others
     hold what it holds."""
@@ -360,6 +395,7 @@ FromTrainer: TypeAlias = (
     | JudgeReply
     | Snapshot
     | RestoredReply
+    | RebuiltReply
     | Log
     | ScriptPlan
     | ConfirmRequest
@@ -376,6 +412,8 @@ FromNode: TypeAlias = (
     | JudgeCommand
     | SnapshotCommand
     | RestoreCommand
+    | BesideCommand
+    | RebuildCommand
     | ConfirmReply
     | LedgerReply
     | Halted

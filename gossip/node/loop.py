@@ -458,6 +458,7 @@ class Node:
                 events.Apply()
                 | events.TakeSnapshot()
                 | events.Restore()
+                | events.RebuildState()
                 | events.StateConfirmed()
                 | events.LedgerReply()
             ):
@@ -512,6 +513,7 @@ class Node:
         effect: events.Apply
         | events.TakeSnapshot
         | events.Restore
+        | events.RebuildState
         | events.StateConfirmed
         | events.LedgerReply,
     ) -> None:
@@ -524,6 +526,8 @@ class Node:
             case events.Restore():
                 self._judge.forget()
                 self.trainer.restore(effect)
+            case events.RebuildState():
+                self.trainer.rebuild(effect)
             case events.StateConfirmed():
                 self.trainer.confirmed(effect)
             case events.LedgerReply():

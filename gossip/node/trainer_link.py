@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import assert_never
+from typing import assert_never, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,6 +165,12 @@ class TrainerLink:
     def restore(self, effect: events.Restore) -> None:
         nbytes = effect.payload.nbytes
         self._give(control.RestoreCommand(effect.round_id, nbytes, effect.settings), effect.payload)
+
+    def rebuild(self, effect: events.RebuildState) -> None:
+        """Queues what asks for a state of the stage, behind those of others."""
+        for stage, payload in effect.beside:
+            self._give(control.BesideCommand(stage, payload.nbytes), payload)
+        self._outbox.append(_Outgoing(control.RebuildCommand(effect.round_id, effect.is_last)))
 
     def run(self, effect: events.RunForward | events.RunBackward) -> None:
         """Queues a pass of a micro-batch."""
@@ -391,6 +397,7 @@ class TrainerLink:
             case (
                 control.Shard()
                 | control.RestoredReply()
+                | control.RebuiltReply()
                 | control.ConfirmRequest()
                 | control.LedgerRequest()
             ):
@@ -681,7 +688,11 @@ def pid_behind(channel: Channel) -> int:
 
 
 def _as_event(
-    said: control.Shard | control.RestoredReply | control.ConfirmRequest | control.LedgerRequest,
+    said: control.Shard
+    | control.RestoredReply
+    | control.RebuiltReply
+    | control.ConfirmRequest
+    | control.LedgerRequest,
 ) -> Event:
     """What the core has to know of, and nobody before it."""
     match said:
@@ -689,6 +700,10 @@ def _as_event(
             return events.DataConfigured(said.samples_total, said.batch, said.ahead, said.extended)
         case control.RestoredReply():
             return events.Restored(said.round_id, said.error)
+        case control.RebuiltReply():
+            source = cast("events.StateSource", said.source)
+            made = said.step, said.state, said.fresh, said.needs
+            return events.StateRebuilt(said.round_id, source, *made)
         case control.ConfirmRequest():
             return events.ConfirmState(said.round_id)
         case control.LedgerRequest():

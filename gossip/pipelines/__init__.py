@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from .measure import LayerTimes as LayerTimes
     from .measure import layers_of as layers_of
     from .measure import measure_layers as measure_layers
+    from .neighbours import TrainedLayer as TrainedLayer
+    from .neighbours import between as between
+    from .neighbours import counterparts as counterparts
     from .placement import Placement as Placement
     from .placement import best_placement as best_placement
     from .placement import every_assignment as every_assignment
@@ -75,6 +78,7 @@ else:
             "layers": ("HandedOn", "walk_without_data"),
             "making": ("LayerMaker", "check_same", "make_layer", "outline_of"),
             "measure": ("LayerTimes", "layers_of", "measure_layers"),
+            "neighbours": ("TrainedLayer", "between", "counterparts"),
             "placement": ("Placement", "best_placement", "every_assignment", "improved"),
             "plan_file": (
                 "PipelinePlan",

@@ -428,12 +428,13 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
 
 
 def newest_good(
-    folder: Path, step: int | None = None, everybody: bool = False
+    folder: Path, step: int | None = None, everybody: bool = False, most: int | None = None
 ) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint all of whose files are what was written, or the one of ``step``.
 
     Args:
         everybody: Pass over those before which a round lacked the update of a peer.
+        most: Pass over those of later steps.
     Returns: It, or None; and a line on each newer one that is damaged.
     Raises:
         DamagedCheckpoint: That of ``step`` is; the hint names the last good one.
@@ -443,7 +444,9 @@ def newest_good(
     if step is not None:
         return _good_at(folder, step, there), []
     passed_over: list[str] = []
-    for _, path in reversed(there):
+    for at, path in reversed(there):
+        if most is not None and at > most:
+            continue
         try:
             checkpoint = open_at(path)
             problems = verify(checkpoint)

@@ -13,9 +13,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from .optimizer import only_reads_gradients
 from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
+from .rebuilding import GradientNorms, MadeState
 from .state import pack_state, state_digest, unpack_state
 
 logger = logging.getLogger(__name__)
@@ -105,13 +106,20 @@ class _UnsettledUpdate:
     offer: _UpdateOffer
 
 
+Rebuild: TypeAlias = Callable[[int, Mapping[int, memoryview], bool], MadeState]
+"""Makes the state of a stage (``StageRebuilder.make``)."""
+
+
 def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | None:
     """What came along with a command."""
     if not isinstance(command, control.PassCommand) or not command.nbytes:
         return None
-    fd = fds.popleft()
+    return _mapped(command.nbytes, fds.popleft())
+
+
+def _mapped(nbytes: int, fd: int) -> memoryview:
     try:
-        return map_bytes(fd, command.nbytes)
+        return map_bytes(fd, nbytes)
     finally:
         os.close(fd)
 
@@ -189,6 +197,9 @@ class Exchange:
         self._snapshots_due = 0
         self.activation_bytes = (0, 0)  # in a pipeline: of a micro-batch, taken and handed on
         self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
+        self.norms: GradientNorms | None = None  # in a pipeline
+        self.rebuild: Rebuild | None = None  # likewise
+        self._beside: dict[int, memoryview] = {}  # states of other stages, for that
 
     # --- the model --------------------------------------------------------------------------------
 
@@ -710,8 +721,10 @@ class Exchange:
                 | control.DropCommand()
                 | control.ResetCommand()
                 | control.CollectCommand()
+                | control.BesideCommand()
+                | control.RebuildCommand()
             ):
-                self._stage_commands.append((message, _memory_of(message, fds)))
+                self._take_of_stage(message, fds)
             case control.JudgeCommand():
                 self._say(
                     self._judging.answer(
@@ -731,6 +744,19 @@ class Exchange:
                 self._halted = message
             case _ as never:
                 assert_never(never)
+
+    def _take_of_stage(
+        self,
+        message: control.StageCommand | control.BesideCommand | control.RebuildCommand,
+        fds: deque[int],
+    ) -> None:
+        match message:
+            case control.BesideCommand():
+                self._beside[message.stage] = _mapped(message.nbytes, fds.popleft())
+            case control.RebuildCommand():
+                self._make_state(message)
+            case _:
+                self._stage_commands.append((message, _memory_of(message, fds)))
 
     def _apply(self, message: control.ApplyCommand) -> None:
         self._snapshot()
@@ -768,6 +794,8 @@ class Exchange:
         else:
             part.scatter_gradients(result)
         try:
+            if self.norms is not None:
+                self.norms.measure()
             with stepping_with(trained.optimizer.param_groups, message.rates):
                 trained.inner_step()
         finally:
@@ -808,6 +836,24 @@ class Exchange:
         finally:
             os.close(fd)
         self._say(control.RestoredReply(message.round_id, error))
+
+    def _make_state(self, message: control.RebuildCommand) -> None:
+        assert self.rebuild is not None, "only a stage of a pipeline is made anew"
+        beside, self._beside = self._beside, {}
+        made = self.rebuild(message.round_id, beside, message.is_last)
+        about = message.round_id, made.source, made.step
+        if not made.source:
+            self._say(control.RebuiltReply(*about, needs=made.needs))
+            return
+        self._changes += 1
+        self.restores += 1
+        self.round_id = message.round_id
+        # What the script has kept, such as a scheduler, is of that round.
+        self.restored_at = made.step if made.source == "checkpoint" else message.round_id
+        self.go = None
+        self._arena.note_progress(self.round_id)
+        state = pack_state(self._trained.model, self._trained.optimizer, self._extra.now())
+        self._say(control.RebuiltReply(*about, state_digest(state), made.fresh))
 
     # --- speaking ---------------------------------------------------------------------------------
 

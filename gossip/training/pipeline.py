@@ -21,6 +21,7 @@ from gossip.pipelines import (
 )
 
 from .passes import Boundary, StageWork, boundaries, rows_of
+from .rebuilding import MakeOptimizer, StageModel
 
 
 class Pipeline:
@@ -96,9 +97,11 @@ class StagePlace:
         first, last = 0, len(layers) - 1
         self._around: tuple[Boundary | None, Boundary | None] = (None, None)
         outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
+        self._outlines, self._signatures = outlines, [""] * len(layers)
         if plan is not None:
             self.stage, self.stages = plan.stage_of(peer), len(plan.stages)
             walked = walk_without_data(outlines, samples)
+            self._signatures = [each.signature for each in walked]
             self._around = boundaries(plan, self.stage, walked)
             first, last = plan.stages[self.stage].layers
         for at, layer in enumerate(layers):
@@ -109,6 +112,13 @@ class StagePlace:
             self.model[str(at)] = made = make_layer(layers[at], at, config.seed)
             check_same(made, outlines[at], at)
         self._first = first
+
+    def known(self, make_optimizer: MakeOptimizer) -> StageModel | None:
+        """What is known of this stage and of the others; None where there are none."""
+        if self._plan is None:
+            return None
+        layers = self._outlines, self._signatures
+        return StageModel(self._plan, self.stage, self.model, *layers, make_optimizer)
 
     def work(self, loss: Loss) -> StageWork:
         """What computes the stage. Raises UnsupportedModel: A layer keeps statistics of batches.

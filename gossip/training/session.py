@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -62,6 +62,7 @@ from .optimizer import StepCoordinator, check_optimizers
 from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
 from .passes import StageWork
 from .pipeline import Pipeline, StagePlace, stepping_alone
+from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuilder
 from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
@@ -416,10 +417,36 @@ class Session:
         work = place.work(loss)
         work.computed, work.said = self._steps.computed, self._steps.handed_on
         self._exchange.activation_bytes = work.activation_bytes
-        _, made = self.prepare(place.model, optimizer(place.model.parameters()))
+        own = optimizer(place.model.parameters())
+        if (known := place.known(optimizer)) is not None:
+            self._prepare_for_loss(known, own)
+        _, made = self.prepare(place.model, own)
         if plan is None:
             return Pipeline(place, made, stepping_alone(work, made, lambda: self.step))
         return Pipeline(place, made, place.stepping(work, self._run_stage))
+
+    def _prepare_for_loss(self, stage: StageModel, optimizer: torch.optim.Optimizer) -> None:
+        """This peer may be the one that makes the state of its stage anew, and those beside it may
+        want its layers for that."""
+        self._exchange.norms = GradientNorms(stage.model)
+        rebuilder = StageRebuilder(
+            stage,
+            optimizer,
+            self._config.lost_stage,
+            self.run_dir,
+            self._check_extra_state,
+            self._say,
+        )
+
+        def rebuild(round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
+            made = rebuilder.make(round_id, beside, is_last)
+            if made.extra is not None:
+                extra = dict(made.extra)
+                extra.pop(ANSWERS, None)
+                self._take_extra_state(extra)
+            return made
+
+        self._exchange.rebuild = rebuild
 
     # --- optional ---------------------------------------------------------------------------------
 
@@ -1646,8 +1673,10 @@ class Session:
     def _state_now(self) -> dict[str, Any]:
         answers = self._collectives.answers.state()
         apart = self._optimizer if self._has_settings_apart else None
+        norms = {} if self._exchange.norms is None else self._exchange.norms.state()
         return {
             **({ANSWERS: answers} if answers else {}),
+            **({NORMS: norms} if norms else {}),
             **({LOCAL_STATE: settings_of(apart, self.step)} if apart is not None else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
@@ -1676,6 +1705,9 @@ class Session:
                 continue
             if name == ANSWERS:
                 self._collectives.answers.adopt(state)
+            elif name == NORMS:
+                if self._exchange.norms is not None:
+                    self._exchange.norms.adopt(state)
             elif name in self._kept:
                 self._states_due[name] = state
             else:

@@ -24,10 +24,12 @@ from gossip.launch.options import (
     UNSET,
     Advertise,
     Allowed,
+    Audit,
     Config,
     Insecure,
     Json,
     Keys,
+    LostStage,
     Module,
     Output,
     Peers,
@@ -64,7 +66,6 @@ app = typer.Typer(
 
 NOT_OF_DEMO = (
     "room",
-    "audit",
     "min_peers",
     "patience",
     "on_minority",
@@ -106,6 +107,8 @@ def run(
     module: Module = False,
     peers: Peers = None,
     plan: Plan = None,
+    audit: Audit = None,
+    lost_stage: LostStage = None,
     settings: Settings = UNSET,
     restarts: Restarts = None,
     keys: Keys = None,
@@ -136,6 +139,8 @@ def run(
         **settings,
         "peers": peers,
         "restarts": restarts,
+        "audit": audit,
+        "lost_stage": lost_stage,
         **keygen.flags(keys, key, allowed),
         "insecure": insecure or None,
     }

@@ -17,6 +17,7 @@ from gossip.run import real, text_of, whole
 from .growing import Row
 from .html import lines_of
 from .live_frame import clock
+from .lost_stages import rebuilt
 from .run_record import CommitRecord, RunRecord
 from .stages import PeerStage
 from .top import PLAIN_WIDTH, standing_of
@@ -40,7 +41,8 @@ ABOUT_PEERS = (
     *("attempt", "alive_again", "dead", "error", "exited", "fault", "fault_over", "halted"),
     *("late", "left", "lost_round", "minority_continues", "parole", "passed_over", "paused"),
     *("quarantined", "recovering", "refused_result", "restarting", "restored", "resumed"),
-    *("serves_again", "share", "skip", "spawned", "suspected", "trusted", "unskip"),
+    *("serves_again", "share", "skip", "spawned", "stage_rebuilt", "suspected", "trusted"),
+    "unskip",
 )
 _NUMBER = re.compile(r"-?\d[\d.]*")
 
@@ -442,6 +444,8 @@ def _told_by(event: Row) -> str:
             return f"It asked for the state of the others: {_why(event)}."
         case "restored":
             return f"It took the state of round {number} from peer {event.get('from')}."
+        case "stage_rebuilt":
+            return f"It made the state of its stage anew: {rebuilt(event)}."
         case "error":
             return f"Error: {text_of(event.get('message'))}."
         case "restarting":

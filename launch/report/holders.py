@@ -44,7 +44,7 @@ class StateHolders:
                 if name == "round" and number > 0:
                     self._hold.add(peer)
                     self._take.discard(peer)
-            case "restored" | "ready":
+            case "restored" | "ready" | "stage_rebuilt":
                 self._hold.add(peer)
                 self._take.discard(peer)
                 self._new.discard(peer)

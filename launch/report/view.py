@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
 
+from . import lost_stages
 from .happenings import (
     SLACK_S,
     Blow,
@@ -301,6 +302,15 @@ class RunView:
         row.state = "training"
         took = f"took the state of round {event.get('round')} from {event.get('from')}"
         return [f"+ {row.peer} {took}"]
+
+    def _stage_rebuilt(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        row.state = "training"
+        return [f"+ {lost_stages.rebuilt(event)}"]
+
+    def _stage_lost(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        of = event.get("stage")
+        fresh = self._fresh("stage_lost", of if isinstance(of, int) else -1, t)
+        return [f"x {lost_stages.lost(event)}"] if fresh else []
 
     def _lingering(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if not self._fresh("lingering", -1, t):
@@ -870,6 +880,8 @@ class RunView:
         "resumed": _resumed,
         "round": _round,
         "spawned": _spawned,
+        "stage_lost": _stage_lost,
+        "stage_rebuilt": _stage_rebuilt,
         "started": _started,
         "unannounced": _unannounced,
         "unconfirmed_result": _ends_unconfirmed,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import zygote
+from effort import effort
 from pipeline_models import char_batch, char_layers, char_loss, char_makers
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -169,3 +170,32 @@ def test_a_run_that_loses_members_and_is_resumed_trains_as_one_process_would(
     assert set(model) == set(expected)
     for name, tensor in model.items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("first", "lost"), effort((("checkpoint", 2),), (("checkpoint", 2), ("neighbours", 10)))
+)
+def test_a_stage_whose_peers_are_all_killed_goes_on_when_one_is_back(
+    tmp_path: Path, first: str, lost: int
+) -> None:
+    write_files(tmp_path, [(0, 1, ("a",)), (2, 3, ("b", "c")), (4, 5, ("d",))])
+    killed = ("--fault", "crash:1@10", "--fault", "restart:2@10+1s", "--lost-stage", first)
+    summary = run(tmp_path, "--run-dir", "out", *killed, steps=26)
+    assert (summary["status"], summary["rounds"], summary["finished"]) == (
+        "finished",
+        26,
+        [0, 2, 3],
+    )
+    assert summary["partitions"] == []  # a stage that was made anew is no fork
+    (made,) = [
+        row
+        for row in read_lines(tmp_path / "out/peer-2/events.jsonl")
+        if row.get("event") == "stage_rebuilt"
+    ]
+    assert (made["stage"], made["source"], made["fresh"]) == (1, first, 0)
+    assert made["round"] - made["lost"] == 10 - lost
+    for stage in (0, 1, 2):
+        assert counted(tmp_path, stage) == [[*range(MICRO_BATCHES)]] * 26
+    rows = read_lines(tmp_path / "out/peer-3/metrics.jsonl")
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert sum(losses[-5:]) < sum(losses[5:10]) - 1.0, losses  # 1.0 of 15

@@ -13,6 +13,7 @@ from gossip.core import (
     BackwardDone,
     Commit,
     Committed,
+    Contributed,
     Contribution,
     Payload,
     Received,
@@ -29,6 +30,7 @@ from gossip.simulation.checkers.safety import (
     CountsOnce,
     FindsLiarsAlone,
     GoesOnTogether,
+    StageGoesOn,
     UsesNothingOld,
 )
 from gossip.simulation.world import payload_of_values
@@ -204,3 +206,52 @@ def test_where_activations_are_wrong_members_need_not_compute_alike() -> None:
         checker.on_event(swarm, peer, BackwardDone(0, 0, 0, None, 4))
     with pytest.raises(Violation, match="S20"):
         CountsOnce(checker, 2, RunConditions(tampering=True)).on_effect(swarm, 0, committed((0,)))
+
+
+def rebuilt(round_id: int) -> Report:
+    return Report("stage_rebuilt", {"round": round_id})
+
+
+def test_in_the_round_of_a_stage_made_anew_gradients_may_differ_and_updates_still_add_up() -> None:
+    swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
+    computed = ComputesAlike(STAGES)
+    checker = CountsOnce(computed, 2)
+    computed.on_effect(swarm, 0, rebuilt(0))
+    for peer in (2, 3):
+        computed.on_event(swarm, peer, BackwardDone(0, 0, 0, None, 4))
+    for peer, value, named in ((0, 2.0, (0,)), (0, 3.0, (0,)), (1, 6.0, (1,))):
+        offer = (payload_of_values([value]),)
+        computed.on_event(swarm, peer, Contributed(0, 4, offer, micro_batches=named))
+    computed.gradients[0, 0] = {0: [2.0], 1: [6.0]}
+    checker.on_effect(swarm, 0, committed((0,), (1,)))
+    for mean in (4.0, 4.5):  # of what peer 0 has offered at first, and later
+        checker.on_effect(swarm, 0, Apply(0, (payload_of_values([mean]),)))
+    with pytest.raises(Violation, match="off the mean of any updates"):
+        checker.on_effect(swarm, 0, Apply(0, (payload_of_values([5.0]),)))
+
+
+def test_what_was_sent_before_a_state_was_taken_is_forgotten() -> None:
+    old = Old()
+    old.sent(0, 5)
+    old.checker.on_effect(old.swarm, 2, rebuilt(0))
+    old.computes(old.sent(0, 1))
+
+
+def test_a_stage_is_made_anew_only_without_a_holder_and_in_the_round_of_the_others() -> None:
+    def at(peers: dict[int, tuple[str, int]]) -> Any:
+        hosts = {
+            peer: SimpleNamespace(
+                running=True,
+                core=SimpleNamespace(rounds=SimpleNamespace(mode=mode, round_id=round_id)),
+            )
+            for peer, (mode, round_id) in peers.items()
+        }
+        return SimpleNamespace(now=1.0, hosts=hosts)
+
+    checker = StageGoesOn(STAGES)
+    others = {0: ("active", 6), 1: ("active", 7)}
+    checker.on_effect(at({**others, 2: ("off", 0), 3: ("off", 0)}), 2, rebuilt(7))
+    with pytest.raises(Violation, match=r"S26.*\[3\] of it hold its state"):
+        checker.on_effect(at({**others, 2: ("off", 0), 3: ("active", 7)}), 2, rebuilt(7))
+    with pytest.raises(Violation, match="the other stages are in"):
+        checker.on_effect(at({**others, 2: ("off", 0)}), 2, rebuilt(5))

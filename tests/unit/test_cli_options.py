@@ -354,7 +354,6 @@ SAID_OF_A_RUN = {
     "--outer": ("heavy_ball", "outer", "heavy_ball:lr=0.7,momentum=0.9"),
     "--fragments": ("1", "fragments", 1),
     "--overlap": ("1", "overlap", 1),
-    "--audit": ("0.05", "audit", 0.05),
     "--min-peers": ("5", "min_peers", 5),
     "--patience": ("2.5", "patience_s", 2.5),
     "--on-minority": ("continue", "on_minority", "continue"),

@@ -155,6 +155,20 @@ def test_a_receiver_that_is_skipped_is_replaced_at_once() -> None:
     assert [s.peer for s in of(Activation, rig.view(sent.peer))] == [5 - sent.peer]
 
 
+def test_a_receiver_that_becomes_known_later_is_given_it_again() -> None:
+    rig = Rig(0)
+    sent, _ = sent_first(rig)
+    message = sent.message
+    assert isinstance(message, Activation)
+    assert of(Activation, rig.flow.on_joined(5 - sent.peer, rig.now)) == []
+    (again,) = of(Activation, rig.flow.on_joined(sent.peer, rig.now))
+    assert again.peer == sent.peer
+    assert isinstance(again.message, Activation)
+    assert again.message.attempt == message.attempt + 1
+    rig.gradient(sent.peer, message.micro_batch, message.attempt + 1)
+    assert of(Activation, rig.flow.on_joined(sent.peer, rig.now)) == [], "it has answered"
+
+
 def test_a_refusal_sends_it_to_the_next_or_again_under_a_higher_attempt() -> None:
     rig = Rig(0)
     sent, _ = sent_first(rig)

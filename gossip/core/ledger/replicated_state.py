@@ -296,6 +296,12 @@ class ReplicatedState:
         chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
         return None if chain is None or kept is None else (chain, kept)
 
+    def first_snapshot(self) -> tuple[Any, ...]:
+        """As ``snapshot`` gives it, of a beginning: all peers in the roster, and nothing is known
+        of any."""
+        assert self.lineage.next_round == 0, "it has had rounds"
+        return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
+
     def is_roster(self, peers: tuple[Any, ...]) -> bool:
         """Whether this can be a roster of the run: members of it, ascending, at least one. It may
         be a peer's word."""

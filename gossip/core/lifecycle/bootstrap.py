@@ -4,6 +4,7 @@ and whose weights do we begin with?"""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -46,6 +47,14 @@ class TakeState:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildStage:
+    """The other stages of the pipeline are in round ``round_id``, and nobody has the state of ours:
+    this peer makes one."""
+
+    round_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class HaltStateLost:
     """The run has had rounds, and nobody came who has their state."""
 
@@ -67,7 +76,13 @@ class HaltTooFewPeers:
 
 
 Decision: TypeAlias = (
-    WaitForPeers | BeginFresh | TakeState | HaltStateLost | HaltModelDiffers | HaltTooFewPeers
+    WaitForPeers
+    | BeginFresh
+    | TakeState
+    | RebuildStage
+    | HaltStateLost
+    | HaltModelDiffers
+    | HaltTooFewPeers
 )
 
 
@@ -86,8 +101,16 @@ class Bootstrap:
     """Collects the ``Hello`` of each peer and says what to do.
     Every peer that has heard the same decides alike."""
 
-    def __init__(self, local: PeerId, settings: CoreSettings, view: View) -> None:
-        self.local, self.settings, self.view = local, settings, view
+    def __init__(
+        self,
+        local: PeerId,
+        settings: CoreSettings,
+        view: View,
+        elsewhere: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """``elsewhere``: the round that the other stages of a pipeline are in, where that is
+        known."""
+        self.local, self.settings, self.view, self.elsewhere = local, settings, view, elsewhere
         self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
         self._first = frozenset(settings.peers)
@@ -141,12 +164,14 @@ class Bootstrap:
         More than f have said so, or whoever has started us knows."""
         said = sorted(self._said.values(), reverse=True)
         heard = said[self.settings.f] if len(said) > self.settings.f else 0
-        return max(self.settings.had_round, heard)
+        return max(self.settings.had_round, heard, self.elsewhere() or 0)
 
     @property
     def may_begin(self) -> bool:
-        """Whether the run may begin with our weights."""
-        return self.holds or self.settings.begin_anew or not self.had_round
+        """Whether the run may begin with our weights: not one stage of it alone, while the others
+        go on."""
+        anew = self.settings.begin_anew and not self.elsewhere()
+        return self.holds or anew or not self.had_round
 
     def begun_anew(self) -> list[Report]:
         """What there is to say when the run begins now:
@@ -275,11 +300,13 @@ class Bootstrap:
         )
         if any(peer not in gone for peer in missing) and not time_is_up:
             return WaitForPeers(missing)
-        if own.round_id == 0 and not any(self.hellos[peer].state for peer in present):
-            held = (
-                f"the run has been in round {self.had_round}, and nobody who has its state came "
-                f"in {self.waited_s(now):.0f} s"
-            )
+        lacks = own.round_id == 0 and not any(self.hellos[peer].state for peer in present)
+        # Who has loaded a checkpoint is in the round of that, with all other stages.
+        outlived = self.holds and own.round_id == 0  # a node that its trainer has outlived
+        if (lacks or outlived) and (rebuilds := self._rebuild(present, time_is_up)) is not None:
+            return rebuilds
+        if lacks:
+            held = f"{self._none_has_it()} came in {self.waited_s(now):.0f} s"
             return HaltStateLost(held) if time_is_up else WaitForPeers(missing)
         if len(present) < self.needed:
             if not time_is_up:
@@ -289,6 +316,31 @@ class Bootstrap:
             )
             return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
         return self._begin(own, present, now)
+
+    def _none_has_it(self) -> str:
+        of = "its state" if self.settings.pipeline is None else "the state of this stage"
+        return f"the run has been in round {self.had_round}, and nobody who has {of}"
+
+    def _rebuild(self, present: tuple[PeerId, ...], time_is_up: bool) -> Decision | None:
+        """One of a stage's peers makes its state anew, if that is wanted, or goes on with what its
+        trainer has: the others wait for it. None: nobody can now."""
+        pipeline, round_id = self.settings.pipeline, self.elsewhere()
+        if pipeline is None or len(present) < self.needed:
+            return None
+        if self.holds and round_id is None:  # a node beside a trainer that has had rounds
+            return None if time_is_up else WaitForPeers(())
+        if not pipeline.rebuilds and not self.holds:
+            return (
+                None
+                if round_id is None
+                else HaltStateLost(
+                    f"{self._none_has_it()} is left; it is not to be made anew (lost_stage = stop)"
+                )
+            )
+        first = min(present)
+        if first != self.local:
+            return WaitForPeers((first,))
+        return None if round_id is None else RebuildStage(round_id)
 
     def _forget_weights(self, gone: set[PeerId]) -> None:
         """Who comes in another life may have other weights, and says so."""

@@ -12,6 +12,7 @@ Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "
 Trigger: TypeAlias = Literal[
     "prepared",
     "quorum is here",
+    "stage rebuilt",
     "needs a state",
     "state restored",
     "keeps its own state",
@@ -26,6 +27,7 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("unprepared", "stops"): "draining",
     ("unprepared", "gives up"): "halted",
     ("gathering", "quorum is here"): "running",
+    ("gathering", "stage rebuilt"): "running",
     ("gathering", "needs a state"): "recovering",
     ("gathering", "stops"): "draining",
     ("gathering", "gives up"): "halted",

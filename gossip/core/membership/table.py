@@ -199,6 +199,11 @@ class MemberTable:
         member = self.members.get(peer)
         return member is not None and member.status in GONE
 
+    def has_left(self, peer: PeerId) -> bool:
+        """Known to have said goodbye."""
+        member = self.members.get(peer)
+        return member is not None and member.status == "left"
+
     def has_ended(self, peer: PeerId) -> bool:
         """Known not to come back: whoever starts the peers says so,
         which sees their processes end."""

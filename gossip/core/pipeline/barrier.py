@@ -29,6 +29,19 @@ class Members(Protocol):
         """Of the latest life that is known of a peer; -1: of none."""
 
 
+class Presence(Members, Protocol):
+    """What is asked of it besides where a stage may have lost all its peers."""
+
+    def is_gone(self, peer: PeerId) -> bool:
+        """Known to be dead, or to have left."""
+
+    def has_left(self, peer: PeerId) -> bool:
+        """Known to have said goodbye."""
+
+    def has_ended(self, peer: PeerId) -> bool:
+        """Known not to come back."""
+
+
 @record
 class BarrierTimer:
     """Those who have not said that they hold this round are asked."""
@@ -71,7 +84,10 @@ class StageBarrier:
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
         """Who is in another stage now, by the word of its members; at first all that the plan
         names."""
-        told = [self._told[p][1] for p in self.pipeline.stages[stage] if p in self._told]
+        known = [p for p in self.pipeline.stages[stage] if p in self._told]
+        # Of those who are there: a stage that was made anew has another roster than the dead knew.
+        there = [p for p in known if not self.members.skip_reason(p) and self._speaks(p)]
+        told = [self._told[p][1] for p in there or known]
         latest = max(told, key=lambda each: each.committed, default=None)
         return self.pipeline.stages[stage] if latest is None else latest.roster
 
@@ -86,6 +102,23 @@ class StageBarrier:
         """Who gets work in another stage: its roster, without those in quarantine."""
         roster, locked = self.roster_of(stage), self.locked_of(stage)
         return tuple([peer for peer in roster if peer not in locked]) or roster
+
+    def _speaks(self, peer: PeerId) -> bool:
+        """Whether what it has said is of the life that is known of it."""
+        return self._told[peer][0] >= self.members.incarnation_of(peer)
+
+    def round_of(self, peer: PeerId) -> int:
+        """The round that a peer of another stage has said it is in; 0: it has not."""
+        return self._told[peer][1].round_id if peer in self._told else 0
+
+    def furthest(self) -> int | None:
+        """The round that the other stages are in, by the word of more than f of their peers; None
+        as long as somebody within reach has not said."""
+        here = self.others()
+        told = [self._told[p][1].round_id for p in here if p in self._told and self._speaks(p)]
+        if len(told) < len(here) or len(told) <= self.settings.f:
+            return None
+        return sorted(told, reverse=True)[self.settings.f]
 
     @property
     def heard_of(self) -> int:
@@ -149,11 +182,22 @@ class StageBarrier:
         return self.tell(here)
 
     def tell(self, here: StageProgress) -> list[Effect]:
+        """All others hear how far this peer is, and who is in its stage."""
         done = self._done(here, asks=False)
         return [Send(peer, done) for peer in self._everybody]
 
     def answer(self, sender: PeerId, here: StageProgress) -> list[Effect]:
         return [Send(sender, self._done(here, asks=False))]
+
+    def others(self) -> list[PeerId]:
+        """Who is there of the other stages."""
+        elsewhere = [p for p in self._everybody if self.pipeline.stage_of(p) != self.stage]
+        return [peer for peer in elsewhere if not self.members.skip_reason(peer)]
+
+    def ask_others(self) -> list[Effect]:
+        """For a peer that has no state yet: how far is the run?"""
+        here = StageProgress(0, 0, self.pipeline.stages[self.stage])
+        return [Send(peer, self._done(here, asks=True)) for peer in self.others()]
 
     def ask(self, here: StageProgress, now: float) -> list[Effect]:
         """Asks whoever has not said that it holds the round that we wait with, and again later."""

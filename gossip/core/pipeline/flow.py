@@ -226,6 +226,16 @@ class MicroBatchFlow:
     def on_audit_timer(self, timer: AuditTimer, now: float) -> list[Effect]:
         return [] if self.auditor is None else self.auditor.on_timer(timer, now) + self._go_on()
 
+    def on_joined(self, peer: PeerId, now: float) -> list[Effect]:
+        """A peer is known from now on. What it has said before was not taken, so what it has is
+        given to it again."""
+        effects: list[Effect] = []
+        for work in self.works.values():
+            if work.waits and work.target == peer:
+                work.out_attempt += 1
+                effects += self._send(work, peer, now)
+        return effects
+
     def on_timer(self, timer: FlowTimer, now: float) -> list[Effect]:
         if timer.round_id != self.round_id:
             return []

@@ -15,6 +15,7 @@ from gossip.core.events import (
     Report,
     StartRound,
 )
+from gossip.core.ledger import genesis
 from gossip.core.messages import (
     Activation,
     ActivationGradient,
@@ -33,10 +34,12 @@ from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
 from .audits import Auditor, AuditTimer
-from .barrier import BarrierTimer, Members, StageBarrier, StageProgress
+from .barrier import BarrierTimer, Presence, StageBarrier, StageProgress
 from .flow import FlowTimer, MicroBatchFlow
+from .rebuild import RebuildTimer, StageRebuild
+from .stage_watch import StageWatch
 
-STAGE_TIMERS = (BarrierTimer, FlowTimer, AuditTimer)
+STAGE_TIMERS = (BarrierTimer, FlowTimer, AuditTimer, RebuildTimer)
 """What ``StagePipeline.on_timer`` is for."""
 
 
@@ -49,7 +52,7 @@ class StagePipeline:
     def __init__(
         self,
         settings: CoreSettings,
-        members: Members,
+        members: Presence,
         timers: Timers[Any],
         barrier: StageBarrier,
         rounds: RollingRounds,
@@ -65,11 +68,20 @@ class StagePipeline:
             patience_s,
             auditor if self.pipeline.audit else None,
         )
+        self.rebuild = StageRebuild(settings, barrier, members, timers)
+        self.watch = StageWatch(settings, barrier, members)
         self._refused: set[PeerId] = set()  # of whom it was reported
 
     def is_of_stage(self, peer: PeerId) -> bool:
         """Whether a peer is of the own stage: the rounds know of no others."""
         return self.pipeline.stage_of(peer) == self.barrier.stage
+
+    def gives_to(self, event: Received) -> bool:
+        """Whether it is one of a stage beside, which may have lost its state, that asks for
+        ours."""
+        request, stage = event.message, self.pipeline.stage_of(event.sender)
+        beside = stage is not None and abs(stage - self.barrier.stage) == 1
+        return beside and getattr(request, "lineage", b"") == self.rounds.settings.lineage
 
     def refuse(self, event: Received) -> list[Effect]:
         """Something of a round, or of a state, came from another stage. Said once of each."""
@@ -120,7 +132,10 @@ class StagePipeline:
     def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
         if done.lineage != self.settings.lineage:
             return []
-        answers = self.barrier.answer(event.sender, self._here()) if done.asks else []
+        # Who has no state yet is in no round, and would be taken for one that is in the first.
+        waits = self.rounds.mode == "off" and self.rounds.round_id == 0
+        asked = done.asks and not waits
+        answers = self.barrier.answer(event.sender, self._here()) if asked else []
         if not self.barrier.hear(event.sender, event.incarnation, done):
             return answers
         return answers + self.rounds.pass_gate(now)
@@ -129,8 +144,21 @@ class StagePipeline:
         """Somebody of any stage is skipped or back."""
         return self.rounds.pass_gate(now) + self.flow.on_view_change(now)
 
-    def on_timer(self, timer: BarrierTimer | FlowTimer | AuditTimer, now: float) -> list[Effect]:
+    def begin_anew(self, round_id: int, state: bytes) -> list[Effect]:
+        """The stage goes on with a state that this peer's trainer has made, whose digest is
+        ``state``: on a branch of its own, with all its peers in the roster."""
+        rounds, stage = self.rounds, self.rounds.settings
+        told = state + round_id.to_bytes(8, "little")
+        chain = genesis(stage.run, stage.lineage, told)
+        rounds.adopt(round_id, chain, rounds.replicated.first_snapshot())
+        return self.barrier.tell(self._here())
+
+    def on_timer(
+        self, timer: BarrierTimer | FlowTimer | AuditTimer | RebuildTimer, now: float
+    ) -> list[Effect]:
         match timer:
+            case RebuildTimer():
+                return self.rebuild.on_timer(timer, now)
             case BarrierTimer(round_id):
                 waits = self.rounds.is_held and self.rounds.round_id == round_id
                 return self.barrier.ask(self._here(), now) if waits else []

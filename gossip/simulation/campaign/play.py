@@ -440,6 +440,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         else None,
     )
     folder: Folder = {}
+    saved: dict[int, tuple[int, bytes]] = {}  # checkpoints of stages
     made: list[Swarm[Peer]] = []
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
@@ -459,6 +460,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
                 stages=len(schedule.stages),
                 micro_batches=schedule.micro_batches,
                 lies=nemesis.activation_lies(peer),
+                saved=saved,
             )
             if schedule.stages
             else ToyTrainer

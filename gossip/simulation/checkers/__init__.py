@@ -83,6 +83,7 @@ from .safety import (
     OneAddressALife,
     OneHistory,
     RuleAnswers,
+    StageGoesOn,
     StandingNeverFalls,
     TakesOverTheDonorsState,
     TakesTurns,
@@ -288,6 +289,7 @@ def stage_panels(
         UsesNothingOld(stages, circumstances),
         GoesOnTogether(stages, circumstances),
         FindsLiarsAlone(stages, circumstances),
+        StageGoesOn(stages, circumstances),
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))

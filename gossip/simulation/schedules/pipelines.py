@@ -47,6 +47,7 @@ AUDITS = (0.1, 0.3, 0.6)
 """With which probability a micro-batch is audited, where any is."""
 LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
 SHARES = (None, 0.5, 0.2)
+LOST_EVERY = 5  # in one of so many schedules a stage loses all its peers
 
 OF_MACHINES = (Crash, Restart, CrashMidway, KillTrainer, Hang, HangTrainer)
 SLOWING = (Slow, SlowNode, LateTimers, Drift, Duplicate)
@@ -78,6 +79,8 @@ def generate_pipeline(seed: int) -> Schedule:
     )
     survivors = {draw.choice(members) for members in schedule.members}
     faults = _bearable(drawn.faults, schedule, survivors)
+    if seed % LOST_EVERY == 1:
+        return replace(schedule, faults=_with_lost_stage(faults, schedule, draw)).checked()
     schedule = replace(schedule, faults=faults)
     return _with_audits(schedule, Random(f"audits/{seed}")).checked()
 
@@ -92,6 +95,29 @@ def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
         if draw.random() < 0.6:
             lies.append(draw.choice(LIES)((draw.choice(members),), draw.choice(SHARES)))
     return replace(schedule, audit=draw.choice(AUDITS), faults=(*schedule.faults, *lies))
+
+
+def _with_lost_stage(
+    faults: tuple[Fault, ...], schedule: Schedule, draw: Random
+) -> tuple[Fault, ...]:
+    """All peers of one stage are killed at about the same time. Of two one may stay away; of more,
+    so many that the others are a majority."""
+    members = draw.choice(schedule.members)
+    at_s = draw.uniform(0.3, 0.7) * schedule.active_s
+    most = 1 if len(members) == 2 else (len(members) - 1) // 2
+    away = draw.sample(members, draw.choice((0, most)))
+    kept = [
+        f for f in faults if not (isinstance(f, DEADLY) and getattr(f, "peer", None) in members)
+    ]
+    lost: list[Fault] = []
+    for peer in members:
+        when_s = at_s + draw.choice((0.0, draw.uniform(0.0, 0.1), draw.uniform(0.0, 1.0)))
+        lost.append(
+            Crash(peer, at_s=when_s)
+            if peer in away
+            else Restart(peer, None, draw.uniform(0.1, 3.0), at_s=when_s)
+        )
+    return (*kept, *lost)
 
 
 def _bearable(

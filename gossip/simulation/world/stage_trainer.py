@@ -4,19 +4,31 @@ through it, forward and backward, and depend on everything that went in."""
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import assert_never
+from typing import Literal, assert_never
 
 from gossip.core import Effect, Payload, PipelineTask, events
 from gossip.faults import ActivationFault, PassResult, said_of
 from gossip.vectors import bytes_for
 
-from .toy_trainer import Said, ToyTrainer, Values, noise_of, payload_of_values
+from .toy_trainer import (
+    Said,
+    ToyTrainer,
+    Values,
+    bytes_of_state,
+    noise_of,
+    payload_of_values,
+)
 
 WIDTH = 4  # elements of an activation
 PASSED_ON = 0.5  # of an activation, and of a gradient, by each stage
+SAVED_EVERY = 4  # rounds between two checkpoints of a stage
+REBUILT_OF = ("checkpoint", "neighbours", "fresh")
+"""What a stage is made of that has lost its state: another thing with each seed."""
+STATE_BYTES = 2**16  # that the state of a stage beside may have
 PULL = 0.05  # of what flows through, on the gradient of the parameters
 COLLECT_S = 0.0002
 
@@ -34,6 +46,7 @@ class StageTrainer(ToyTrainer):
         micro_batches: of a step.
         compute_s: bounds of the time for all micro-batches of a step, forward and backward.
         lies: what it says of micro-batches in place of the truth.
+        saved: the round and the state of the last checkpoint of each stage; all peers have it.
 
     Attributes:
         told: how often each kind of lie was told.
@@ -47,6 +60,7 @@ class StageTrainer(ToyTrainer):
     micro_batches: int = 1
     lies: tuple[ActivationFault, ...] = ()
     told: Counter[str] = field(default_factory=Counter)
+    saved: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     passes: list[tuple[int, int]] = field(default_factory=list)
     gradients: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
@@ -87,7 +101,31 @@ class StageTrainer(ToyTrainer):
         if isinstance(effect, events.StartRound):
             self._kept, self._sum = {}, {}
             return [] if self._trains(effect.round_id) else self._start(effect)
-        return super().on_effect(effect, now)
+        if isinstance(effect, events.RebuildState):
+            return [(self.snapshot_s, self._rebuild(effect, now))]
+        said = super().on_effect(effect, now)
+        if isinstance(effect, events.Apply) and self.next_round % SAVED_EVERY == 0:
+            self.saved[self.stage] = self.next_round, self._here.tobytes()
+        return said
+
+    def _rebuild(self, task: events.RebuildState, now: float) -> events.StateRebuilt:
+        way = REBUILT_OF[self.seed % len(REBUILT_OF)]
+        at, saved = self.saved.get(self.stage, (0, b""))
+        beside = [at for at in (self.stage - 1, self.stage + 1) if 0 <= at < self.stages]
+        states = [bytes_of_state(payload) for _, payload in task.beside]
+        source: Literal["checkpoint", "neighbours", "fresh"] = "fresh"
+        if way == "neighbours" and not task.is_last:
+            needs = tuple([(stage, STATE_BYTES) for stage in beside])
+            return events.StateRebuilt(task.round_id, "", needs=needs)
+        if way == "checkpoint" and 0 < at <= task.round_id:
+            source, self._here = "checkpoint", array("f", saved)
+        elif states:
+            source, nbytes = "neighbours", len(self._here.tobytes())
+            found = [array("f", state[:nbytes]) for state in states]
+            self._here = array("f", [sum(each) / len(found) for each in zip(*found, strict=True)])
+        self.next_round, self.changed_at = task.round_id, now
+        step = at if source == "checkpoint" else 0
+        return events.StateRebuilt(task.round_id, source, step, self.digest)
 
     def _trains(self, round_id: int) -> bool:
         return self.rounds is None or round_id < self.rounds

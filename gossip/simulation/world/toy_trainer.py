@@ -75,6 +75,7 @@ TRAINER_EFFECTS = (
     events.StartRound,
     events.TakeSnapshot,
     events.Restore,
+    events.RebuildState,
     events.StateConfirmed,
     events.LedgerReply,
     *get_args(events.PipelineTask),
@@ -439,6 +440,7 @@ class ToyTrainer:
                 | events.Report()
                 | events.Committed()
                 | events.Halt()
+                | events.RebuildState()
                 | events.RunForward()
                 | events.RunBackward()
                 | events.DropForward()

@@ -24,6 +24,7 @@ OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ready": (("training",), ("starting",)),
     "recovering": (("starting",), ()),
     "restored": (("training",), ("starting",)),
+    "stage_rebuilt": (("training",), ("starting",)),
     "kept_own_state": (("training",), ("starting",)),
     "paused": (("paused",), ()),
     "resumed": ((), ("paused",)),

@@ -313,6 +313,10 @@ class TakesOverTheDonorsState(Checker):
             case Report("ready"):
                 if (rounds := rolling_of(swarm.inspections.get(peer))) is not None:
                     self._heads.setdefault(0, {})[rounds.chain] = None
+            case Report("stage_rebuilt", fields):
+                if (rounds := rolling_of(swarm.inspections.get(peer))) is not None:
+                    self._first[peer] = fields["round"]
+                    self._heads.setdefault(fields["round"], {})[rounds.chain] = None
             case Restore():
                 self._on_restore(swarm, peer, effect)
             case Send(_, Update() as update):

@@ -1,10 +1,12 @@
-"""S20 to S23 and S25, of pipelines: every micro-batch counts once in each stage, whoever computes
-it gets the same, nothing old is computed on, no stage goes on before all have committed, and audits
-find liars alone, whose work is done by others from then on."""
+"""S20 to S23, S25 and S26, of pipelines: every micro-batch counts once in each stage, whoever
+computes it gets the same, nothing old is computed on, no stage goes on before all have committed,
+audits find liars alone, whose work is done by others from then on, and a stage that is made anew
+goes on with the others."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
@@ -12,6 +14,8 @@ from gossip.core import (
     Apply,
     BackwardDone,
     Committed,
+    Contributed,
+    Contribution,
     Effect,
     Event,
     PeerId,
@@ -43,17 +47,30 @@ class StageChecker(Checker):
 
 class ComputesAlike(StageChecker):
     """S21: whoever computes a micro-batch of a round in a stage gets the same gradient: it had the
-    same parameters, the same activation and the same gradient of its output."""
+    same parameters, the same activation and the same gradient of its output. That is not so in the
+    round in which a stage was made anew: some of it was computed before."""
 
     invariant = "S21"
-    events = (BackwardDone,)
+    events = (BackwardDone, Contributed)
+    effects = (Report,)
 
     def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
         super().__init__(stages, circumstances)
         # by stage and round, then by micro-batch
         self.gradients: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(dict)
+        self.mixed: set[int] = set()  # rounds in which a stage was made anew
+        # the updates of these: by peer, round and micro-batches
+        self.offered: dict[tuple[PeerId, int, tuple[int, ...]], list[list[float]]] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Report) and effect.event == "stage_rebuilt":
+            self.mixed.add(effect.fields["round"])
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        if isinstance(event, Contributed):
+            offers = self.offered.setdefault((peer, event.round_id, event.micro_batches), [])
+            offers.append([value for each in event.payloads for value in each.data.tolist()])
+            return
         assert isinstance(event, BackwardDone)
         if event.audit:
             return
@@ -61,6 +78,9 @@ class ComputesAlike(StageChecker):
         place = self.stage_of[peer], event.round_id
         if self.circumstances.tampering:
             return  # who computes it again may have been given something else
+        if event.round_id in self.mixed:
+            self.gradients[place][event.micro_batch] = found
+            return
         before = self.gradients[place].setdefault(event.micro_batch, found)
         text = (
             f"stage {place[0]}, round {event.round_id}: another gradient of micro-batch "
@@ -84,6 +104,8 @@ class CountsOnce(StageChecker):
     ) -> None:
         super().__init__(computed.stages, circumstances)
         self.computed, self.micro_batches = computed, micro_batches
+        # who had which micro-batches in the last commit of each stage
+        self._named: dict[int, tuple[Contribution, ...]] = {}
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Committed):
@@ -91,6 +113,7 @@ class CountsOnce(StageChecker):
             text = f"round {effect.commit.round_id} is committed with the micro-batches {named}"
             whole = list(range(self.micro_batches))
             self.demand(not effect.commit.digest or sorted(named) == whole, swarm, peer, text)
+            self._named[self.stage_of[peer]] = effect.commit.contributors
         elif isinstance(effect, Apply) and effect.payloads and not self.circumstances.tampering:
             self._compare(swarm, peer, effect)
 
@@ -99,10 +122,32 @@ class CountsOnce(StageChecker):
         parts = self.computed.gradients[stage, apply.round_id]
         text = f"round {apply.round_id} is applied, and only {sorted(parts)} were ever computed"
         self.demand(len(parts) == self.micro_batches, swarm, peer, text)
+        if apply.round_id in self.computed.mixed:
+            self._compare_mixed(swarm, peer, apply)
+            return
         mean = [sum(values) / len(parts) for values in zip(*parts.values(), strict=True)]
         found = [value for payload in apply.payloads for value in payload.data.tolist()]
         apart = max(abs(a - b) for a, b in zip(mean, found, strict=True))
         text = f"round {apply.round_id}: applied is {apart:g} off the mean over all micro-batches"
+        self.demand(apart <= TOLERANCE, swarm, peer, text)
+
+    def _compare_mixed(self, swarm: Swarm[Any], peer: PeerId, apply: Apply) -> None:
+        """Gradients of one micro-batch may differ, so the mean is that of updates: of each
+        contributor one that it has offered of the micro-batches that the commit names."""
+        named = self._named[self.stage_of[peer]]
+        found = [value for payload in apply.payloads for value in payload.data.tolist()]
+        offers = [
+            self.computed.offered[each.peer, apply.round_id, each.micro_batches] for each in named
+        ]
+        weights = [len(each.micro_batches) / self.micro_batches for each in named]
+        apart = min(
+            max(
+                abs(sum(w * row[at] for w, row in zip(weights, rows, strict=True)) - value)
+                for at, value in enumerate(found)
+            )
+            for rows in product(*offers)
+        )
+        text = f"round {apply.round_id}: applied is {apart:g} off the mean of any updates offered"
         self.demand(apart <= TOLERANCE, swarm, peer, text)
 
 
@@ -112,7 +157,7 @@ class UsesNothingOld(StageChecker):
 
     invariant = "S22"
     events = (Received,)
-    effects = (RunForward, StartRound)
+    effects = (RunForward, StartRound, Report)
 
     def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
         super().__init__(stages, circumstances)
@@ -137,6 +182,10 @@ class UsesNothingOld(StageChecker):
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         came, latest, computed = self._clear[peer]
+        if isinstance(effect, Report):
+            if effect.event in ("stage_rebuilt", "restored"):
+                latest.clear()  # until then it took part in nothing, and refused what came
+            return
         if isinstance(effect, StartRound):
             computed.clear()
             for key in [k for k, (*_, m) in came.items() if m.round_id < effect.round_id]:
@@ -230,3 +279,23 @@ class FindsLiarsAlone(StageChecker):
             else:
                 self._locked[peer].discard(change.fields["subject"])
         self._changes[peer] = []
+
+
+class StageGoesOn(StageChecker):
+    """S26: a stage is made anew only when nobody who is up holds its state, and goes on in the
+    round that the other stages are in."""
+
+    invariant = "S26"
+    effects = (Report,)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Report) or effect.event != "stage_rebuilt":
+            return
+        rounds = {p: host.core.rounds for p, host in swarm.hosts.items() if host.running}
+        own = self.stages[self.stage_of[peer]]
+        holds = [p for p, of in rounds.items() if p in own and p != peer and of.mode != "off"]
+        text = f"stage {self.stage_of[peer]} is made anew, and {holds} of it hold its state"
+        self.demand(not holds, swarm, peer, text)
+        others = {p: of.round_id for p, of in rounds.items() if p not in own and of.mode != "off"}
+        text = f"it goes on in round {effect.fields['round']}, and the other stages are in {others}"
+        self.demand(effect.fields["round"] in others.values(), swarm, peer, text)

@@ -129,6 +129,9 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Report):
             if effect.event == "restored":
                 self._settle(swarm, peer)
+            elif effect.event == "stage_rebuilt":
+                self._places[peer].restored = effect.fields["round"]
+                self._settle(swarm, peer)
             elif (
                 effect.event == "ready"
                 and (rounds := rolling_of(swarm.inspections.get(peer))) is not None

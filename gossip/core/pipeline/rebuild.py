@@ -1,0 +1,212 @@
+"""A stage whose state is lost with all its members: the first of its peers that are back makes one
+anew, for the round that the other stages are in, and the others of the stage take it over from it.
+
+What the state is made of is the trainer's to say (``RebuildState``). Where it wants the layers of
+the stages beside, they are asked for as a joiner asks its own stage for its state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gossip.core.events import (
+    Arriving,
+    CancelTimer,
+    Effect,
+    Payload,
+    RebuildState,
+    Received,
+    Report,
+    Restore,
+    SetTimer,
+    StateRebuilt,
+    Token,
+)
+from gossip.core.frozen import record
+from gossip.core.messages import PeerId, StateOffer, StateRequest
+from gossip.core.settings import CoreSettings
+from gossip.core.timers import Timers
+from gossip.core.transfer import Donor, DonorTimeout, Recovery
+
+from .barrier import Presence, StageBarrier
+
+
+@record
+class RebuildTimer:
+    """``what`` of the transfer from stage ``stage``; None: whatever is still asked for has had its
+    time."""
+
+    stage: int
+    what: DonorTimeout | None
+
+
+class StageRebuild:
+    """Args:
+    settings: of the run, with all stages.
+
+    Attributes:
+        round_id: that the state is for; None: none is being made.
+    """
+
+    def __init__(
+        self, settings: CoreSettings, barrier: StageBarrier, members: Presence, timers: Timers[Any]
+    ) -> None:
+        self.settings, self.barrier, self.members, self.timers = settings, barrier, members, timers
+        self.round_id: int | None = None
+        self._held = 0, b""
+        self._fetching: dict[int, Recovery] = {}
+        self._beside: dict[int, Payload] = {}
+        self._until = 0.0  # the others have time to give it
+
+    def prepare(self, round_id: int, state: bytes) -> None:
+        """The trainer has a state before that round; before 0: as its script begins."""
+        self._held = round_id, state
+
+    def held(self, round_id: int) -> StateRebuilt | None:
+        """Of a node that was started beside a trainer which has had rounds: what that has.
+        ``round_id``: that the other stages are in."""
+        step, state = self._held
+        return StateRebuilt(round_id, "own", step, state) if step else None
+
+    def begin(self, round_id: int) -> list[Effect]:
+        """Has the trainer make a state, unless it is at that."""
+        if self.round_id is not None:
+            return []
+        self.round_id = round_id
+        fields = {"round": round_id, "stage": self.barrier.stage}
+        return [Report("rebuilding_stage", fields), RebuildState(round_id)]
+
+    def give_up(self) -> None:
+        """Somebody has a state after all."""
+        self.round_id = None
+        self._fetching.clear()
+        self._beside.clear()
+
+    def on_rebuilt(self, event: StateRebuilt, now: float) -> tuple[list[Effect], bool]:
+        """Returns effects, and whether there is a state now."""
+        if self.round_id is None or event.round_id != self.round_id:
+            return [], False
+        if event.source:
+            self.give_up()
+            return [], True
+        self._until = now + self.settings.rounds.start_timeout_s
+        effects: list[Effect] = [self.timers.set(self._until, RebuildTimer(-1, None))]
+        for stage, nbytes in event.needs:
+            self._fetching[stage] = fetching = self._fetch_from(stage, nbytes)
+            effects += self._taken(stage, fetching.begin(None, "", now))
+        return effects, False
+
+    def _fetch_from(self, stage: int, nbytes: int) -> Recovery:
+        peers = self.barrier.pipeline.stages[stage]
+        timers = _TimersOf(self.timers, stage)
+        giving = Donor(self.settings.of_stage(peers[0]), _NoRounds(), timers)
+        sources = _Beside(self.barrier, self.members, stage)
+        fetching = Recovery(self.barrier.local, giving, sources, self.settings.f + 1)
+        fetching.prepare(nbytes)
+        return fetching
+
+    # --- from the stages beside -------------------------------------------------------------------
+
+    def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
+        """The most that the payload of an offer of another stage may measure; -1: none may come."""
+        fetching = self._fetching.get(self._stage_of(sender))
+        return -1 if fetching is None else fetching.payload_bytes(sender, offer)
+
+    def on_message(self, event: Received, now: float) -> list[Effect]:
+        """The answer of a member of another stage."""
+        stage = self._stage_of(event.sender)
+        fetching = self._fetching.get(stage)
+        if fetching is None or isinstance(event.message, StateRequest):
+            return []
+        return self._taken(stage, fetching.on_message(event, False, now))
+
+    def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
+        fetching = self._fetching.get(self._stage_of(event.sender))
+        return [] if fetching is None else fetching.on_arriving(event, now)
+
+    def on_view_change(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for stage, fetching in tuple(self._fetching.items()):
+            effects += self._taken(stage, fetching.on_view_change(now))
+        return effects
+
+    def on_timer(self, timer: RebuildTimer, now: float) -> list[Effect]:
+        if timer.what is None:
+            return self._go_on() if self._fetching and now >= self._until else []
+        if (fetching := self._fetching.get(timer.stage)) is None:
+            return []
+        return self._taken(timer.stage, fetching.on_timer(timer.what, now))
+
+    def _stage_of(self, peer: PeerId) -> int:
+        stage = self.barrier.pipeline.stage_of(peer)
+        return -1 if stage is None else stage
+
+    def _taken(self, stage: int, effects: list[Effect]) -> list[Effect]:
+        """What a transfer asks for; what it has brought is kept. Its reports are of a state that
+        would be this peer's own."""
+        kept: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Restore):
+                self._beside[stage] = effect.payload
+                del self._fetching[stage]
+            elif not isinstance(effect, Report):
+                kept.append(effect)
+        return kept + (self._go_on() if stage in self._beside and not self._fetching else [])
+
+    def _go_on(self) -> list[Effect]:
+        """With what there is."""
+        assert self.round_id is not None
+        self._fetching.clear()
+        return [RebuildState(self.round_id, tuple(sorted(self._beside.items())), is_last=True)]
+
+
+class _NoRounds:
+    """Nothing is adopted of a state that is of another stage."""
+
+    round_id = 0
+
+    def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
+        return None
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        """Any will do."""
+
+
+class _Beside:
+    """The members of another stage, as ``StateSources``."""
+
+    def __init__(self, barrier: StageBarrier, members: Presence, stage: int) -> None:
+        self.barrier, self.members = barrier, members
+        self._peers = barrier.pipeline.stages[stage]
+
+    def donors(self) -> tuple[PeerId, ...]:
+        return tuple([peer for peer in self._peers if not self.members.skip_reason(peer)])
+
+    def round_of(self, peer: PeerId) -> int:
+        return self.barrier.round_of(peer)
+
+    def heard_in(self, peer: PeerId, round_id: int) -> None:
+        """The barrier hears that itself."""
+
+    def note_state(self, peer: PeerId, until: float) -> None:
+        """Nobody of the own stage waits for what goes on between others."""
+
+    def is_gone(self, peer: PeerId) -> bool:
+        return self.members.is_gone(peer)
+
+    def met(self) -> tuple[PeerId, ...]:
+        return self._peers
+
+
+class _TimersOf(Timers[Any]):
+    """The timers of one transfer among those of the peer."""
+
+    def __init__(self, timers: Timers[Any], stage: int) -> None:
+        super().__init__()
+        self._timers, self._stage = timers, stage
+
+    def set(self, at: float, what: Any) -> SetTimer:
+        return self._timers.set(at, RebuildTimer(self._stage, what))
+
+    def cancel(self, token: Token | None) -> list[CancelTimer]:
+        return self._timers.cancel(token)

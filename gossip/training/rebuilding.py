@@ -1,0 +1,279 @@
+"""A stage that has lost all its peers: the state that the first one goes on with which is back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from gossip.config import LostStage, PipelineConfig
+from gossip.errors import ConfigError
+from gossip.pipelines import TrainedLayer, between, counterparts
+from gossip.run import checkpoints
+
+from .state import (
+    MODEL_FILE,
+    TRAINING_FILE,
+    StateMismatch,
+    load_checkpoint,
+    load_optimizer,
+    read_state_file,
+    split_state,
+)
+
+NORMS = "gossip.gradient_norms"  # in the state beside the model
+MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+
+
+class GradientNorms:
+    """Euclidean norms of the gradients of the last round, by the number of the layer, before
+    anything clips them.
+
+    Args:
+        model: The layers of a stage, under their numbers.
+    """
+
+    def __init__(self, model: nn.ModuleDict) -> None:
+        self._model = model
+        self._norms: dict[str, float] = {}
+
+    def measure(self) -> None:
+        """To be called when the layers have their gradients."""
+        for number, layer in self._model.items():
+            gradients = [each.grad for each in layer.parameters() if each.grad is not None]
+            norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
+            whole = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+            self._norms[number] = float(whole)
+
+    def state(self) -> dict[str, float]:
+        return dict(self._norms)
+
+    def adopt(self, state: object) -> None:
+        """Of a packed state. What is no norm is passed over."""
+        known = state.items() if isinstance(state, dict) else ()
+        self._norms = {
+            number: value for number, value in known if number in self._model and _is_norm(value)
+        }
+
+
+def _is_norm(value: object) -> bool:
+    return isinstance(value, float) and value >= 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MadeState:
+    """As ``StateRebuilt`` says it.
+
+    Attributes:
+        extra: What goes with the parameters beside the optimizer, as far as there is any.
+    """
+
+    source: Literal["", "checkpoint", "neighbours", "fresh"]
+    step: int = 0
+    fresh: int = 0
+    needs: tuple[tuple[int, int], ...] = ()
+    extra: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class StageModel:
+    """What a peer knows of the stages: its own layers, and what those of others are.
+
+    Attributes:
+        model: Its own, under their numbers, as the script has made them.
+        layers: All; those of other stages have no memory.
+        signatures: Of all.
+        make_optimizer: As the script gives it to ``peer.pipeline``.
+    """
+
+    plan: PipelineConfig
+    stage: int
+    model: nn.ModuleDict
+    layers: Sequence[nn.Module]
+    signatures: Sequence[str]
+    make_optimizer: MakeOptimizer
+
+    def numbers(self, stage: int) -> range:
+        """Of the layers of a stage."""
+        first, last = self.plan.stages[stage].layers
+        return range(first, last + 1)
+
+    def counterparts(self, stage: int) -> list[int | None]:
+        """For each own layer the number of the one that stands in its place in another stage; None
+        where there is no such stage or layer."""
+        own = [self.signatures[at] for at in self.numbers(self.stage)]
+        if not 0 <= stage < len(self.plan.stages):
+            return [None] * len(own)
+        theirs = self.numbers(stage)
+        found = counterparts(own, [self.signatures[at] for at in theirs])
+        return [None if place is None else theirs[place] for place in found]
+
+    def nbytes(self, stage: int) -> int:
+        """Of the parameters and buffers of a stage."""
+        each = [t for at in self.numbers(stage) for t in self.layers[at].state_dict().values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in each)
+
+    def names_in_order(self, stage: int) -> list[str]:
+        """Of the parameters of another stage, in the order in which its optimizer counts them."""
+        model = nn.ModuleDict({str(at): self.layers[at] for at in self.numbers(stage)})
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        groups = self.make_optimizer(model.parameters()).param_groups
+        return [names[id(each)] for group in groups for each in group["params"]]
+
+
+@dataclass(frozen=True)
+class StageRebuilder:
+    """Makes the state of a stage, of the best that there is.
+
+    Attributes:
+        optimizer: Of the stage's parameters.
+        first: What is tried first.
+        run_dir: Of the run, which says where it saves to.
+        check: As ``load_checkpoint`` takes it.
+        say: Tells the user.
+    """
+
+    stage: StageModel
+    optimizer: torch.optim.Optimizer
+    first: LostStage
+    run_dir: Path | None
+    check: Callable[[dict[str, Any]], object]
+    say: Callable[[str], None]
+
+    def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
+        """A state to go on with from round ``round_id``; or what is needed for that. The model and
+        the optimizer hold it then.
+
+        Args:
+            beside: Packed states of the stages beside, as far as they were asked for.
+            is_last: Nothing can be asked for any more.
+        """
+        if self.first == "checkpoint" and not is_last:
+            made = self._from_checkpoint(round_id)
+            if made is not None:
+                return made
+        if self.first in ("checkpoint", "neighbours"):
+            near = (self.stage.stage - 1, self.stage.stage + 1)
+            useful = [at for at in near if any(n is not None for n in self.stage.counterparts(at))]
+            if useful and not is_last:
+                return MadeState("", needs=tuple([(at, self.stage.nbytes(at)) for at in useful]))
+            made = self._from_neighbours(beside)
+            if made is not None:
+                return made
+        return MadeState("fresh", fresh=len(self.stage.model))
+
+    # --- of its checkpoint ------------------------------------------------------------------------
+
+    def _from_checkpoint(self, round_id: int) -> MadeState | None:
+        """The newest good one that is not ahead of the others. None: there is none."""
+        try:
+            given = None if self.run_dir is None else checkpoints.folder_of(self.run_dir)
+            if given is None:
+                return None
+            folder = checkpoints.stage_folder(given, self.stage.stage)
+            found, damaged = checkpoints.newest_good(folder, most=round_id)
+            for line in damaged:
+                self.say(f"passed over: {line}")
+            if found is None:
+                return None
+            files = {name: found.read(name) for name in (MODEL_FILE, TRAINING_FILE)}
+            extra = load_checkpoint(files, self.stage.model, self.optimizer, self.check)
+        except ConfigError as error:
+            self.say(f"no checkpoint of the stage can be used: {error}")
+            return None
+        return MadeState("checkpoint", found.step, extra=extra)
+
+    # --- of its neighbours ------------------------------------------------------------------------
+
+    def _from_neighbours(self, beside: Mapping[int, memoryview]) -> MadeState | None:
+        """None: they have no layer like one of this stage."""
+        known: dict[int, TrainedLayer] = {}
+        extra: dict[str, Any] = {}
+        groups: list[dict[str, Any]] = []
+        for stage, packed in beside.items():
+            try:
+                layers, extra, groups = self._read(stage, bytes(packed))
+            except (StateMismatch, KeyError, TypeError, ValueError) as error:
+                self.say(f"the state of stage {stage} cannot be used: {error}")
+                continue
+            known.update(layers)
+        sides = [self.stage.counterparts(self.stage.stage + side) for side in (-1, 1)]
+        made: dict[str, TrainedLayer] = {}
+        for number, below, above in zip(self.stage.model, *sides, strict=True):
+            pair = [None if at is None else known.get(at) for at in (below, above)]
+            found = between(*[p if p is not None and self._fits(number, p) else None for p in pair])
+            if found is not None:
+                made[number] = found
+        if not made:
+            return None
+        self._load(made)
+        self._take_settings(groups)
+        norms = {number: layer.norm for number, layer in made.items()}
+        fresh = len(self.stage.model) - len(made)
+        return MadeState("neighbours", fresh=fresh, extra={**extra, NORMS: norms})
+
+    def _read(
+        self, stage: int, packed: bytes
+    ) -> tuple[dict[int, TrainedLayer], dict[str, Any], list[dict[str, Any]]]:
+        """The layers of another stage, what goes with them, and the groups of its optimizer. Raises
+        StateMismatch, KeyError, TypeError, ValueError: It is no such state."""
+        state, said, own = [read_state_file(part) for part in split_state(packed)]
+        tensors: dict[str, Tensor] = {**own["model"], **state["model"]}
+        extra = dict(said["extra"])
+        norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(stage)
+        moments = {names[at]: entries for at, entries in state["optimizer"].items()}
+        found = {}
+        for number in self.stage.numbers(stage):
+            norm = norms.get(str(number), 0.0)
+            found[number] = TrainedLayer(
+                _under(str(number), tensors),
+                _under(str(number), moments),
+                norm if _is_norm(norm) else 0.0,
+            )
+        return found, extra, list(said["groups"])
+
+    def _take_settings(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Such as the learning rate, where the optimizer has as many groups."""
+        own = self.optimizer.param_groups
+        for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
+            group.update({key: value for key, value in theirs.items() if key != "params"})
+
+    def _fits(self, number: str, found: TrainedLayer) -> bool:
+        own = self.stage.model[number].state_dict()
+        return own.keys() == found.tensors.keys() and all(
+            isinstance(tensor, Tensor) and tensor.shape == own[name].shape
+            for name, tensor in found.tensors.items()
+        )
+
+    def _load(self, made: Mapping[str, TrainedLayer]) -> None:
+        for number, found in made.items():
+            self.stage.model[number].load_state_dict(dict(found.tensors))
+        names = {id(each): name for name, each in self.stage.model.named_parameters()}
+        moments = {
+            f"{number}.{name}": entries
+            for number, found in made.items()
+            for name, entries in found.moments.items()
+        }
+        own = self.optimizer.state_dict()
+        flat = [each for group in self.optimizer.param_groups for each in group["params"]]
+        own["state"] = {
+            at: dict(moments[names[id(each)]])
+            for at, each in enumerate(flat)
+            if names[id(each)] in moments
+        }
+        try:
+            load_optimizer(own, self.optimizer)
+        except StateMismatch as error:
+            self.say(f"the optimizer begins anew: {error}")
+
+
+def _under(number: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """What is of one layer, by its name there."""
+    prefix = f"{number}."
+    return {
+        name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)
+    }
