@@ -36,7 +36,6 @@ COPIES = 11.5  # numbers a parameter: 4 of the training, 3 of a checkpoint, the 
 PARAMETERS = 24 * (2048 * 2049 + 2 * 2048)
 BATCH, SAMPLES = 16, 2
 LOOK_S = 0.02
-WAITED_S = 10.0  # by a run that has lost a stage; then it is stopped
 
 
 @dataclass
@@ -127,15 +126,9 @@ def train(into: Path, command: Sequence[str], names: Sequence[str]) -> tuple[Any
         process = subprocess.Popen(
             command, cwd=into, env=environment(), stdout=subprocess.DEVNULL, stderr=log
         )
-        waits_since: float | None = None
         while process.poll() is None:
             look(run, names, seen)
             time.sleep(LOOK_S)
-            if waits_since is None and any((run / "faults").glob("[0-9]*")):
-                waits_since = time.monotonic()
-            if waits_since is not None and time.monotonic() - waits_since > WAITED_S:
-                process.send_signal(signal.SIGINT)  # what its user would do, once
-                waits_since = float("inf")
     summary = json.loads((run / "summary.json").read_text())
     return {"status": summary["status"], "rounds": summary["rounds"]}, seen
 

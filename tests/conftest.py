@@ -51,9 +51,12 @@ def any_speed() -> None:
     settings.load_profile("any_speed")
 
 
-def pytest_collect_file(file_path: Path) -> None:
-    if file_path.parent.name == "property":  # nobody else needs hypothesis
-        any_speed()
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is read: what is decorated keeps the profile of that moment."""
+    ours = TESTS / "property"
+    asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
+    if any(path.is_relative_to(ours) or ours.is_relative_to(path) for path in asked):
+        any_speed()  # nobody else needs hypothesis, whose import takes half a second
 
 
 def command_of(process: psutil.Process) -> str:
