@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    flat_parameters,
+    small_model,
+    step,
+)
 
 from gossip.aggregators import outer
 from gossip.config import RunConfig, resolve
@@ -27,15 +35,6 @@ from gossip.training.state import StateMismatch, pack_state
 from gossip.vectors import WireFormat, cut_layers, fragment_of, load_encoding
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
-
-
-def parameters_of(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).clone()
-
-
-def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
-    backward(model, seed)
-    optimizer.step()
 
 
 def deep_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -216,9 +215,11 @@ def test_one_peer_trains_as_streaming_diloco_does_by_hand(fragments: int) -> Non
             step(twin.model, twin.optimizer, seed)
             if (seed + 1) % (4 // fragments) == 0:
                 twin.round((seed + 1) // (4 // fragments) - 1)
-            assert torch.allclose(parameters_of(model), parameters_of(twin.model), atol=1e-5)
+            assert torch.allclose(flat_parameters(model), flat_parameters(twin.model), atol=1e-5)
         assert swarm.session.round == 6 * fragments
-    assert torch.allclose(parameters_of(model), twin.shared, atol=1e-5), "the end: the shared ones"
+    assert torch.allclose(flat_parameters(model), twin.shared, atol=1e-5), (
+        "the end: the shared ones"
+    )
 
 
 def test_a_round_is_sent_with_its_fragment_and_leaves_the_others_where_they_were() -> None:
@@ -298,7 +299,7 @@ def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_t
 
 def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
     model, optimizer = small_model()
-    before = parameters_of(model)
+    before = flat_parameters(model)
     states = []
 
     def script(n: FakeNode) -> None:
@@ -311,7 +312,7 @@ def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
         n.expect(control.Contribute)
         n.send(control.SnapshotCommand())
         said = n.expect(control.Snapshot)
-        states.append((said.round_id, n.arena is not None and parameters_of(model)))
+        states.append((said.round_id, n.arena is not None and flat_parameters(model)))
         n.apply(1, 1, np.zeros(42, np.float32))
         n.expect(control.AppliedReply)
         n.go(2)
@@ -320,7 +321,7 @@ def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
     with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
         swarm.session.prepare(model, optimizer)
         step(model, optimizer, 0)
-        assert not torch.equal(parameters_of(model), before)
+        assert not torch.equal(flat_parameters(model), before)
         step(model, optimizer, 1)
     ((round_id, there),) = states
     assert round_id == 1
@@ -346,7 +347,7 @@ def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
     with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
         swarm.session.prepare(model, optimizer)
         step(model, optimizer, 0)
-        assert torch.equal(parameters_of(model), parameters_of(other))
+        assert torch.equal(flat_parameters(model), flat_parameters(other))
 
 
 def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
@@ -431,46 +432,46 @@ def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[L
 
 def test_steps_of_a_round_are_undone_and_those_before_it_stay() -> None:
     model, _, steps, _ = apart()
-    own = parameters_of(model)
+    own = flat_parameters(model)
     backward(model, 1)
     steps.step(dict)
-    assert not torch.equal(parameters_of(model), own)
+    assert not torch.equal(flat_parameters(model), own)
     assert steps.rewind() == 1
-    assert torch.equal(parameters_of(model), own)
+    assert torch.equal(flat_parameters(model), own)
 
 
 def test_own_steps_are_on_top_of_what_a_round_has_made_of_the_shared_parameters() -> None:
     model, _, steps, _ = apart()
-    own = parameters_of(model)
+    own = flat_parameters(model)
     with steps.at_anchor():
-        assert not torch.equal(parameters_of(model), own)
+        assert not torch.equal(flat_parameters(model), own)
         with steps.at_anchor():  # as a save within a wait
             pass
-        assert not torch.equal(parameters_of(model), own)
-    assert torch.equal(parameters_of(model), own), "nothing was applied: bit for bit"
+        assert not torch.equal(flat_parameters(model), own)
+    assert torch.equal(flat_parameters(model), own), "nothing was applied: bit for bit"
     with steps.at_anchor(), torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    assert torch.allclose(parameters_of(model), own + 1.0, atol=1e-6)
+    assert torch.allclose(flat_parameters(model), own + 1.0, atol=1e-6)
     backward(model, 1)
     steps.step(dict)
     with steps.at_anchor(), torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
     assert steps.rewind() == 1
-    assert torch.allclose(parameters_of(model), own + 2.0, atol=1e-6)
+    assert torch.allclose(flat_parameters(model), own + 2.0, atol=1e-6)
 
 
 def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     model, optimizer, steps, _ = apart()
-    own = parameters_of(model)
+    own = flat_parameters(model)
     document = plan_own(model, OwnParts(optimizer=optimizer, parameters=steps.own_parameters))
     assert document is not None
     data = bytearray(document.nbytes)
     document.write(memoryview(data))
     write_own(tmp_path, 3, 8, memoryview(data)[: document.length], keep=1)
     steps.abandon()
-    shared = parameters_of(model)
+    shared = flat_parameters(model)
     assert not torch.equal(shared, own)
     assert torch.equal(torch.cat([p.reshape(-1) for p in steps.own_parameters]), own), "to save yet"
 
@@ -484,8 +485,8 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     loaded = load_own(tmp_path, 3, 8, Loaded(again, again_optimizer, again_optimizer))
     assert loaded.why == ""
     later.load_own(loaded.parameters)
-    assert torch.equal(parameters_of(again), shared), "it joins with what all share"
+    assert torch.equal(flat_parameters(again), shared), "it joins with what all share"
     later.go_on(())
-    assert torch.equal(parameters_of(again), own)
+    assert torch.equal(flat_parameters(again), own)
     with pytest.raises(StateMismatch, match="of another model"):
         later.load_own(loaded.parameters[1:])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from fixed_view import FixedView
 
 from gossip.core.lifecycle.bootstrap import (
     PARDONS_MAX,
@@ -21,39 +22,6 @@ from gossip.core.settings import CoreSettings
 PEERS = (0, 1, 2, 3)
 
 
-class FixedView:
-    """All are there but those who are ``gone``."""
-
-    version = 0
-
-    def __init__(self) -> None:
-        self.gone: set[PeerId] = set()
-
-    def skip_reason(self, peer: PeerId) -> str:
-        return "dead" if peer in self.gone else ""
-
-    def speaks_on(self, peer: PeerId, now: float) -> bool:
-        return False
-
-    def note_state(self, peer: int, until: float) -> None:
-        pass
-
-    def note_load(self, now: float, for_s: float = 0.0) -> None:
-        pass
-
-    def forget_load(self) -> None:
-        pass
-
-    def has_ended(self, peer: PeerId) -> bool:
-        return False
-
-    def is_gone(self, peer: PeerId) -> bool:
-        return peer in self.gone
-
-    def met(self) -> tuple[PeerId, ...]:
-        return PEERS
-
-
 class BootstrapBench:
     """Peer 1 of four, each with weights of its own, after all have said hello:
     it wants those of peer 0."""
@@ -61,7 +29,7 @@ class BootstrapBench:
     def __init__(self, f: int = 0) -> None:
         needed = {"updates_for": (1, 3)} if f else {}
         self.settings = CoreSettings(b"run-0001", b"lineage!", 1, PEERS, f, **needed)
-        self.view, self.now = FixedView(), 0.0
+        self.view, self.now = FixedView(PEERS), 0.0
         self.core = Bootstrap(1, self.settings, self.view)
         self.core.start(0.0)
         self.all_say_hello()

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    flat_parameters,
+    same_bits,
+    small_model,
+    step,
+)
 
 from gossip.aggregators import outer
 from gossip.config import RunConfig
@@ -23,15 +32,6 @@ from gossip.training.session import _check_rounds
 from gossip.training.state import StateMismatch, pack_state, unpack_state
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
-
-
-def parameters_of(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).clone()
-
-
-def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
-    backward(model, seed)
-    optimizer.step()
 
 
 def local(total: int, spec: str = "mean") -> tuple[torch.nn.Module, LocalSteps]:
@@ -100,15 +100,15 @@ def test_a_move_is_a_step_of_the_optimizer(spec: str) -> None:
 
 def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_again() -> None:
     model, steps = local(3)
-    before = parameters_of(model)
+    before = flat_parameters(model)
     for seed in range(3):
         backward(model, seed)
         steps.step(dict)
         assert steps.is_complete == (seed == 2)
-    after = parameters_of(model)
+    after = flat_parameters(model)
     assert steps.put_difference()
     difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
-    assert torch.equal(parameters_of(model), before)
+    assert torch.equal(flat_parameters(model), before)
     assert torch.equal(difference, before - after)
     assert steps.taken == 0
 
@@ -135,18 +135,18 @@ def test_steps_that_were_all_skipped_are_no_update() -> None:
 def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_on_top() -> None:
     model, steps = local(3)
     backward(model, 0)
-    before = parameters_of(model)
+    before = flat_parameters(model)
     steps.step(dict)
-    after = parameters_of(model)
+    after = flat_parameters(model)
     with steps.at_anchor():
-        assert torch.equal(parameters_of(model), before)
-    assert torch.equal(parameters_of(model), after), "nothing was replaced: bit for bit"
+        assert torch.equal(flat_parameters(model), before)
+    assert torch.equal(flat_parameters(model), after), "nothing was replaced: bit for bit"
     with steps.at_anchor(), torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    assert torch.allclose(parameters_of(model), after + 1.0, atol=1e-6)
+    assert torch.allclose(flat_parameters(model), after + 1.0, atol=1e-6)
     steps.put_difference()
-    assert torch.equal(parameters_of(model), before + 1.0)
+    assert torch.equal(flat_parameters(model), before + 1.0)
 
 
 def test_what_goes_with_the_anchor_is_of_its_step() -> None:
@@ -207,7 +207,7 @@ def test_one_peer_with_the_mean_trains_as_it_would_alone() -> None:
             step(model, optimizer, seed)
             step(twin, twin_optimizer, seed)
         assert swarm.session.round == 3
-        assert torch.allclose(parameters_of(model), parameters_of(twin), atol=1e-6)
+        assert torch.allclose(flat_parameters(model), flat_parameters(twin), atol=1e-6)
 
 
 def test_a_round_of_local_steps_is_sent_once_and_stepped_by_the_outer_optimizer() -> None:
@@ -230,11 +230,11 @@ def test_a_round_of_local_steps_is_sent_once_and_stepped_by_the_outer_optimizer(
         swarm.session.prepare(model, optimizer)
         outer_twin = outer.load(NESTEROV).optimizer(twin.parameters())
         for first in (0, 3):
-            anchor = parameters_of(twin)
+            anchor = flat_parameters(twin)
             for seed in range(first, first + 3):
                 step(model, optimizer, seed)
                 step(twin, twin_optimizer, seed)
-            difference = anchor - parameters_of(twin)
+            difference = anchor - flat_parameters(twin)
             assert np.array_equal(sent[-1][: len(difference)], difference.numpy())
             sizes = [parameter.numel() for parameter in twin.parameters()]
             pieces = zip(anchor.split(sizes), difference.split(sizes), strict=True)
@@ -254,10 +254,10 @@ def test_a_session_that_ends_within_a_round_ends_at_the_anchor_and_says_so(
         swarm.session.prepare(model, optimizer)
         for seed in range(3):
             step(model, optimizer, seed)
-        shared = parameters_of(model)
+        shared = flat_parameters(model)
         step(model, optimizer, 3)
-        assert not torch.equal(parameters_of(model), shared)
-    assert torch.equal(parameters_of(model), shared)
+        assert not torch.equal(flat_parameters(model), shared)
+    assert torch.equal(flat_parameters(model), shared)
     assert "1 local steps were undone" in capsys.readouterr().err
 
 
@@ -345,7 +345,7 @@ def test_a_checkpoint_of_other_rounds_is_not_resumed_from(
 
 def test_a_step_that_is_interrupted_is_undone() -> None:
     model, steps = local(3)
-    before = parameters_of(model)
+    before = flat_parameters(model)
 
     def interrupted() -> None:
         with torch.no_grad():
@@ -356,21 +356,21 @@ def test_a_step_that_is_interrupted_is_undone() -> None:
     with pytest.raises(KeyboardInterrupt):
         steps.step(dict)
     assert steps.rewind() == 1
-    assert torch.equal(parameters_of(model), before)
+    assert torch.equal(flat_parameters(model), before)
 
 
 def test_steps_that_are_undone_while_the_shared_parameters_are_there_stay_undone() -> None:
     """As at Ctrl-C in a collective operation, in which a round was applied."""
     model, steps = local(3)
     backward(model, 0)
-    before = parameters_of(model)
+    before = flat_parameters(model)
     steps.step(dict)
     with steps.at_anchor():
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1.0)
         assert steps.rewind() == 1
-    assert torch.equal(parameters_of(model), before + 1.0)
+    assert torch.equal(flat_parameters(model), before + 1.0)
 
 
 def test_every_local_step_is_a_place_of_its_own_for_collective_operations(

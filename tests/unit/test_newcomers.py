@@ -9,6 +9,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from fixed_view import FixedView
 
 from gossip.core.lifecycle.bootstrap import (
     WAITING_REPORT_S,
@@ -28,41 +29,13 @@ from gossip.run.rendezvous import SeedFolder, announce_end, claim
 PEERS, ROOM = 3, 8
 
 
-class AllHere:
-    version = 0
-
-    def skip_reason(self, peer: int) -> str:
-        return ""
-
-    def speaks_on(self, peer: int, now: float) -> bool:
-        return False
-
-    def note_state(self, peer: int, until: float) -> None:
-        pass
-
-    def note_load(self, now: float, for_s: float = 0.0) -> None:
-        pass
-
-    def forget_load(self) -> None:
-        pass
-
-    def has_ended(self, peer: int) -> bool:
-        return False
-
-    def is_gone(self, peer: int) -> bool:
-        return False
-
-    def met(self) -> tuple[int, ...]:
-        return ()
-
-
 def hello(round_id: int = 0, layout: bytes = b"layout", state: bytes = b"state") -> Hello:
     return Hello(b"lineage!", layout, state, round_id, "ready", "control", "bulk", b"", ())
 
 
 def decided(local: int, hellos: dict[int, Hello], after_s: float = 0.1, f: int = 0) -> Decision:
     settings = CoreSettings(b"run-0001", b"lineage!", 1, tuple(range(PEERS)), f, room=ROOM)
-    gathering = Bootstrap(local, settings, AllHere())
+    gathering = Bootstrap(local, settings, FixedView())
     gathering.start(0.0)
     for peer, said in hellos.items():
         gathering.hear(peer, said, 0.0)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from fixed_view import FixedView
 
 from gossip.core.events import (
     Aggregate,
@@ -53,40 +54,6 @@ from gossip.transport.codec import decode, encode
 LINEAGE = b"lineage!"
 
 
-class SkippedByHand:
-    def __init__(self) -> None:
-        self.skipped: dict[int, str] = {}
-        self.gone: set[int] = set()
-
-    def skip_reason(self, peer: int) -> str:
-        return self.skipped.get(peer, "")
-
-    @property
-    def version(self) -> int:
-        return len(self.gone)
-
-    def speaks_on(self, peer: int, now: float) -> bool:
-        return False
-
-    def note_state(self, peer: int, until: float) -> None:
-        pass
-
-    def note_load(self, now: float, for_s: float = 0.0) -> None:
-        pass
-
-    def forget_load(self) -> None:
-        pass
-
-    def has_ended(self, peer: int) -> bool:
-        return False
-
-    def is_gone(self, peer: int) -> bool:
-        return peer in self.gone
-
-    def met(self) -> tuple[int, ...]:
-        return tuple(range(16))
-
-
 def vector(value: float, digest: bool = False) -> Payload:
     raw = repr(value).encode()
     return Payload(
@@ -117,7 +84,7 @@ class RollingTable:
             rounds=RoundSettings(quorum=quorum),  # type: ignore[arg-type]
         )
         self.settings, self.now = settings, 100.0
-        self.views = [SkippedByHand() for _ in range(n)]
+        self.views = [FixedView(tuple(range(16))) for _ in range(n)]
         self.timers = [Timers() for _ in range(n)]
         self.peers = [
             RollingRounds(i, settings, rolling, self.views[i], self.timers[i]) for i in range(n)

@@ -227,6 +227,11 @@ def backward(model: torch.nn.Module, seed: int) -> None:
     model(torch.randn(4, 5, generator=generator)).square().sum().backward()
 
 
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    backward(model, seed)
+    optimizer.step()
+
+
 def flat_parameters(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
@@ -247,4 +252,5 @@ __all__ = [
     "flat_parameters",
     "same_bits",
     "small_model",
+    "step",
 ]

@@ -245,11 +245,8 @@ class NoFalseDeath(TableChecker):
     def judge(
         self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
-        subject = transition.subject
-        if transition.field != "status" or transition.status != "dead" or subject == peer:
-            return
-        membership = swarm.hosts[peer].membership
-        if membership is None or not _lives(swarm, subject, transition.incarnation):
+        subject, membership = transition.subject, swarm.hosts[peer].membership
+        if membership is None or not _declares_dead_who_lives(swarm, peer, transition):
             return
         if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
             return
@@ -290,11 +287,8 @@ class NoDeathByAStalledPeer(TableChecker):
     def judge(
         self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
-        subject = transition.subject
-        if transition.field != "status" or transition.status != "dead" or subject == peer:
-            return
-        membership = swarm.hosts[peer].membership
-        if membership is None or not _lives(swarm, subject, transition.incarnation):
+        subject, membership = transition.subject, swarm.hosts[peer].membership
+        if membership is None or not _declares_dead_who_lives(swarm, peer, transition):
             return
         own_verdict = membership.members[subject].origin == peer
         woke_at, long_s = self.disturbances.slept(swarm, peer)
@@ -317,6 +311,14 @@ def memory_s(settings: MembershipSettings, n: int) -> float:
     most, and a suspicion."""
     slowest_probe_s = 1.5 * settings.awareness_max * settings.probe_interval_s
     return slowest_probe_s + longest_s(n, settings) + 1.0
+
+
+def _declares_dead_who_lives(swarm: Swarm[Any], peer: PeerId, transition: TableTransition) -> bool:
+    """Whether ``peer`` declares another dead whose life of that number runs."""
+    subject = transition.subject
+    if transition.field != "status" or transition.status != "dead" or subject == peer:
+        return False
+    return _lives(swarm, subject, transition.incarnation)
 
 
 def _lives(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:
