@@ -249,6 +249,13 @@ def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
     assert f"after its last news, which take {takes_s:.2f} s to tell" in caught(swarm, for_s=5.0)
 
 
+def test_s15_a_message_for_rumours_without_one_is_caught() -> None:
+    swarm, _ = watched(FallsSilent, topology="rolling")
+    tamper(swarm, 0, besides(Gossip(())))
+    assert "tells peer" in (text := caught(swarm, for_s=5.0))
+    assert "no rumour at all" in text
+
+
 # --- what it has found ----------------------------------------------------------------------------
 
 

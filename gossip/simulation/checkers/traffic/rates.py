@@ -197,7 +197,7 @@ class SpeaksInMeasure(Checker):
 
 class FallsSilent(Checker):
     """S15: who has had no news for as long as it takes to tell them stops talking; while it has
-    somebody to tell them to."""
+    somebody to tell them to. A message that is for rumours alone has one."""
 
     invariant = "S15"
     effects = (Gossip,)
@@ -220,6 +220,8 @@ class FallsSilent(Checker):
         membership, now = swarm.hosts[peer].membership, swarm.now
         if membership is None:
             return
+        if not effect.message.rumors:
+            raise self.violated(swarm, peer, f"tells peer {effect.peer} no rumour at all")
         news, settings = membership.news, membership.settings
         known, since, told_at = self._news.get(peer, (-1, 0.0, 0.0))
         listeners = sum(member.linked and not member.gone for member in membership.others())
