@@ -30,6 +30,7 @@ from typing import Any
 import pipeline_train
 from whole_runs import GOSSIP, HERE, environment
 
+from gossip.config import Activations
 from gossip.pipelines import (
     PipelinePlan,
     PlannedStage,
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=float, default=30.0, help="seconds between two kills")
     parser.add_argument("--seed", type=int, default=0, help="of who is killed")
+    parser.add_argument("--activations", choices=("exact", "bf16"), default="exact")
     parser.add_argument("--into", type=Path, help="where runs go, and stay")
     parser.add_argument("--json", type=Path, help="also write the numbers there")
     options = parser.parse_args()
@@ -70,7 +72,7 @@ def main() -> int:
 
 
 def measure(kind: str, into: Path, options: argparse.Namespace) -> dict[str, Any]:
-    plan = write_plan_for(kind, into)
+    plan = write_plan_for(kind, into, options.activations)
     free = run(kind, plan, into / f"{kind}-free", options.steps, [])
     seconds = FIRST_KILL_S + 3 * options.steps / free["steps_per_s"]
     draw, count = random.Random(options.seed), int((seconds - FIRST_KILL_S) / options.every) + 1
@@ -87,14 +89,15 @@ def measure(kind: str, into: Path, options: argparse.Namespace) -> dict[str, Any
     return numbers
 
 
-def write_plan_for(kind: str, into: Path) -> Path:
+def write_plan_for(kind: str, into: Path, activations: Activations) -> Path:
     layers, samples = pipeline_train.LAYERS[kind]()
     outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
     walked = walk_without_data(outlines, samples)
     stages = tuple(PlannedStage(*each) for each in STAGES)
     model = model_of([each.signature for each in walked])
     path = into / f"{kind}.toml"
-    path.write_text(write_plan(PipelinePlan(model, MICRO_BATCHES, SAMPLES, 1, 1.0, stages)))
+    plan = PipelinePlan(model, MICRO_BATCHES, SAMPLES, 1, 1.0, stages, activations)
+    path.write_text(write_plan(plan))
     return path
 
 

@@ -88,6 +88,9 @@ the stages beside it; of weights as the script makes them. Each in place of the 
 that is not there. ``stop``: the run ends."""
 
 
+Activations = Literal["exact", "bf16"]
+
+
 class PipelineConfig(BaseModel):
     """A pipeline's plan, its peers by their numbers.
 
@@ -96,6 +99,8 @@ class PipelineConfig(BaseModel):
         micro_batches: Of a step.
         samples: Of a micro-batch.
         names: Of the peers, by their numbers, as the plan has them.
+        activations: How a stage sends what it hands on, and the gradients of that: "exact", as the
+            layers make them, or "bf16".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,6 +109,7 @@ class PipelineConfig(BaseModel):
     micro_batches: int = Field(ge=1)
     samples: int = Field(ge=1)
     names: tuple[str, ...]
+    activations: Activations = "exact"
     stages: tuple[StageConfig, ...] = Field(min_length=1)
 
     def stage_of(self, peer: int) -> int:

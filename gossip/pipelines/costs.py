@@ -25,6 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.config import Activations
 from gossip.core import ON_LINKS
 from gossip.errors import ConfigError
 from gossip.vectors import shard_sizes
@@ -50,6 +51,7 @@ class TrainingStep:
         members_least: Peers that each group needs: f + 1 against crashes, 2f + 1 against liars.
         spare: Members of each group, its fastest, that the time has to do without.
         state_copies: Numbers that are kept for each parameter.
+        activations: As of ``PipelineConfig``.
     """
 
     micro_batches: int
@@ -57,6 +59,7 @@ class TrainingStep:
     members_least: int = 1
     spare: int = 0
     state_copies: float = STATE_COPIES
+    activations: Activations = "exact"
 
     @property
     def batch(self) -> int:
@@ -97,6 +100,12 @@ class Costs:
     def seconds(self, samples: float) -> Numbers:
         """``(2, P, L)``: of each layer for so many samples, forward and backward."""
         return self.fixed_s + self.each_s * samples
+
+    def sent_bytes(self, work: TrainingStep) -> Numbers:
+        """``(L,)``: of a micro-batch, behind each layer, to the next stage and as much back.
+        Layers are taken to hand on fp32."""
+        part = 0.5 if work.activations == "bf16" else 1.0
+        return part * self.output_bytes * work.samples
 
 
 def costs_of(profiles: Sequence[PeerProfile], assumed: CostLine | None = None) -> Costs:
@@ -279,7 +288,7 @@ class StageCosts:
         if (found := self._ways.get((group, following))) is None:
             here, there = self.working(group), self.working(following)
             parts = np.outer(self.shares(here), self.shares(there))
-            sent = np.concatenate([[0.0], self.costs.output_bytes * self.work.samples])
+            sent = np.concatenate([[0.0], self.costs.sent_bytes(self.work)])
             pairs = np.ix_(here, there)
             ways = [
                 (self.costs.link_fixed_s[pairs] + self.costs.link_each_s[pairs] * nbytes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gossip.config import Activations
 from gossip.errors import ConfigError
 from gossip.run import shown
 
@@ -19,6 +20,7 @@ from .tables import NAME_RULE, SECONDS_MAX, Fields, check_name, check_schema, re
 SCHEMA = "gossip.plan/1"
 _HEAD = (
     *("schema", "model", "micro_batches", "samples", "members_least", "predicted_step_s"),
+    "activations",
     "stage",
 )
 _STAGE = ("layers", "peers")
@@ -44,6 +46,7 @@ class PipelinePlan:
         samples: Of a micro-batch.
         members_least: Peers that each stage needs.
         predicted_step_s: Seconds of a step, when the plan was made.
+        activations: As of ``PipelineConfig``.
     """
 
     model: str
@@ -52,6 +55,7 @@ class PipelinePlan:
     members_least: int
     predicted_step_s: float
     stages: tuple[PlannedStage, ...]
+    activations: Activations = "exact"
 
 
 def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: float) -> PipelinePlan:
@@ -61,7 +65,13 @@ def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: floa
         for group, begin, end in zip(placement.groups, bounds, bounds[1:], strict=False)
     )
     return PipelinePlan(
-        costs.model, work.micro_batches, work.samples, work.members_least, step_s, stages
+        costs.model,
+        work.micro_batches,
+        work.samples,
+        work.members_least,
+        step_s,
+        stages,
+        work.activations,
     )
 
 
@@ -77,6 +87,7 @@ def _lines(plan: PipelinePlan) -> Iterator[str]:
     yield f"samples = {plan.samples}  # of a micro-batch"
     yield f"members_least = {plan.members_least}  # peers that each stage needs"
     yield f"predicted_step_s = {plan.predicted_step_s:.6g}"
+    yield f'activations = "{plan.activations}"  # what stages send: "exact" or "bf16"'
     for stage in plan.stages:
         names = ", ".join(f'"{peer}"' for peer in stage.peers)
         yield "\n[[stage]]"
@@ -102,7 +113,16 @@ def read_plan(path: Path) -> PipelinePlan:
         fields.count("members_least", 1, PEERS_MAX),
         fields.number("predicted_step_s", SECONDS_MAX * BATCH_MAX, "seconds"),
         stages,
+        _activations(fields),
     )
+
+
+def _activations(fields: Fields) -> Activations:
+    """Exact where the file says nothing."""
+    if "activations" not in fields.values:
+        return "exact"
+    found = fields.text("activations", "exact|bf16", '"exact" or "bf16"')
+    return "bf16" if found == "bf16" else "exact"
 
 
 def _stage(fields: Fields) -> PlannedStage:
@@ -164,7 +184,12 @@ def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]
             f"the stages have {bounds[-1]} layers together, the model {len(costs.layers)}",
             f"the last stage ends with layer {len(costs.layers) - 1}",
         )
-    work = TrainingStep(plan.micro_batches, plan.samples, plan.members_least)
+    work = TrainingStep(
+        plan.micro_batches,
+        plan.samples,
+        plan.members_least,
+        activations=plan.activations,
+    )
     stage_costs = StageCosts(costs, work)
     _check_memory(stage_costs, groups, bounds)
     cut = cut_at(stage_costs.tables(groups), tuple(bounds))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossip.config import Activations
 from gossip.errors import ConfigError
 
 from .alternatives import LOCAL_STEPS, DataParallel, data_parallel
@@ -31,7 +32,8 @@ class PlanRequest:
         batch: Samples of a step.
         samples: Of a micro-batch; None: the best of what divides the batch.
         stages: None: the best number.
-        members_least: As of ``TrainingStep``; ``spare`` and ``state_copies`` alike.
+        members_least: As of ``TrainingStep``; ``spare``, ``state_copies`` and ``activations``
+            alike.
         local_steps: Between two rounds, where training with local steps is compared.
         seed: Of searches that draw.
     """
@@ -44,10 +46,16 @@ class PlanRequest:
     state_copies: float = 4.0
     local_steps: int = LOCAL_STEPS
     seed: int = 0
+    activations: Activations = "exact"
 
     def work(self, samples: int) -> TrainingStep:
         return TrainingStep(
-            self.batch // samples, samples, self.members_least, self.spare, self.state_copies
+            self.batch // samples,
+            samples,
+            self.members_least,
+            self.spare,
+            self.state_copies,
+            self.activations,
         )
 
     @property

@@ -92,7 +92,7 @@ class _Relaxation:
         self.seconds = seconds / self.unit
         self.link_fixed = torch.from_numpy(costs.link_fixed_s + costs.link_fixed_s.T) / self.unit
         self.link_each = torch.from_numpy(costs.link_each_s + costs.link_each_s.T) / self.unit
-        self.sent = torch.from_numpy(costs.output_bytes) * work.samples
+        self.sent = torch.from_numpy(costs.sent_bytes(work))
         self.state = torch.from_numpy(costs.parameter_bytes) * work.state_copies
         self.kept = torch.from_numpy(costs.kept_bytes) * work.samples
         self.limits = torch.from_numpy(costs.memory_bytes)

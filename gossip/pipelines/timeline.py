@@ -113,7 +113,7 @@ class _Player:
     def _send(self, peer: int, stage: int, number: int, following: int, ended: float) -> float:
         costs, other = self.stage_costs.costs, self.route[following][number]
         layer = self.placement.cut.bounds[max(stage, following)] - 1
-        nbytes = costs.output_bytes[layer] * self.stage_costs.work.samples
+        nbytes = costs.sent_bytes(self.stage_costs.work)[layer]
         seconds = costs.link_fixed_s[peer, other] + costs.link_each_s[peer, other] * nbytes
         link = (min(peer, other), max(peer, other))
         self.link_until[link] = max(self.link_until[link], ended) + float(seconds)

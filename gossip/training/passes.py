@@ -24,18 +24,23 @@ class Boundary:
 
     Attributes:
         shape: ``(samples, ...)``.
+        dtype: As layers compute with it.
+        sent: As it passes between peers.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    sent: torch.dtype
 
     @property
     def nbytes(self) -> int:
-        return torch.Size(self.shape).numel() * self.dtype.itemsize
+        """Between peers."""
+        return torch.Size(self.shape).numel() * self.sent.itemsize
 
     def read(self, memory: memoryview, device: torch.device) -> Tensor:
         """The tensor in ``memory``, which it may lie in."""
-        return torch.frombuffer(memory, dtype=self.dtype).view(self.shape).to(device)
+        sent = torch.frombuffer(memory, dtype=self.sent).view(self.shape)
+        return sent.to(device, self.dtype)
 
     def write(self, tensor: Tensor) -> int:
         """A descriptor of memory that holds it. Raises ConfigError: It has another shape."""
@@ -46,7 +51,7 @@ class Boundary:
                 "the samples of a step have the shape of those",
             )
         fd = allocate(self.nbytes)
-        memory = torch.frombuffer(map_bytes(fd, self.nbytes), dtype=self.dtype)
+        memory = torch.frombuffer(map_bytes(fd, self.nbytes), dtype=self.sent)
         memory.view(self.shape).copy_(tensor)
         return fd
 
@@ -176,7 +181,9 @@ def boundaries(
                 f"layer {each.layers[1]} hands on {output.dtype}, which has no gradient",
                 "end the stage with another layer",
             )
-        found.append(Boundary((plan.samples, *output.shape), output.dtype))
+        as_bf16 = plan.activations == "bf16" and output.dtype.itemsize > 2
+        sent = torch.bfloat16 if as_bf16 else output.dtype
+        found.append(Boundary((plan.samples, *output.shape), output.dtype, sent))
     found.append(None)
     return found[stage], found[stage + 1]
 

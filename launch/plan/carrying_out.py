@@ -45,6 +45,7 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
         "micro_batches": plan.micro_batches,
         "samples": plan.samples,
         "names": tuple(names),
+        "activations": plan.activations,
         "stages": stages,
     }
     return {"peers": len(names), "pipeline": pipeline}

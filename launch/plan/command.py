@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from gossip.config import Activations
 from gossip.errors import ConfigError
 from gossip.run import shown
 
@@ -92,6 +93,10 @@ def make(
     local_steps: Annotated[
         int, typer.Option(min=1, help="Of each peer between two rounds, where these are compared.")
     ] = 30,
+    activations: Annotated[
+        Activations,
+        typer.Option(help="What stages send each other: as the layers make it, or half of that."),
+    ] = "exact",
     mbit: Mbit = None,
     delay_ms: DelayMs = 1.0,
     seed: Annotated[int, typer.Option(help="Of searches, where peers are more than 5.")] = 0,
@@ -118,7 +123,15 @@ def make(
     costs = _costs(profiles, mbit, delay_ms)
     least = max(crashes + 1, 2 * liars + 1)
     request = PlanRequest(
-        batch, samples, stages, least, crashes if spare else 0, copies, local_steps, seed
+        batch,
+        samples,
+        stages,
+        least,
+        crashes if spare else 0,
+        copies,
+        local_steps,
+        seed,
+        activations,
     )
     answer = make_plan(costs, request)
     best = answer.pipelines[0] if answer.pipelines else None

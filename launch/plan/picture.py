@@ -58,6 +58,7 @@ def _rows(costs: Costs, answer: PlanAnswer) -> Iterable[tuple[float, str, str]]:
         work, groups = option.stage_costs.work, option.placement.groups
         name = (
             f"pipeline, {len(groups)} stages, {work.micro_batches} x {work.samples}"
+            f"{', bf16' if work.activations == 'bf16' else ''}"
             f"{'' if option.exact else ' (searched)'}"
         )
         who = " | ".join(" ".join(costs.peers[peer] for peer in group) for group in groups)
@@ -202,6 +203,7 @@ def plan_json(stage_costs: StageCosts, placement: Placement) -> dict[str, Any]:
         "formula_s": placement.step_s,
         "micro_batches": stage_costs.work.micro_batches,
         "samples": stage_costs.work.samples,
+        "activations": stage_costs.work.activations,
         "slowest": {"stage": slowest, "link": on_link},
         "stages": [
             {

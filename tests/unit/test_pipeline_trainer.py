@@ -296,14 +296,39 @@ def test_a_script_without_plan_is_refused_or_computes_all_layers_alone() -> None
     assert (pipe.stages, pipe.is_first, pipe.is_last) == (1, True, True)
 
 
+def test_what_is_sent_as_bf16_is_half_as_large_and_rounded_once() -> None:
+    torch.manual_seed(0)
+    layer, x, gradient = nn.Linear(4, 4), torch.randn(2, 4), torch.randn(2, 4)
+    boundary = Boundary((2, 4), torch.float32, torch.bfloat16)
+    work = StageWork(StageExecutor([layer], 0, 5), torch.device("cpu"), boundary, boundary)
+    assert work.activation_bytes == (16, 16)
+    results = []
+    for backward, sent in ((False, x), (True, gradient)):
+        memory = bytearray(sent.bfloat16().view(torch.int16).numpy().tobytes())
+        reply, fd = work.run(control.PassCommand(0, 0, 0, backward, 16), memoryview(memory))
+        assert (reply.nbytes, fd is None) == (16, False)
+        assert fd is not None
+        handed = torch.frombuffer(map_bytes(fd, reply.nbytes), dtype=torch.bfloat16)
+        results.append(handed.view(2, 4).clone())
+        os.close(fd)
+    taken = x.bfloat16().float().requires_grad_()
+    outputs = layer(taken)
+    outputs.backward(gradient.bfloat16().float())
+    assert taken.grad is not None
+    assert torch.equal(results[0], outputs.bfloat16())
+    assert torch.equal(results[1], taken.grad.bfloat16())
+
+
 def test_a_member_that_lies_hands_on_the_opposite_of_what_it_computes_with() -> None:
     torch.manual_seed(0)
     layer, x = nn.Linear(4, 4), torch.randn(2, 4)
-    around = Boundary((2, 4), torch.float32), Boundary((2, 4), torch.float32)
+    boundary = Boundary((2, 4), torch.float32, torch.float32)
     lies = RunConfig(peers=3, faults=("negated_activations:1*0.5", "scaled_gradients:1"))
     found: list[list[Tensor]] = []
     for said in (PlainSteps().handed_on, FaultyTrainer(lies, 1, None).handed_on):
-        work = StageWork(StageExecutor([layer], 0, 5), torch.device("cpu"), *around, said=said)
+        work = StageWork(
+            StageExecutor([layer], 0, 5), torch.device("cpu"), boundary, boundary, said=said
+        )
         results = []
         for number in range(8):
             for backward in (False, True):
