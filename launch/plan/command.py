@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
-from gossip.config import Activations
 from gossip.errors import ConfigError
 from gossip.run import shown
 
@@ -94,7 +93,7 @@ def make(
         int, typer.Option(min=1, help="Of each peer between two rounds, where these are compared.")
     ] = 30,
     activations: Annotated[
-        Activations,
+        Literal["exact", "bf16"],  # gossip.config.Activations takes too long to import for --help
         typer.Option(help="What stages send each other: as the layers make it, or half of that."),
     ] = "exact",
     mbit: Mbit = None,

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from test_local_steps import local, parameters_of, step
+from test_local_steps import local
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    flat_parameters,
+    small_model,
+    step,
+)
 
 from gossip.aggregators import outer
 from gossip.ipc import messages as control
@@ -119,13 +127,13 @@ def test_a_sparse_gradient_becomes_a_model_difference() -> None:
     table = torch.nn.Embedding(6, 3)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
     steps = LocalSteps(Layout(table, optimizer), optimizer.step, 1, outer.load("mean"))
-    before = parameters_of(table)
+    before = flat_parameters(table)
     rows = torch.nn.functional.embedding(torch.tensor([1, 4]), table.weight, sparse=True)
     rows.sum().backward()
     assert table.weight.grad is not None
     assert table.weight.grad.is_sparse
     steps.step(dict)
-    moved = before - parameters_of(table)
+    moved = before - flat_parameters(table)
     assert steps.put_difference()
     assert not table.weight.grad.is_sparse
     assert torch.equal(table.weight.grad.reshape(-1), moved)
@@ -136,7 +144,7 @@ def test_a_sparse_gradient_becomes_a_model_difference() -> None:
 
 def test_a_state_with_the_settings_of_another_optimizer_changes_nothing() -> None:
     model, optimizer = small_model()
-    before = parameters_of(model)
+    before = flat_parameters(model)
     other, _ = small_model(seed=1)
     adam = torch.optim.AdamW(other.parameters(), lr=0.5)
     theirs = LocalSteps(Layout(other, adam), adam.step, 2, outer.load("nesterov"))
@@ -152,7 +160,7 @@ def test_a_state_with_the_settings_of_another_optimizer_changes_nothing() -> Non
 
     with FakeNodeSwarm(script, local_steps=2) as swarm:
         swarm.session.prepare(model, optimizer)
-        assert torch.equal(parameters_of(model), before)
+        assert torch.equal(flat_parameters(model), before)
         assert optimizer.param_groups[0]["lr"] == 0.1
     assert "other settings than ours" in answered[0].error
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_local_steps import parameters_of, step
 from torch.utils.data import TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
 
 from gossip.core.ledger.pace import MARGIN_US, since_us
 from gossip.core.ledger.replicated_state import ReplicatedState
@@ -154,7 +153,7 @@ def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
             step(model, optimizer, at)
             step(twin, twin_optimizer, at)
         assert peer.step == 12
-        assert torch.allclose(parameters_of(model), parameters_of(twin), atol=1e-6)
+        assert torch.allclose(flat_parameters(model), flat_parameters(twin), atol=1e-6)
     assert steps == [0, 1, 2, 3, *range(6, 12)]
     assert [(each.samples, each.steps) for each in told] == [(8, (4, 6)), (12, (6, 6))]
 
