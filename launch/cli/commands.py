@@ -201,6 +201,7 @@ def demo(
             "--only", help="Leave out the comparison with plain averaging and without faults."
         ),
     ] = False,
+    track: Track = None,
     as_json: Json = False,
     show: ShowConfig = False,
 ) -> None:
@@ -209,7 +210,7 @@ def demo(
     from gossip.launch.demo import Demo
 
     flags = {**settings, "peers": peers, "keys": keys}
-    prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
+    prepared = Demo.prepare(flags, config, plot, not only, as_json, track or ())
     if show:
         prepared.show_config()
         return

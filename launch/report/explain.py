@@ -14,6 +14,7 @@ from typing import Any
 from gossip.errors import ConfigError
 from gossip.run import real, text_of, whole
 
+from . import run_state
 from .growing import Row
 from .html import lines_of
 from .live_frame import clock
@@ -201,7 +202,8 @@ def of_run(story: Story, width: int) -> list[str]:
     lines += [f"{text}." for text in _machines(record)]
     lines += lines_of(record.folder, width)
     lines += [f"! {line}" for line in record.broken]
-    return [*lines, f"More: gossip explain {name} PEER, or gossip explain {name} @ROUND."]
+    word = run_state.word_for(record.folder)
+    return [*lines, f"More: gossip explain {word} PEER, or gossip explain {word} @ROUND."]
 
 
 def _stages(story: Story) -> list[str]:

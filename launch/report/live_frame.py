@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -17,7 +16,7 @@ from rich.text import Text
 from gossip.run import shown
 
 from .view import PeerRow, RunView
-from .words import counted, named, numbers
+from .words import counted, named, near, numbers
 
 COLOURS = (
     "cyan",
@@ -189,14 +188,6 @@ def model(view: RunView) -> str:
     steps = (view.saves_every or 0) * view.local_steps
     every = f"every {steps} steps and at the end" if steps else "at the end"
     return f"{near(view.saves_to)}, {every}"
-
-
-def near(path: str) -> str:
-    """A path as it is shortest: from the working folder, if it is inside of it."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return path
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
 
 NARROWEST = 20
 
@@ -55,6 +56,14 @@ def short_bytes(count: float) -> str:
             break
         count /= 1024
     return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"
+
+
+def near(path: str) -> str:
+    """A path as it is shortest: from the working folder, if it is inside of it."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return path
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -146,6 +146,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--output", "firts", "x.py"), "--output 'firts' is not known"),
         (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),
         (("demo", "--topology", "rimg"), "Did you mean 'ring'?"),
+        (("demo", "--track", "tensorbord"), "Did you mean 'tensorboard'?"),
         (("demo", "--fault", "crash:3@5000"), "there is no round 5000"),
         (("demo", "--peers", "4", "--fault", "nan:7"), "there is no peer 7"),
     ],
