@@ -210,7 +210,8 @@ def demo(
     from gossip.launch.demo import Demo
 
     flags = {**settings, "peers": peers, "keys": keys}
-    prepared = Demo.prepare(flags, config, plot, not only, as_json, track or ())
+    prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
+    prepared.track = track or ()
     if show:
         prepared.show_config()
         return

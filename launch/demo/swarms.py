@@ -66,7 +66,6 @@ class Demo:
         plot: Path | None = None,
         compare: bool = True,
         as_json: bool = False,
-        track: Sequence[str] = (),
     ) -> Demo:
         """Raises: ConfigError and its kin: something in the options cannot be."""
         resolved = resolve(
@@ -99,7 +98,7 @@ class Demo:
             resolved = resolved.with_values("liars in the fault plan", topology=topology)
         if plot is not None:
             _check_plots()
-        return cls(resolved, standard, compare, plot, as_json, track)
+        return cls(resolved, standard, compare, plot, as_json)
 
     def show_config(self) -> None:
         runs.show_config(self.resolved, self.as_json)

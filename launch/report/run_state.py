@@ -29,10 +29,10 @@ from gossip.run import (
 )
 
 from .exit_codes import CODES
-from .words import near
 from .launchers import Launcher
 from .launchers import of as launchers_of
 from .stages import PeerStage, stages_in
+from .words import near
 
 RUNS = "runs"
 NODES_MAX = 10_000
