@@ -16,6 +16,7 @@ from gossip.launch.report.html import (
     impact,
     incidents,
     kept,
+    learning,
     membership,
     overview,
     participation,
@@ -23,7 +24,7 @@ from gossip.launch.report.html import (
     rounds,
     trusting,
 )
-from gossip.launch.report.html.charts import TextTable
+from gossip.launch.report.html.charts import LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
 from gossip.run.telemetry import JsonLines, write_json
@@ -138,6 +139,23 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
     (told,) = rounds.section(run, ()).text
     assert told.endswith("Why, and how often: a server is skipped: suspect (1).")
     assert "1 went to another server" in impact.Impact(run).effect(run.began, None)
+
+
+def test_what_a_peer_took_over_counts_as_no_speed_of_its_own(tmp_path: Path) -> None:
+    def went(t: float, step: int) -> dict[str, Any]:
+        return {"t": t, "peer": 1, "event": "round", "round": step - 1, "step": step}
+
+    before = [went(at / 10, at) for at in range(1, 51)]
+    taken = {"t": 14.9, "peer": 1, "event": "restored", "round": 149, "from": 0, "nbytes": 9}
+    after = [went(15 + at / 10, 150 + at) for at in range(1, 51)]
+    run = made(tmp_path, [*before, taken, *after], rounds=200)
+    charts = [part for part in learning.section(run, ()).parts if isinstance(part, LineChart)]
+    (chart,) = [each for each in charts if each.name == "chart-speed"]
+    (line,) = chart.lines
+    away = line.y[(line.x > 5.5) & (line.x < 14.5)]
+    assert len(away)
+    assert away.max() == 0.0
+    assert line.y[line.x > 16].min() == pytest.approx(10.0, rel=0.05)
 
 
 def test_what_befell_most_peers_hides_none_that_had_trouble_of_its_own(tmp_path: Path) -> None:
