@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TextIO
 
 NARROWEST = 20
 
@@ -73,9 +74,11 @@ def print_lines(lines: Iterable[str]) -> None:
         print("\n".join(broken(line, width)), flush=True)
 
 
-def line_width() -> int | None:
-    """Of the terminal; None: what is printed goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def line_width(out: TextIO | None = None) -> int | None:
+    """Of the terminal; None: what is printed goes elsewhere. ``out``: where it goes, if not to
+    stdout."""
+    is_terminal = (sys.stdout if out is None else out).isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
 
 
 def broken(line: str, width: int | None) -> list[str]:
