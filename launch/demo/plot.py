@@ -77,7 +77,7 @@ def draw(folder: Path, picture: Path) -> None:
             f"{', '.join(map(str, sorted(set(suspicion.values()))))}"
         )
         # plain averaging climbs a little in its first rounds: to the right of that there is room
-        at = (max(suspicion.values()) + 0.05 * config.rounds, 0.02)
+        at = (max(suspicion.values()) + 0.05 * (config.rounds or 0), 0.02)
         axes.annotate(label, at, fontsize=8, color=BLUE)
     axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1.02), xlim=(0, config.rounds))
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,4 +1,5 @@
-"""``gossip.spawn`` in a script and in a notebook: output, interrupt, death of who called it."""
+"""``gossip.spawn`` in a script and in a notebook: output, interrupt, death of who called it. `pip
+install -e '.[notebooks]'` installs what the notebooks need."""
 
 from __future__ import annotations
 

@@ -91,8 +91,11 @@ def test_a_tracker_that_blocks_or_fails_changes_nothing_of_the_run(
     assert process.returncode == 0, out
     summary = json.loads((folder / "out" / "summary.json").read_text())
     assert (summary["status"], summary["rounds"], summary["rounds_lost"]) == ("finished", 300, 0)
-    why = "had not taken everything" if hurt is stop else "has failed"
-    assert f"! {tracker} {why}" in out
+    # Without room MLflow tries again, for longer than anybody waits for it.
+    tries_again = tracker == "mlflow" and hurt is leave_no_room
+    why = ["had not taken everything"] if hurt is stop or tries_again else []
+    why += [] if hurt is stop else ["has failed"]
+    assert any(f"! {tracker} {each}" in out for each in why)
     assert f"gossip track out --to {tracker}" in out
     with pytest.raises(ProcessLookupError):
         os.kill(exporter, 0)

@@ -120,10 +120,18 @@ def main() -> int:
                 "height": box["height"] + 2 * MARGIN,
             }
             tab.screenshot(path=options.docs / f"{name}.png", full_page=True, clip=clip)
+            _take_fewer_colours(options.docs / f"{name}.png")
             tab.close()
         browser.close()
     print("\n".join(problems) or f"nothing was found; pictures are in {options.into}/")
     return 1 if problems else 0
+
+
+def _take_fewer_colours(picture: Path) -> None:
+    """A picture of text and areas needs no more than 256: a third of the bytes."""
+    from PIL import Image
+
+    Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)
 
 
 def _pages(runs: list[Path], scratch: Path, into: Path) -> list[Path]:
