@@ -239,7 +239,7 @@ def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> t
     silent_s = now - known.last_at
     match row.state:
         case "gone":
-            return "gone", 0 if row.left or row.asked else 9, row.exit
+            return ("ended", 0, "") if row.asked else ("gone", 0 if row.left else 9, row.exit)
         case "done":
             return "done", 0, ""
         case _ if standing.over:
