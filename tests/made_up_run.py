@@ -191,6 +191,9 @@ def _happenings(run: MadeUp) -> dict[int, list[dict[str, Any]]]:
             {"peer": 0, "event": "spawned", "pid": 1, "incarnation": 1},
             {"peer": 0, "event": "started", "pid": 1, "incarnation": 1},
         ],
+        restart + int(3 * run.pace): [
+            {"peer": 0, "event": "restored", "from": witness, "nbytes": 40_000},
+        ],
     }
     for peer in run.liars:
         said = {"peer": witness, "subject": peer, "reasons": ["its updates stood out"]}

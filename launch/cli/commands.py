@@ -4,6 +4,7 @@ command that needs it."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -85,6 +86,12 @@ def _version(wanted: bool) -> None:
 
         print(f"gossip {version('gossip-train')}")
         raise typer.Exit
+
+
+def _in_short(told: str | None) -> str:
+    """What the list of commands says of one: its help up to the first example. The list would cut
+    it in the middle of a sentence otherwise."""
+    return re.split(r": gossip |; |\.(?: |$)", " ".join((told or "").split()))[0]
 
 
 @app.callback()
@@ -201,6 +208,7 @@ def demo(
             "--only", help="Leave out the comparison with plain averaging and without faults."
         ),
     ] = False,
+    track: Track = None,
     as_json: Json = False,
     show: ShowConfig = False,
 ) -> None:
@@ -210,6 +218,7 @@ def demo(
 
     flags = {**settings, "peers": peers, "keys": keys}
     prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
+    prepared.track = track or ()
     if show:
         prepared.show_config()
         return
@@ -239,6 +248,12 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(drill.app, name="drill")
 app.add_typer(plan.app, name="plan")
+for registered in app.registered_commands:
+    registered.short_help = _in_short(registered.callback.__doc__ if registered.callback else "")
+for group in app.registered_groups:
+    callback = group.typer_instance and group.typer_instance.registered_callback
+    told = group.typer_instance and group.typer_instance.info.help
+    group.short_help = _in_short(told or (callback and callback.callback.__doc__) or "")
 
 
 def main() -> None:

@@ -28,12 +28,15 @@ from gossip.launch.report import (
     near,
     print_lines,
 )
+from gossip.launch.track import tracked
 from gossip.run import read_json, write_json
 
 PEERS = 8
 ROUNDS = 400
 BATCH = 32
 START_S = 120.0  # two processes a peer import torch at once: a minute for 16 peers on 4 busy cores
+NAME_MAX = 70
+"""So many characters of a name are kept where a word is added to it: a name has at most 80."""
 CLOSE_ENOUGH = 0.02
 """How far under the fault-free accuracy the default demo may end before it counts as failed."""
 
@@ -45,6 +48,7 @@ class Demo:
     Attributes:
         standard: Nobody chose rule, topology or faults, so it is known how it must end.
         compare: Also train with plain averaging, and without faults.
+        track: Trackers that the run is handed on to, and the one with plain averaging.
     """
 
     resolved: Resolved
@@ -52,6 +56,7 @@ class Demo:
     compare: bool
     plot: Path | None
     as_json: bool
+    track: Sequence[str] = ()
 
     @classmethod
     def prepare(
@@ -117,7 +122,10 @@ class Demo:
         if self.compare:
             if config.aggregator != "mean":
                 plain = self.resolved.with_values(
-                    "the demo compares with it", aggregator="mean", run_dir=str(folder / "plain")
+                    "the demo compares with it",
+                    name=f"{config.name[:NAME_MAX]}-plain",
+                    aggregator="mean",
+                    run_dir=str(folder / "plain"),
                 )
                 runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
                 self._tell("the same faults, and plain averaging (mean)")
@@ -151,11 +159,9 @@ class Demo:
         config = resolved.config
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
-        outcome = runs.train(
-            resolved.config,
-            command,
-            self._screen(config, folder),
-        )
+        screen = self._screen(config, folder)
+        with tracked(self.track, folder, screen.say):
+            outcome = runs.train(resolved.config, command, screen)
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
         if honest and not outcome.stopped:

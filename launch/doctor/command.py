@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gossip.launch.report import print_lines
 from gossip.run import shown_lines
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def doctor(
     for finding in _examination(to, key, hosts, ssh, as_json):
         found.append(finding)
         if not as_json:
-            print(shown_lines("\n".join(findings.lines(finding))), flush=True)
+            print_lines(shown_lines("\n".join(findings.lines(finding))).split("\n"))
     failed = any(finding.level == "fail" for finding in found)
     if as_json:
         print(json.dumps(report(found), indent=1))
@@ -77,10 +78,8 @@ def doctor(
             else ""
         )
         again = f"gossip doctor{about} --json > doctor.json"
-        print(
-            f"{findings.tally(found)} in {time.monotonic() - began:.1f} s; for a bug report: "
-            f"{again}"
-        )
+        took = f"{time.monotonic() - began:.1f} s"
+        print_lines([f"{findings.tally(found)} in {took}; for a bug report: {again}"])
     raise typer.Exit(1 if failed else 0)
 
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from . import words as words
     from .error_lines import print_error as print_error
     from .live_frame import About as About
-    from .live_frame import near as near
     from .loopback import LoopbackServer as LoopbackServer
     from .merging import PeerOutput as PeerOutput
     from .run_record import CommitRecord as CommitRecord
     from .run_record import RunRecord as RunRecord
     from .run_state import RUNS as RUNS
     from .run_state import find as find
+    from .run_state import word_for as word_for
     from .screens import LiveScreen as LiveScreen
     from .screens import PlainScreen as PlainScreen
     from .screens import Screen as Screen
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .view import RunView as RunView
     from .words import bytes_word as bytes_word
     from .words import counted as counted
+    from .words import near as near
     from .words import print_lines as print_lines
 else:
     __getattr__, __dir__ = lazy(
@@ -47,10 +48,7 @@ else:
             "html": ("html",),
             "launchers": ("launchers",),
             "missed": ("missed",),
-            "live_frame": (
-                "About",
-                "near",
-            ),
+            "live_frame": ("About",),
             "loopback": ("LoopbackServer",),
             "merging": ("PeerOutput",),
             "run_record": (
@@ -60,6 +58,7 @@ else:
             "run_state": (
                 "RUNS",
                 "find",
+                "word_for",
             ),
             "screens": (
                 "LiveScreen",
@@ -78,6 +77,7 @@ else:
             "words": (
                 "bytes_word",
                 "counted",
+                "near",
                 "print_lines",
                 "words",
             ),

@@ -7,9 +7,14 @@ import sys
 from gossip.errors import GossipError
 from gossip.run import shown_lines
 
+from .words import broken, line_width
+
 
 def print_error(error: GossipError) -> None:
     """Two or three lines on stderr, no traceback: it is told what is wrong, and what to do."""
-    print(f"error: {shown_lines(error)}", file=sys.stderr)
+    text = f"error: {shown_lines(error)}"
     if error.hint:
-        print(f"  hint: {shown_lines(error.hint)}", file=sys.stderr)
+        text += f"\n  hint: {shown_lines(error.hint)}"
+    width = line_width(sys.stderr)
+    for line in text.split("\n"):
+        print("\n".join(broken(line, width)), file=sys.stderr)

@@ -14,6 +14,7 @@ from typing import Any
 from gossip.errors import ConfigError
 from gossip.run import real, text_of, whole
 
+from . import run_state
 from .growing import Row
 from .html import lines_of
 from .live_frame import clock
@@ -93,7 +94,7 @@ class Story:
         self.standing = standing_of(folder)
         self.events: list[Row] = []
         self.times: list[RoundTime] = []  # of a pipeline's last stage: all end a round together
-        self._handed_on: set[int] = set()
+        self._handed_on: dict[int, int] = {}  # by round the attempt that made it
         self.kept: dict[tuple[int, int], CommitRecord] = {}  # by stage and round
         self.own: list[tuple[float, float | None]] = []  # outlyingness and time of each update
         self.others: list[tuple[float, float | None]] = []  # medians of the others', of each round
@@ -104,6 +105,14 @@ class Story:
     def handed_on(self) -> int:
         """Rounds that another server than the first has served."""
         return len(self._handed_on)
+
+    def handing_on(self) -> Iterator[Row]:
+        """Events by which those rounds went from server to server. A single peer that goes to
+        another server, and comes back to a round that the first one has made, is none of them."""
+        for event in self.of("attempt"):
+            number, attempt = whole(event.get("round")), whole(event.get("attempt"))
+            if number is not None and (attempt or 0) <= self._handed_on.get(number, -1):
+                yield event
 
     @property
     def stages(self) -> Mapping[int, PeerStage]:
@@ -127,7 +136,7 @@ class Story:
         if commit.stage == max((each.number for each in self.stages.values()), default=0):
             self.times.append(time_of(commit, before))
         if commit.attempt > 0:
-            self._handed_on.add(commit.round)
+            self._handed_on[commit.round] = commit.attempt
         if number is not None and commit.round in (number - 1, number):
             self.kept[commit.stage, commit.round] = commit
         if peer is None:
@@ -195,13 +204,14 @@ def of_run(story: Story, width: int) -> list[str]:
             f"{'was' if story.handed_on == 1 else 'were'} served by another peer than the first "
             "whose turn it was."
         )
-        lines += [f"  {why}" for why in _folded_reasons(story.of("attempt"))]
+        lines += [f"  {why}" for why in _folded_reasons(story.handing_on())]
     lines += _lost_rounds(story)
     lines += _late_peers(story)
     lines += [f"{text}." for text in _machines(record)]
     lines += lines_of(record.folder, width)
     lines += [f"! {line}" for line in record.broken]
-    return [*lines, f"More: gossip explain {name} PEER, or gossip explain {name} @ROUND."]
+    word = run_state.word_for(record.folder)
+    return [*lines, f"More: gossip explain {word} PEER, or gossip explain {word} @ROUND."]
 
 
 def _stages(story: Story) -> list[str]:
@@ -251,19 +261,17 @@ def _times(times: Sequence[RoundTime], within_round: bool) -> list[str]:
 
 
 def _folded_reasons(events: Iterable[Row]) -> list[str]:
-    """Of hundreds of reasons, those that differ in more than their numbers, most frequent first."""
+    """Of hundreds of reasons, those that differ in more than their numbers, most frequent first.
+    Several peers tell of the same turn of a server: what most of them say of it counts."""
     examples: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    turns: set[tuple[Any, ...]] = set()
+    turns: dict[tuple[Any, ...], Counter[str]] = {}
     for event in events:
-        turn = (event.get("round"), event.get("shard"), event.get("attempt"))
-        if turn in turns:
-            continue  # another peer tells of the same
-        turns.add(turn)
         reason = text_of(event.get("reason")) or "no reason was told"
         kind = _NUMBER.sub("#", reason)
         examples.setdefault(kind, reason)
-        counts[kind] += 1
+        turn = (event.get("round"), event.get("shard"), event.get("attempt"))
+        turns.setdefault(turn, Counter())[kind] += 1
+    counts = Counter(kinds.most_common(1)[0][0] for kinds in turns.values())
     return [
         f"{examples[kind]}." if count == 1 else f"{count} times, as: {examples[kind]}."
         for kind, count in counts.most_common(5)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -17,7 +16,7 @@ from rich.text import Text
 from gossip.run import shown
 
 from .view import PeerRow, RunView
-from .words import counted, named, numbers
+from .words import counted, named, near, numbers
 
 COLOURS = (
     "cyan",
@@ -40,7 +39,13 @@ BEHIND_S = 0.3
 """A peer may tell of its steps so much later than another; it is not behind then."""
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
 NOT_SAVED = 'your script\'s to save; peer.steps(N, save="ckpt") saves checkpoints'
-STYLES = {"gone": "red", "stopped": "yellow", "done": "green", "elsewhere": "dim"}
+STYLES = {
+    "gone": "red",
+    "stopped": "yellow",
+    "done": "green",
+    "elsewhere": "dim",
+    "ended": "dim",
+}
 COLUMNS = (
     ("peer", 4),
     ("stage", 5),
@@ -191,14 +196,6 @@ def model(view: RunView) -> str:
     return f"{near(view.saves_to)}, {every}"
 
 
-def near(path: str) -> str:
-    """A path as it is shortest: from the working folder, if it is inside of it."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return path
-
-
 # --- the table ------------------------------------------------------------------------------------
 
 
@@ -260,7 +257,7 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
     line = Text(_line(columns, cells))
     begin = COLUMNS[0][1]
     line.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
-    style = STYLES.get(row.state, "yellow" if state != row.state else "")
+    style = STYLES.get(state, "yellow" if state != row.state else "")
     at = sum(wide + 2 for _, wide in columns[: [name for name, _ in columns].index("state")])
     line.stylize(style, at, at + dict(columns)["state"])
     note, colour = _note(row), "magenta" if row.suspected else "dim"
@@ -273,6 +270,8 @@ def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
 
 
 def _state(row: PeerRow) -> str:
+    if row.state == "gone" and row.asked:
+        return "ended"
     if row.state == "training" and row.quarantined:
         return "quarantined"
     if row.state == "training" and row.skipped_by:
@@ -284,7 +283,7 @@ def _note(row: PeerRow) -> str:
     """Why its trust is low, or how it ended; in a fault plan also how it lies."""
     lie = f"[{row.lie}]" if row.lie else ""
     why = row.doubt if row.suspected else ""
-    return shown("  ".join(filter(None, (lie, why, row.exit if row.state == "gone" else ""))))
+    return shown("  ".join(filter(None, (lie, why, row.exit if _state(row) == "gone" else ""))))
 
 
 def _others(others: Sequence[PeerRow], view: RunView) -> str:

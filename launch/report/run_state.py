@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from .exit_codes import CODES
 from .launchers import Launcher
 from .launchers import of as launchers_of
 from .stages import PeerStage, stages_in
+from .words import near
 
 RUNS = "runs"
 NODES_MAX = 10_000
@@ -111,6 +113,16 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
         f"there is no run {shown(run)!r}{suggestion}",
         f"give its folder, or its name under {runs}/: gossip ls",
     )
+
+
+def word_for(folder: Path) -> str:
+    """What a command takes for the run in that folder: its name under ``runs``, or else its path.
+
+    Args:
+        folder: As ``find`` returns it.
+    """
+    is_usual = folder.parent == Path(RUNS).resolve()
+    return shlex.quote(folder.name if is_usual else near(str(folder)))
 
 
 def folders(runs: Path) -> list[Path]:

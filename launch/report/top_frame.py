@@ -17,13 +17,13 @@ from rich.text import Text
 
 from gossip.run import shown
 
-from . import live_frame
+from . import live_frame, run_state
 from .folding import folded
-from .live_frame import COLOURS, NO_LOSS, Size, behind, clock, near
+from .live_frame import COLOURS, NO_LOSS, Size, behind, clock
 from .run_record import CommitRecord, Happening, PeerRecord, RunRecord
 from .screens import MARKS, lacks_loss
 from .view import PeerRow, RunView
-from .words import counted, named, short_bytes
+from .words import counted, named, near, short_bytes
 
 SILENT_S = 15.0
 """A peer tells of itself every 5 s at least: of one that trains and has not for so long, nothing is
@@ -112,9 +112,7 @@ def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list
     events = min(max(room - _height(lines, width), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
     table = _table(record.view, lines, now, width, room - events)
     last, earlier = _events(record, width, events)
-    report = f"(all: gossip report {record.folder.name})"
-    above = Text(f"  {counted(earlier, 'event')} before {report}" if earlier else "", style="dim")
-    found = [*head, Text(), *table, *([above, *last] if last else [])]
+    found = [*head, Text(), *table, *([_not_shown(record, earlier, width), *last] if last else [])]
     for line in found:
         line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
         line.truncate(width, overflow="ellipsis")
@@ -241,7 +239,7 @@ def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> t
     silent_s = now - known.last_at
     match row.state:
         case "gone":
-            return "gone", 0 if row.left or row.asked else 9, row.exit
+            return ("ended", 0, "") if row.asked else ("gone", 0 if row.left else 9, row.exit)
         case "done":
             return "done", 0, ""
         case _ if standing.over:
@@ -364,6 +362,15 @@ def _percent(share: float | None) -> str:
 
 
 # --- what happened --------------------------------------------------------------------------------
+
+
+def _not_shown(record: RunRecord, earlier: int, width: int) -> Text:
+    """How many events there were before those that are shown, and where they are, if that fits."""
+    if not earlier:
+        return Text()
+    count = f"  {counted(earlier, 'event')} before"
+    where = f" (all: gossip report {run_state.word_for(record.folder)})"
+    return Text(count + where if len(count) + cell_len(where) <= width else count, style="dim")
 
 
 def _events(record: RunRecord, width: int, room: int) -> tuple[list[Text], int]:

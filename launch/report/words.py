@@ -6,6 +6,8 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
 
 NARROWEST = 20
 
@@ -57,6 +59,14 @@ def short_bytes(count: float) -> str:
     return f"{count:.1f}{unit}" if unit and count < 9.95 else f"{count:.0f}{unit}"
 
 
+def near(path: str) -> str:
+    """A path as it is shortest: from the working folder, if it is inside of it."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return path
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Each on its own; on a terminal broken at words, and what goes on with a line is indented."""
     width = line_width()
@@ -64,9 +74,11 @@ def print_lines(lines: Iterable[str]) -> None:
         print("\n".join(broken(line, width)), flush=True)
 
 
-def line_width() -> int | None:
-    """Of the terminal; None: what is printed goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def line_width(out: TextIO | None = None) -> int | None:
+    """Of the terminal; None: what is printed goes elsewhere. ``out``: where it goes, if not to
+    stdout."""
+    is_terminal = (sys.stdout if out is None else out).isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
 
 
 def broken(line: str, width: int | None) -> list[str]:

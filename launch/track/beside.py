@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gossip.launch.report import word_for
 from gossip.run import shown, start_tracker, tracker_log
 
 END_S = 10.0
@@ -51,7 +52,7 @@ def _end(exporters: Sequence[_Exporter], folder: Path, say: Callable[[str], None
         assert each.process.stdin is not None
         each.process.stdin.close()
     for each in exporters:
-        again = f"gossip track {folder.name} --to {each.name}"
+        again = f"gossip track {word_for(folder)} --to {each.name}"
         try:
             code = each.process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:

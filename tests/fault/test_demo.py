@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import zygote
 from effort import effort
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 def demo(folder: Path, *options: str) -> dict[str, Any]:
@@ -45,6 +46,8 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
         "sign_flip:2*10",
         "--fault",
         "crash:server@100",
+        "--track",
+        "tensorboard",
     )
     assert summary["accuracy"]["worst_replica"] >= 0.93
     assert summary["replicas_identical"] is True
@@ -52,6 +55,8 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
     assert [death["round"] for death in summary["deaths"]] == [100]
     assert summary["rounds_lost"] <= 1
     assert summary["samples"]["twice"] == 0
+    read = EventAccumulator(str(free_run_dir / "tensorboard"), {"scalars": 0}).Reload()
+    assert len(read.Scalars("swarm/contributors")) == 200
 
 
 @pytest.mark.timeout(300)

@@ -1,8 +1,10 @@
-"""``gossip.spawn`` in a script and in a notebook: output, interrupt, death of who called it."""
+"""``gossip.spawn`` in a script and in a notebook: output, interrupt, death of who called it. `pip
+install -e '.[notebooks]'` installs what the notebooks need."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import signal
 import subprocess
@@ -106,10 +108,13 @@ def test_a_run_that_does_not_finish_raises_and_a_wrong_option_does_so_at_once(
     assert "import fails" in (folder / "spawned.py").read_text()
 
 
-@pytest.mark.skipif(
+needs_jupyter = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("nbclient", "ipykernel"))),
     reason="needs nbclient and ipykernel",
 )
+
+
+@needs_jupyter
 def test_a_notebook_spawns_what_its_cells_define_and_shows_the_output(tmp_path: Path) -> None:
     import nbclient
     import nbformat
@@ -133,6 +138,40 @@ def test_a_notebook_spawns_what_its_cells_define_and_shows_the_output(tmp_path: 
         "ConfigError",
         True,
     )
+
+
+@needs_jupyter
+def test_interrupting_a_cell_ends_its_peers_and_the_next_cell_runs(tmp_path: Path) -> None:
+    """As the square of a notebook does: SIGINT to the kernel, whose process group the peers are
+    not in."""
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(cwd=str(tmp_path), startup_timeout=LAST_S)
+    try:
+        client.execute_interactive(f"{CELL}\n{TRAIN}", timeout=LAST_S)
+        shown: list[str] = []
+
+        def look(message: dict[str, Any]) -> None:
+            before = "ten steps are made" in "".join(shown)
+            shown.append(message["content"].get("text", ""))
+            if not before and "ten steps are made" in "".join(shown):
+                manager.interrupt_kernel()
+
+        cell = "gossip.spawn(train, 10**9, peers=2, f=0)"
+        reply = client.execute_interactive(cell, output_hook=look, timeout=LAST_S * 3)
+        kernel = psutil.Process(manager.provisioner.pid)
+        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        pids = {int(pid) for pid in re.findall(r"pid (\d+)", "".join(shown))}
+        assert len(pids) == 2
+        assert kernel.children(recursive=True) == []
+        assert not any(map(psutil.pid_exists, pids))
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
+        reply = client.execute_interactive("gossip.spawn(train, 20, peers=2, f=0)", timeout=LAST_S)
+        assert reply["content"]["status"] == "ok"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def _place(folder: Path) -> dict[str, Any]:

@@ -63,6 +63,26 @@ def test_help_imports_neither_torch_nor_anything_else_that_is_slow() -> None:
     assert "demo" in done.stdout
 
 
+def test_the_list_of_commands_cuts_no_sentence(
+    gossip: Gossip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = gossip("--help").stdout
+    assert "Train SCRIPT with several peers on this machine\n" in told
+    assert "..." not in told.split("Commands:")[1]
+
+
+def test_an_error_is_broken_at_words_on_a_terminal(
+    gossip: Gossip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    whole = gossip("demo", "--aggregator", "krumm").stderr
+    monkeypatch.setattr("gossip.launch.report.error_lines.line_width", lambda out: 60)
+    lines = gossip("demo", "--aggregator", "krumm").stderr.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert " ".join(" ".join(lines).split()) == " ".join(whole.split())
+
+
 def test_checking_a_run_leaves_torch_out_of_the_launcher(tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text("def mine(updates):\n    return updates[0]\n")
     code = (
@@ -146,6 +166,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--output", "firts", "x.py"), "--output 'firts' is not known"),
         (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),
         (("demo", "--topology", "rimg"), "Did you mean 'ring'?"),
+        (("demo", "--track", "tensorbord"), "Did you mean 'tensorboard'?"),
         (("demo", "--fault", "crash:3@5000"), "there is no round 5000"),
         (("demo", "--peers", "4", "--fault", "nan:7"), "there is no peer 7"),
     ],

@@ -1,5 +1,7 @@
 """``gossip explain RUN``: why things went as they did, in sentences."""
 
+from pathlib import Path
+
 import pytest
 from recorded_run import RecordedRun
 
@@ -31,6 +33,29 @@ def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
     assert "back: in round 30, " in text
     assert "peer 3: lies about its updates: sign_flip (planned: sign_flip:3*1)" in text
     assert "suspected at 0:01.7 (round 6); in quarantine at 0:02.6 (round 15)" in text
+
+
+def test_only_rounds_that_went_to_another_server_count_as_handed_on(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path / "run").whole()
+    (commits,) = [
+        path
+        for path in run.folder.glob("peer-*/commits.jsonl")
+        if '"round": 25,' in path.read_text()
+    ]
+    before = commits.read_text()
+    at = before.index('"made_at": 0', before.index('"round": 25,'))
+    commits.write_text(before[:at] + '"made_at": 1' + before[at + len('"made_at": 0') :])
+    turn = {"round": 25, "shard": 0, "attempt": 1}
+    run.event(9.0, 3, "attempt", **turn, reason="a result of 1 is refused: a cosine of -0.5")
+    for peer in (0, 2):
+        run.event(9.0, peer, "attempt", **turn, reason="1 is skipped: suspect")
+    for number in range(30, 38):  # one peer goes to another server, and comes back to the first
+        alone = {"round": number, "shard": 0, "attempt": 1, "reason": "a result of 0 is refused"}
+        run.event(9.0, 3, "attempt", **alone)
+    text = told(run)
+    assert "1 round of 40 was served by another peer than the first whose turn it was." in text
+    assert "  1 is skipped: suspect." in text
+    assert "is refused" not in text
 
 
 def test_a_peer_is_told_with_why_it_was_skipped(run: RecordedRun) -> None:

@@ -133,6 +133,9 @@ def test_a_run_that_was_stopped_is_not_degraded() -> None:
         how = {"code": None, "signal": 2, "how": "killed by SIGINT", "stopping": True}
         view.feed(event("exited", peer, now, **how))
     assert drawn(view, now)[2] == "over: 0 of 2 peers are done, 2 stopped"
+    table = [line.split() for line in drawn(view, now) if line[:4].strip().isdigit()]
+    assert [cells[1] for cells in table] == ["ended", "ended"]
+    assert not any("SIGINT" in line for line in drawn(view, now))
 
 
 def test_peers_of_other_launchers_are_counted_and_shown_when_they_are_suspected() -> None:

@@ -13,8 +13,10 @@ import pytest
 from gossip.config import resolve
 from gossip.launch.report.html import (
     happened,
+    impact,
     incidents,
     kept,
+    learning,
     membership,
     overview,
     participation,
@@ -22,7 +24,7 @@ from gossip.launch.report.html import (
     rounds,
     trusting,
 )
-from gossip.launch.report.html.charts import TextTable
+from gossip.launch.report.html.charts import LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
 from gossip.run.telemetry import JsonLines, write_json
@@ -35,10 +37,11 @@ def made(
     events: list[dict[str, Any]],
     rounds: int = 0,
     of: Callable[[int], Iterable[int]] = lambda at: range(4),
+    handed_on: Iterable[int] = (),
     **options: Any,
 ) -> RecordedRun:
     """A run of four peers with these events; ``t`` of each is seconds since its begin. ``of``: who
-    contributes to a round."""
+    contributes to a round. ``handed_on``: rounds that the second server in order has made."""
     folder.mkdir(exist_ok=True)
     resolved = resolve({"peers": 4, "name": "t", "run_dir": str(folder), **options})
     resolved.with_values("x", run="00" * 8, f=1).config.dump(folder / "config.json")
@@ -59,6 +62,7 @@ def made(
                 "wall": BEGAN + at / 10,
                 "round": at,
                 "server": at % 4,
+                "made_at": 1 if at in handed_on else 0,
                 "chain": f"h{at}",
                 "parent": f"h{at - 1}",
                 "digest": f"d{at}",
@@ -116,6 +120,61 @@ def test_a_hang_is_over_when_the_peer_is_in_a_round_again(tmp_path: Path) -> Non
     assert found.back == "woken after 3.0 s; in a round again 3.5 s after it was stopped"
     (stopped,) = [each for each in membership.spans(run)[2] if each.state == "stopped"]
     assert (stopped.start, stopped.stop) == (1.0, 4.0)
+
+
+def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) -> None:
+    def went(peer: int, at: int, reason: str) -> dict[str, Any]:
+        turn = {"round": at, "shard": 0, "attempt": 1, "reason": reason}
+        return {"t": at / 10, "peer": peer, "event": "attempt", **turn}
+
+    refused = "a result of 1 is refused: it opposes the own update, with a cosine of -0.5"
+    alone = [went(3, at, refused) for at in range(10)]
+    run = made(
+        tmp_path,
+        [*alone, went(0, 5, "1 is skipped: suspect"), went(2, 5, "1 is skipped: suspect")],
+        rounds=10,
+        handed_on=(5,),
+    )
+    assert run.handed_on == {5: "1 is skipped: suspect"}
+    (told,) = rounds.section(run, ()).text
+    assert told.endswith("Why, and how often: a server is skipped: suspect (1).")
+    assert "1 went to another server" in impact.Impact(run).effect(run.began, None)
+
+
+def test_what_a_peer_took_over_counts_as_no_speed_of_its_own(tmp_path: Path) -> None:
+    def went(t: float, step: int) -> dict[str, Any]:
+        return {"t": t, "peer": 1, "event": "round", "round": step - 1, "step": step}
+
+    before = [went(at / 10, at) for at in range(1, 51)]
+    taken = {"t": 14.9, "peer": 1, "event": "restored", "round": 149, "from": 0, "nbytes": 9}
+    after = [went(15 + at / 10, 150 + at) for at in range(1, 51)]
+    run = made(tmp_path, [*before, taken, *after], rounds=200)
+    charts = [part for part in learning.section(run, ()).parts if isinstance(part, LineChart)]
+    (chart,) = [each for each in charts if each.name == "chart-speed"]
+    (line,) = chart.lines
+    away = line.y[(line.x > 5.5) & (line.x < 14.5)]
+    assert len(away)
+    assert away.max() == 0.0
+    assert line.y[line.x > 16].min() == pytest.approx(10.0, rel=0.05)
+
+
+def test_what_befell_most_peers_hides_none_that_had_trouble_of_its_own(tmp_path: Path) -> None:
+    cut = "partition:0,1|2,3@1s+1s"
+    quarantined = {"subject": 3, "reasons": ["far"], "trust": 0.1, "round": 10}
+    run = made(
+        tmp_path,
+        [
+            {"t": 1.0, "peer": 0, "event": "fault", "kind": "partition", "fault": cut},
+            {"t": 1.0, "peer": 0, "event": "quarantined", **quarantined},
+            {"t": 2.0, "peer": 0, "event": "fault_over", "fault": cut},
+            {"t": 2.0, "peer": 2, "event": "exited", "code": None, "signal": 9, "how": "killed"},
+        ],
+        rounds=50,
+        faults=[cut],
+    )
+    spans, found = membership.spans(run), incidents.of(run)
+    assert incidents.in_trouble(spans, found, 1) == [2]
+    assert incidents.in_trouble(spans, found, 2) == [2, 3]
 
 
 def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path: Path) -> None:

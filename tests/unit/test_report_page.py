@@ -17,7 +17,7 @@ from made_up_run import MadeUp, write
 from gossip.errors import ConfigError
 from gossip.launch.report import notes
 from gossip.launch.report.html import curves, page, png, svg
-from gossip.launch.report.html.charts import HeatMap, LaneChart, LineChart, TextTable
+from gossip.launch.report.html.charts import HeatMap, LaneChart, LineChart, Mark, TextTable
 
 RUN = MadeUp(rounds=600, peers=8, pace=25.0)
 
@@ -296,6 +296,12 @@ def test_several_runs_stand_side_by_side_with_what_differs(folder: Path, tmp_pat
 
 
 # --- PNGs -----------------------------------------------------------------------------------------
+
+
+def test_numbers_that_would_lie_on_each_other_share_a_place_in_a_png() -> None:
+    marks = tuple(Mark(number, x, "") for number, x in enumerate((0.0, 0.1, 50.0, 100.0), 1))
+    chart = LineChart("chart-x", "x", "", (), 100.0, marks)
+    assert png.marks_of(chart) == [(0.0, "1,2"), (50.0, "3"), (100.0, "4")]
 
 
 def test_each_picture_becomes_a_png(report: page.RunReport, tmp_path: Path) -> None:

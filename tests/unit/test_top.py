@@ -257,13 +257,26 @@ def test_a_run_that_is_over_has_no_column_for_who_lags(run: RecordedRun) -> None
     assert head.split()[:4] == ["peer", "state", "step", "steps/s"]
 
 
-def test_how_many_events_are_not_shown_is_told(run: RecordedRun) -> None:
+def test_a_peer_that_was_stopped_with_the_run_is_not_gone(run: RecordedRun) -> None:
+    run.rounds(0, 5)
+    run.event(1.2, 1, "exited", code=None, signal=2, how="killed by SIGINT", stopping=True)
+    line = row(drawn(run, RUNNING, 1.3), 1)
+    assert "ended" in line
+    assert "SIGINT" not in line
+
+
+def test_how_many_events_are_not_shown_is_told(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for at in range(30):
         run.event(0.3 + at / 100, 0, "error", message=f"kind {'x' * at}")
+    monkeypatch.chdir(run.folder.parent)
     lines = drawn(run, RUNNING, 1.0)
     (above,) = [at for at, line in enumerate(lines) if "events before" in line]
     shown = len(lines) - above - 1
     assert lines[above].strip() == f"{30 - shown} events before (all: gossip report run)"
+    monkeypatch.chdir("/")  # from where its path does not fit
+    assert drawn(run, RUNNING, 1.0, width=60)[above].strip() == f"{30 - shown} events before"
 
 
 def test_without_a_loss_it_says_which_line_to_add(run: RecordedRun) -> None:

@@ -150,7 +150,7 @@ def test_a_tracker_that_fails_is_named_with_what_to_do(
     exporter_is(monkeypatch, "raise OSError('disk full')")
     (line,) = said_of(run)
     assert line.startswith("! tensorboard has failed: OSError: disk full")
-    assert line.endswith("then: gossip track run --to tensorboard")
+    assert line.endswith(f"then: gossip track {run.folder} --to tensorboard")
 
 
 def test_a_tracker_that_blocks_is_ended_after_the_run(

@@ -154,7 +154,7 @@ class CommitColumns:
         columns["round"].append(round_id)
         server = whole(row.get("server"))
         columns["server"].append(-1 if server is None else server)
-        columns["attempt"].append(whole(row.get("attempt")) or 0)
+        columns["attempt"].append(whole(row.get("made_at")) or 0)
         for one in contributors:
             if (peer := whole(one.get("peer"))) is None:
                 continue

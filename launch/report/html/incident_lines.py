@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from gossip.launch.report import notes
+from gossip.launch.report import notes, run_state
 from gossip.run import shown
 
 from . import incidents
@@ -41,7 +41,7 @@ def lines_of(folder: Path, width: int) -> list[str]:
     else:
         lines += textwrap.wrap(nothing_noticed(run), max(width, 2 * INDENT))
     if len(found) > LISTED_MAX:
-        lines.append(f"{len(found) - LISTED_MAX} more: gossip report {folder.name}")
+        lines.append(f"{len(found) - LISTED_MAX} more: gossip report {run_state.word_for(folder)}")
     if run.notes:
         lines += ["", "Notes:"] if lines else ["Notes:"]
         for note in run.notes:

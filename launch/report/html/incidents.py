@@ -4,7 +4,7 @@ it cost."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from gossip.launch.report import missed
 from gossip.launch.report.happenings import PartitionRecord, fault_of
 from gossip.run import real, whole
 
+from . import membership
+from .charts import Span
 from .figures import NONE, clock, lasted, number, peers, share
 from .impact import AFTER_S, Impact, rounds_word
 from .recorded import RecordedRun
@@ -639,10 +641,23 @@ def who(run: RecordedRun, one: Incident) -> str:
     return f"{peers(one.who)}{of}" if one.who else ""
 
 
-def by_peer(found: list[Incident]) -> dict[int, list[Incident]]:
-    """Peer -> what befell it."""
-    of_peer: dict[int, list[Incident]] = defaultdict(list)
+def in_trouble(
+    spans: Mapping[int, Sequence[Span]], found: Sequence[Incident], count: int
+) -> list[int]:
+    """The peers that had most trouble: first by the gravest incident that befell them, then by how
+    long they were away or in quarantine. What befell most peers tells none from the others.
+
+    Args:
+        spans: What each peer did.
+    """
+    gravest: dict[int, int] = defaultdict(int)
     for one in found:
-        for peer in one.who:
-            of_peer[peer].append(one)
-    return of_peer
+        if 2 * len(one.who) <= len(spans):
+            for peer in one.who:
+                gravest[peer] = max(gravest[peer], one.grave)
+
+    def rank(peer: int) -> tuple[int, float, int]:
+        out_s = membership.away_s(spans[peer]) + membership.quarantined_s(spans[peer])
+        return -gravest[peer], -out_s, peer
+
+    return sorted(sorted(spans, key=rank)[:count])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossip.run import whole
+
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
@@ -96,7 +98,11 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     peers = [peer for peer in run.steps.peers if len(run.steps.x(peer)) > 1]
     if not peers:
         return None
-    rows = [_rate(run.steps.x(p) - run.began, run.steps.y(p), edges) for p in peers]
+    taken = {peer: list[float]() for peer in peers}
+    for row in run.events:
+        if row.get("event") == "restored" and (peer := whole(row.get("peer"))) in taken:
+            taken[peer].append(row["t"])
+    rows = [_rate(run, peer, np.array(taken[peer]), edges) for peer in peers]
     ends = [float(np.nanmax(run.steps.y(p))) for p in peers]
     about = (
         f"Means of {lasted(buckets.width)}. Rounds that a peer only took over after an absence "
@@ -110,15 +116,17 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     )
 
 
-def _rate(x: Floats, steps: Floats, edges: Floats) -> Floats:
+def _rate(run: RecordedRun, peer: int, taken: Floats, edges: Floats) -> Floats:
     """Steps a second between edges. Who went back to an earlier step did none meanwhile, nor who
-    took over what others had done."""
-    done = np.diff(np.maximum.accumulate(steps))
+    took over what others had done. ``taken``: when it took over a state of theirs."""
+    x = run.steps.x(peer) - run.began
+    done = np.diff(np.maximum.accumulate(run.steps.y(peer)))
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = done / np.diff(x)
     moving = pace[np.isfinite(pace) & (done > 0)]
     usual = float(np.median(moving)) if len(moving) else 0.0
-    done = np.where((done > LEAP) & (pace > JUMP * usual), 0.0, done)
+    others = np.isin(np.arange(1, len(x)), np.searchsorted(x, taken - run.began))
+    done = np.where((done > LEAP) & ((pace > JUMP * usual) | others), 0.0, done)
     total = np.concatenate([[0.0], np.cumsum(done)])
     until = np.interp(edges, x, total, left=np.nan, right=np.nan)
     return np.asarray(np.diff(until) / np.diff(edges), np.float64)

@@ -85,8 +85,10 @@ def facts(run: RecordedRun) -> list[Fact]:
     found.append(Fact("Peers", f"{len(run.peers):,}", f"{liars} lie (planned)" if liars else ""))
     took_part = run.view.participation
     if took_part.mean is not None:
-        least = f"at least {took_part.least:.0%} over {WINDOW}" if took_part.least else ""
-        found.append(Fact("Took part in a round", f"{took_part.mean:.0%} of those alive", least))
+        about = "of those alive"
+        if took_part.least is not None:
+            about += f"; at least {took_part.least:.0%} in any {WINDOW} rounds"
+        found.append(Fact("Took part in a round", f"{took_part.mean:.0%}", about))
     lost = run.summary.get("rounds_lost")
     lost = lost if isinstance(lost, int) else len(run.view.lost_rounds)
     handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""

@@ -13,7 +13,7 @@ from . import curves, membership
 from .charts import HeatMap, LineChart, Mark, Section, TextTable
 from .downsampling import Buckets, Floats
 from .figures import NONE, lasted, share
-from .incidents import Incident, by_peer
+from .incidents import Incident, in_trouble
 from .learning import Topic, named
 from .recorded import RecordedRun
 from .timeline import heat_buckets, matrix
@@ -191,13 +191,8 @@ def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:
 
 def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     spans = membership.spans(run)
-    befell = by_peer(incidents)
-
-    def rank(peer: int) -> tuple[int, float, int]:
-        grave = max((one.grave for one in befell.get(peer, ()) if one.grave < 5), default=0)
-        return -grave, -membership.away_s(spans.get(peer, ())), peer
-
-    shown = sorted(sorted(run.peers, key=rank)[: curves.EACH_MAX])
+    of_all = {peer: spans.get(peer, ()) for peer in run.peers}
+    shown = in_trouble(of_all, incidents, curves.EACH_MAX)
     traffic = _traffic(run)
     rows = [_row(run, peer, spans, traffic) for peer in shown]
     caption = "Each peer"

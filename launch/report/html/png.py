@@ -28,6 +28,8 @@ STATE_COLOURS = {
     "done": "#d5dbe1",
 }
 INK, MARK = "#1b1f24", "#8a5a00"
+MARK_WIDTH = 0.015
+"""Of a number above a picture, as a share of its width."""
 
 
 def write(charts: Sequence[tuple[str, Chart]], folder: Path) -> list[Path]:
@@ -72,11 +74,11 @@ def _draw(axes: Any, chart: Chart) -> None:
             _lanes(axes, chart)
         case HeatMap():
             _heat(axes, chart)
-    for mark in chart.marks:
-        axes.axvline(mark.x, color=MARK, linewidth=0.7, linestyle=":")
+    for x, numbers in marks_of(chart):
+        axes.axvline(x, color=MARK, linewidth=0.7, linestyle=":")
         axes.annotate(
-            str(mark.number),
-            (mark.x, 1.01),
+            numbers,
+            (x, 1.01),
             xycoords=("data", "axes fraction"),
             ha="center",
             fontsize=7,
@@ -89,6 +91,17 @@ def _draw(axes: Any, chart: Chart) -> None:
         ticks = time_ticks(chart.x_max, 9)
         axes.set_xticks(ticks, [clock(at) for at in ticks])
     axes.tick_params(labelsize=8)
+
+
+def marks_of(chart: Chart) -> list[tuple[float, str]]:
+    """Where they are, and the numbers above; those that would lie on each other share one."""
+    found: list[tuple[float, str]] = []
+    for mark in sorted(chart.marks, key=lambda mark: (mark.x, mark.number)):
+        if found and mark.x - found[-1][0] < MARK_WIDTH * chart.x_max:
+            found[-1] = found[-1][0], f"{found[-1][1]},{mark.number}"
+        else:
+            found.append((mark.x, str(mark.number)))
+    return found
 
 
 def _lines(axes: Any, chart: LineChart) -> None:
@@ -106,7 +119,7 @@ def _lines(axes: Any, chart: LineChart) -> None:
         axes.set_xlabel("round", fontsize=8)
     axes.grid(axis="y", linewidth=0.4, alpha=0.6)
     if chart.lines:
-        axes.legend(frameon=False, fontsize=7, ncols=4)
+        _legend(axes)
 
 
 def _lanes(axes: Any, chart: LaneChart) -> None:
@@ -120,8 +133,13 @@ def _lanes(axes: Any, chart: LaneChart) -> None:
     axes.set_yticks(range(len(chart.lanes)), [name for name, _ in chart.lanes])
     axes.invert_yaxis()
     if seen:
-        corner = (0, -0.14)
-        axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper left", bbox_to_anchor=corner)
+        _legend(axes)
+
+
+def _legend(axes: Any) -> None:
+    """Below the picture, where it lies on nothing."""
+    corner = (0, -0.14)
+    axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper left", bbox_to_anchor=corner)
 
 
 def _heat(axes: Any, chart: HeatMap) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,7 +61,9 @@ class RecordedRun:
             each life of a peer.
         hosts: On which each peer runs, where a launcher has said so; ``machines``: what peers have
             told of them.
-        handed_on: round -> why it went to another server, first.
+        attempts: (round, attempt) -> reasons for it, and how many peers gave each. Where the round
+            was made by an earlier server, its peers have come back to that.
+        handed_on: round that another server than the first has made -> why.
         late: round -> (who was waited for, seconds).
         broken: A line on each file that is none of a run's.
         label: Its name on a page with others of the same name; "": its own.
@@ -84,6 +86,7 @@ class RecordedRun:
     trust: Points = field(default_factory=Points)
     consensus: Points = field(default_factory=Points)
     used: dict[str, Points] = field(default_factory=lambda: {name: Points() for name in USED})
+    attempts: dict[tuple[int, int], Counter[str]] = field(default_factory=dict)
     handed_on: dict[int, str] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     late: dict[int, tuple[tuple[int, ...], float]] = field(default_factory=dict)
@@ -137,6 +140,7 @@ def read(folder: Path) -> RecordedRun:
     files = RunFiles(folder)
     _take_events(run, files)
     run.commits = columns_of(files.commits())
+    _set_handed_on(run)
     for row in files.metrics():
         run.logged.add(row)
     run.notes = notes.read(folder)
@@ -256,7 +260,8 @@ def _take_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
 
 def _take_attempt(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     if (round_id := whole(row.get("round"))) is not None:
-        run.handed_on.setdefault(round_id, shown(row.get("reason")))
+        turn = round_id, whole(row.get("attempt")) or 0
+        run.attempts.setdefault(turn, Counter())[shown(row.get("reason"))] += 1
 
 
 def _take_refusal(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
@@ -312,6 +317,17 @@ def _look_for_checkpoints(run: RecordedRun) -> None:
             lacks_none = len(run.saved) - 1 if found.everybody else lacks_none
     if lacks_none is not None and lacks_none < len(run.saved) - 1:
         run.saved[lacks_none] = replace(run.saved[lacks_none], spared=True)
+
+
+def _set_handed_on(run: RecordedRun) -> None:
+    """Of what several peers tell of the first turn, what most of them say of it."""
+    handed = run.commits.attempt > 0
+    for round_id, made_at in zip(
+        run.commits.round[handed].tolist(), run.commits.attempt[handed].tolist(), strict=True
+    ):
+        told = (run.attempts.get((round_id, turn)) for turn in range(1, made_at + 1))
+        reasons = next((each for each in told if each), None)
+        run.handed_on[round_id] = reasons.most_common(1)[0][0] if reasons else "no reason was told"
 
 
 def _set_times(run: RecordedRun) -> None:

@@ -40,7 +40,8 @@ def _kind(reason: str) -> str:
     """A reason without its numbers and peers."""
     if "is refused" in reason:
         return "a result was refused: " + reason.partition("is refused: ")[2].partition(",")[0]
-    return " ".join(word for word in reason.split() if not any(map(str.isdigit, word)))
+    words = [word for word in reason.split() if not any(map(str.isdigit, word))]
+    return " ".join([*(["a server"] if words[:1] in (["is"], ["stood"]) else []), *words])
 
 
 def _chart(

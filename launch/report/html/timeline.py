@@ -10,7 +10,7 @@ from . import curves, membership
 from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark, Section, Span
 from .downsampling import Buckets
 from .figures import NONE, lasted
-from .incidents import Incident, by_peer
+from .incidents import Incident, in_trouble
 from .learning import named
 from .recorded import RecordedRun
 
@@ -57,13 +57,7 @@ def _lanes(
     marks: tuple[Mark, ...],
     incidents: list[Incident],
 ) -> LaneChart:
-    befell = by_peer(incidents)
-
-    def rank(peer: int) -> tuple[int, float]:
-        grave = max((one.grave for one in befell.get(peer, ()) if one.grave < 5), default=0)
-        return -grave, -membership.away_s(spans[peer])
-
-    shown = sorted(sorted(spans, key=rank)[: curves.EACH_MAX])
+    shown = in_trouble(spans, incidents, curves.EACH_MAX)
     about = "Of several states the most serious is drawn."
     if len(spans) > len(shown):
         rest = [membership.away_s(spans[peer]) for peer in spans if peer not in shown]
