@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .ledger import RATES_MAX as RATES_MAX
     from .ledger import RECENT as RECENT
     from .ledger import ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS
+    from .ledger import SPEED_RATIO_MAX as SPEED_RATIO_MAX
     from .ledger import Ranges as Ranges
     from .ledger import TrustTable as TrustTable
     from .ledger import chain_hash as chain_hash
@@ -258,6 +259,7 @@ else:
                 "RATES_MAX",
                 "RECENT",
                 "ROUNDS_KEPT_ALWAYS",
+                "SPEED_RATIO_MAX",
                 "Ranges",
                 "TrustTable",
                 "chain_hash",

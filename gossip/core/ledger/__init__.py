@@ -27,5 +27,8 @@ from .rates import RATES_MAX as RATES_MAX
 from .rates import agree as agree
 from .replicated_state import ReplicatedState as ReplicatedState
 from .replicated_state import provenance as provenance
+from .stage_speeds import SPEED_RATIO_MAX as SPEED_RATIO_MAX
+from .stage_speeds import StageSpeeds as StageSpeeds
+from .stage_speeds import weights_of as weights_of
 from .trust import RECENT as RECENT
 from .trust import TrustTable as TrustTable
