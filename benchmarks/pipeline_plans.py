@@ -208,8 +208,8 @@ def shape(plan: PipelinePlan) -> str:
 
 def worth(costs: Costs, into: Path, options: argparse.Namespace) -> int:
     plan, equal = best_plan(costs), planned(costs, PLANS[EQUAL])
-    chosen = measure("the best", plan, options.steps, into).step_s
-    cut = measure(EQUAL, equal, options.steps, into).step_s
+    chosen = measure("the plan", plan, options.steps, into).step_s
+    cut = measure("equal cuts", equal, options.steps, into).step_s
     whole = data_parallel(options.steps, into)
     rates = {
         f"the plan: {shape(plan)}": 1 / chosen,

@@ -239,8 +239,7 @@ class ReplicatedState:
             )
             for t in self.trust.observe_round(commits, proven, audited)
         ]
-        locked = self.trust.quarantined()
-        beyond = self.trust.beyond_chance
+        locked, beyond = self.trust.quarantined(), self.trust.beyond_chance
         if beyond is not None and beyond > UNEQUAL and not self._unequal_told:
             self._unequal_told = True
             fields = {"round": round_id, "beyond": round(beyond, 1), "f": self.settings.f}

@@ -4,8 +4,8 @@ Updates say how long their peer's passes took, commits repeat it. So this follow
 and every member of a stage knows it. Before anything is measured the plan's predictions stand.
 
 A peer may lie about it. The f fastest claims count as the next one, so with f liars nobody gets
-more than the fastest honest member would. In any case nobody counts as more than ``SPEED_RATIO_MAX``
-times as fast as another.
+more than the fastest honest member would. In any case nobody counts as more than
+``SPEED_RATIO_MAX`` times as fast as another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNLIKE = 3, 2
 UNLIKE_LEAST_US = 5_000
 """Such a difference at least: what messages between processes take is in no profile."""
 LEADING_BITS = 5
-"""Of a time in microseconds that count: steps of 3 to 6 %. Finer differences move no micro-batch."""
+"""Of a time in microseconds that count: steps of 3 to 6 %. Finer ones move no micro-batch."""
 
 
 class StageSpeeds:
