@@ -67,7 +67,7 @@ def test_the_slow_member_gets_less_and_is_said_to_be_slower_than_its_profile(
     slow, fast = (sum(dealt[at].get(peer, 0) for at in range(1, 10)) for peer in (1, 2))
     assert slow + fast == 8 * 9
     assert fast > 1.5 * slow > 0
-    told = [row for row in read_lines(tmp_path / "out/events.jsonl")]
+    told = list(read_lines(tmp_path / "out/events.jsonl"))
     found = [row for row in told if row.get("event") == "unlike_profile" and row["subject"] == 1]
     assert found, "a member of its stage has said so"
     assert all(row["measured_us"] > 1.5 * row["predicted_us"] for row in found)

@@ -17,6 +17,8 @@ from .log import ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS
 from .log import CommitLog as CommitLog
 from .log import Held as Held
 from .log import reissue as reissue
+from .pace import Pace as Pace
+from .pace import settled_pace as settled_pace
 from .pace import since_us as since_us
 from .packing import pack_json as pack_json
 from .packing import squeeze as squeeze
