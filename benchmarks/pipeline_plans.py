@@ -68,6 +68,7 @@ PLANS: dict[str, list[tuple[int, tuple[str, ...]]]] = {
     "by speed": [(1, ("a",)), (1, ("b",)), (1, ("c",)), (3, ("d",)), (4, ("e",))],
     "behind the slowest link": [(4, ("d",)), (6, ("e",))],
     "two groups": [(5, ("a", "e")), (5, ("b", "c", "d"))],
+    "speeds 1 and 3": [(6, ("e",)), (4, ("a", "c"))],
     "a group in the middle": [(2, ("c",)), (5, ("b", "e")), (3, ("d",))],
 }
 EQUAL = "equal cuts, as named"
