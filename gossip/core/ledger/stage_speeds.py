@@ -71,9 +71,7 @@ class StageSpeeds:
             return (1,) * len(roster)
         least = said[min(self.f, len(said) - 1)]
         usual = median_low(said)
-        return tuple(
-            [_rounded(min(max(known[p] or usual, least), SPEED_RATIO_MAX * least)) for p in roster]
-        )
+        return tuple([_rounded(max(known[p] or usual, least)) for p in roster])
 
     def _known_us(self, peer: PeerId, news: int | None) -> int | None:
         told = [*self._told.get(peer, ()), *([news] if news else ())][-KEPT:]
