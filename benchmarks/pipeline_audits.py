@@ -150,13 +150,17 @@ def trained(
     losses = [nn.functional.cross_entropy if at == last else None for at in range(len(nets))]
     pairs = enumerate(zip(nets, losses, strict=True))
     executors = [StageExecutor([net], at, seed, loss) for at, (net, loss) in pairs]
-    router, (data, x, y) = Router(seed, MICRO_BATCHES, {}), digits()
+    router, (data, x, y) = Router(seed, MICRO_BATCHES), digits()
     draw, counted = np.random.default_rng(seed), Counter[int]()
     rosters: list[tuple[int, ...]] = list(MEMBERS)
+    alike = [dict.fromkeys(roster, 1.0) for roster in rosters]
     for round_id in range(rounds):
         for number in range(MICRO_BATCHES):
             values, targets = data[draw.integers(len(data), size=SAMPLES)]
-            route = router.route(round_id, number, rosters)
+            route = [
+                router.ranking(round_id, number, stage, weights)[0]
+                for stage, weights in enumerate(alike)
+            ]
             counted.update(route)
             for executor, peer in zip(executors, route, strict=True):
                 values = executor.forward(round_id, number, values, targets)

@@ -1,21 +1,25 @@
-"""Trains one of three models under ``gossip run --plan``; started by ``pipeline_memory.py`` and
-``pipeline_goodput.py``.
+"""Trains one of four models under ``gossip run --plan``; started by ``pipeline_memory.py``,
+``pipeline_goodput.py`` and ``pipeline_plans.py``.
 
 ``wide``: 24 layers of 4.2 million parameters, which need memory and little else. ``char``: a
 transformer over characters, 8 blocks of 128. ``timed``: ten layers that take a stated time and
-compute nothing, which stand for devices. A function of each name is for ``gossip plan profile``.
+compute nothing, which stand for devices. ``unequal``: ten such layers, of which each peer has
+its own speed (``--speeds``). A function of each name is for ``gossip plan profile``.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_attention
+from torch.utils.data import DataLoader, TensorDataset
 
 import gossip
 from gossip.pipelines import LayerMaker, Loss, make_layer
@@ -24,6 +28,9 @@ from gossip.testing import TimedLayer
 WIDE, WIDE_LAYERS = 2048, 24
 BLOCKS, WIDTH, HEADS, CONTEXT, CHARACTERS = 8, 128, 4, 64, 256
 FORWARD_EACH_S = 0.010  # of a timed layer, for each sample
+UNEQUAL_LAYERS, UNEQUAL_WIDTH, UNEQUAL_PARAMETERS = 10, 32768, 40_000
+UNEQUAL_S, UNEQUAL_EACH_S = 0.06, 0.06  # forward, at speed 1: of any batch, and of each sample
+SAMPLES = 500  # of the data set, where peers share one
 TEXT = Path(__file__).resolve().parent.parent / "docs"
 
 
@@ -92,6 +99,13 @@ def timed() -> tuple[list[LayerMaker], Tensor]:
     return [layer] * 9 + [lambda: nn.Sequential(layer(), nn.Linear(4, 4))], torch.zeros(2, 4)
 
 
+def unequal(speed: float = 1.0) -> tuple[list[LayerMaker], Tensor]:
+    layer = functools.partial(
+        TimedLayer, UNEQUAL_S, UNEQUAL_EACH_S, parameters=UNEQUAL_PARAMETERS, speed=speed
+    )
+    return [layer] * UNEQUAL_LAYERS, torch.zeros(2, UNEQUAL_WIDTH)
+
+
 def wide_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
     x = torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(step))
     return x, x.flip(1)
@@ -116,14 +130,23 @@ def timed_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
     return torch.randn(rows, 4, generator=draw), torch.zeros(rows, 4)
 
 
+def unequal_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(rows, UNEQUAL_WIDTH), torch.zeros(rows, UNEQUAL_WIDTH)
+
+
 def char_loss(scores: Tensor, following: Tensor) -> Tensor:
     return cross_entropy(scores.flatten(0, 1), following.flatten())
 
 
-BATCHES = {"wide": wide_batch, "char": char_batch, "timed": timed_batch}
-LAYERS = {"wide": wide, "char": char, "timed": timed}
-LOSSES: dict[str, Loss] = {"wide": mse_loss, "char": char_loss, "timed": mse_loss}
-RATES = {"wide": 1e-4, "char": 1e-3, "timed": 1e-3}
+BATCHES = {"wide": wide_batch, "char": char_batch, "timed": timed_batch, "unequal": unequal_batch}
+LAYERS = {"wide": wide, "char": char, "timed": timed, "unequal": unequal}
+LOSSES: dict[str, Loss] = {
+    "wide": mse_loss,
+    "char": char_loss,
+    "timed": mse_loss,
+    "unequal": mse_loss,
+}
+RATES = {"wide": 1e-4, "char": 1e-3, "timed": 1e-3, "unequal": 1e-3}
 
 
 def main() -> None:
@@ -137,13 +160,23 @@ def main() -> None:
         "--alone", type=Path, help="train in this process, without gossip; where losses go"
     )
     parser.add_argument("--out", type=Path, help="with --alone: where the model goes")
+    parser.add_argument("--speeds", help="of the peers, in their order: 1,2,4", default="")
+    parser.add_argument(
+        "--whole", action="store_true", help="all layers on each peer, without a plan"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.alone:
         train_alone(options)
         return
     peer = gossip.init()
-    made, samples = LAYERS[options.model]()
+    if options.speeds:
+        made, samples = unequal(float(options.speeds.split(",")[peer.id]))
+    else:
+        made, samples = LAYERS[options.model]()
+    if options.whole:
+        train_whole(peer, made, options)
+        return
     pipe = peer.pipeline(
         made,
         samples,
@@ -154,6 +187,22 @@ def main() -> None:
         loss = pipe.step(*BATCHES[options.model](step, options.rows))
         if loss is not None:  # in the last stage
             peer.log(loss=loss, step=step)
+
+
+def train_whole(
+    peer: gossip.Session, made: Sequence[nn.Module | LayerMaker], options: argparse.Namespace
+) -> None:
+    """Data-parallel training. ``--rows``: of one peer's part of a step, at first."""
+    model: nn.Module = nn.Sequential(*[make_layer(layer, at, 0) for at, layer in enumerate(made)])
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATES[options.model])
+    model, optimizer = peer.prepare(model, optimizer)
+    data = TensorDataset(*BATCHES[options.model](0, SAMPLES))
+    loader = peer.shard(DataLoader(data, batch_size=options.rows))
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    for _, (x, y) in zip(peer.steps(options.steps), batches, strict=False):
+        optimizer.zero_grad()
+        LOSSES[options.model](model(x), y).backward()
+        optimizer.step()
 
 
 def train_alone(options: argparse.Namespace) -> None:

@@ -74,12 +74,18 @@ Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 
 
 class StageConfig(BaseModel):
-    """The layers ``layers[0]`` to ``layers[1]``, both included, on these peers."""
+    """The layers ``layers[0]`` to ``layers[1]``, both included, on these peers.
+
+    Attributes:
+        pass_s: What each of the peers takes for a micro-batch, forward and backward, as the plan
+            predicts it; empty where it does not.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: tuple[int, int]
     peers: tuple[int, ...] = Field(min_length=1)
+    pass_s: tuple[Annotated[float, Field(ge=0, le=86400)], ...] = ()
 
 
 LostStage: TypeAlias = Literal["checkpoint", "neighbours", "fresh", "stop"]
@@ -557,8 +563,16 @@ def _pipeline_settings(
     plan: PipelineConfig, audit: float, lost_stage: LostStage
 ) -> PipelineSettings:
     stages = tuple(stage.peers for stage in plan.stages)
+    pass_us = tuple(
+        (peer, max(1, round(1e6 * pass_s)))
+        for stage in plan.stages
+        if stage.pass_s
+        for peer, pass_s in zip(stage.peers, stage.pass_s, strict=True)
+    )
     rebuilds = lost_stage != "stop"
-    return PipelineSettings(stages, plan.micro_batches, audit=audit, rebuilds=rebuilds)
+    return PipelineSettings(
+        stages, plan.micro_batches, pass_us=pass_us, audit=audit, rebuilds=rebuilds
+    )
 
 
 OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)

@@ -75,8 +75,8 @@ class Rig:
         self.said: list[Effect] = []
 
     def begin(self, round_id: int = 0) -> list[Effect]:
-        roster = self.stages[self.stage]
-        return self._keep(self.flow.begin(StartRound(round_id, None), roster, self.now))
+        weights = dict.fromkeys(self.stages[self.stage], 1.0)
+        return self._keep(self.flow.begin(StartRound(round_id, None), weights, self.now))
 
     def _keep(self, effects: list[Effect]) -> list[Effect]:
         self.said += effects

@@ -72,11 +72,14 @@ if TYPE_CHECKING:
     from .ledger import RATES_MAX as RATES_MAX
     from .ledger import RECENT as RECENT
     from .ledger import ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS
+    from .ledger import SPEED_RATIO_MAX as SPEED_RATIO_MAX
+    from .ledger import Pace as Pace
     from .ledger import Ranges as Ranges
     from .ledger import TrustTable as TrustTable
     from .ledger import chain_hash as chain_hash
     from .ledger import header_bytes as header_bytes
     from .ledger import planned_peers as planned_peers
+    from .ledger import settled_pace as settled_pace
     from .ledger import squeeze as squeeze
     from .ledger import stretch as stretch
     from .lifecycle import QUORUM_LOST as QUORUM_LOST
@@ -258,11 +261,14 @@ else:
                 "RATES_MAX",
                 "RECENT",
                 "ROUNDS_KEPT_ALWAYS",
+                "SPEED_RATIO_MAX",
+                "Pace",
                 "Ranges",
                 "TrustTable",
                 "chain_hash",
                 "header_bytes",
                 "planned_peers",
+                "settled_pace",
                 "squeeze",
                 "stretch",
             ),

@@ -194,6 +194,7 @@ class Contributed:
     collective: bytes = b""
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
     micro_batches: tuple[int, ...] = ()  # of a pipeline: as ``CollectUpdate`` has named them
+    pass_us: int = 0  # what one of them took, forward and backward; the pipeline fills it in
 
 
 @record
@@ -304,6 +305,7 @@ class ForwardDone:
     attempt: int
     payload: Payload | None
     audit: bool = False  # as of ``RunForward``
+    took_us: int = 0
 
 
 @record
@@ -319,6 +321,7 @@ class BackwardDone:
     samples: int
     loss: float | None = None  # of the last stage
     audit: bool = False  # as of ``RunBackward``: then nothing is in the sum
+    took_us: int = 0
 
 
 StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]

@@ -272,6 +272,13 @@ class Inspection:
         return self._peer.hello_exchange.stage
 
     @property
+    def weights(self) -> Mapping[PeerId, float]:
+        """Of a pipeline: how much of the micro-batches each member of its stage gets that gets
+        any, in the round that its trainer is in."""
+        pipeline = self._peer.pipeline
+        return {} if pipeline is None else pipeline.flow.weights
+
+    @property
     def confirms(self) -> int | None:
         """The round before which it asks others for their result."""
         return self._peer.final_check.round_id

@@ -121,6 +121,7 @@ class Update:
     took_us: int = 0  # from the begin of the round at its sender until it was there
     collective: bytes = b""  # given to a collective operation; of the first shard only
     micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of
+    pass_us: int = 0  # likewise: what one of them took it forward and backward; 0: it has had none
 
 
 @record
@@ -145,6 +146,7 @@ class Contribution:
     outlyingness: float
     took_us: int = 0  # as it says
     micro_batches: tuple[int, ...] = ()  # of a pipeline, likewise
+    pass_us: int = 0  # likewise: what one of them took it forward and backward
 
 
 @record
@@ -429,6 +431,9 @@ class StageDone:
     roster: tuple[PeerId, ...]
     asks: bool  # for the same of the receiver
     locked: tuple[PeerId, ...] = ()  # of its stage, ascending: in quarantine, so they get no work
+    pass_us: tuple[
+        int, ...
+    ] = ()  # of each of ``roster``: what counts as its time for a micro-batch
 
 
 @record

@@ -917,8 +917,11 @@ class Peer:
         self.shutdown.offered(event.round_id)
         self.recovery.giving.expect_rounds(self.phase != "draining")
         halt = self.shutdown.verdict(now)
-        if halt is None and self.pipeline is not None and not self.pipeline.is_current(event):
-            return []
+        if halt is None and self.pipeline is not None:
+            current = self.pipeline.current(event)
+            if current is None:
+                return []
+            event = current
         return (
             self.rounds.on_contributed(event, now)
             if halt is None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, inf, log
+from math import ceil, floor, log
 from typing import Literal, TypeAlias
 
 from gossip.errors import ConfigError
@@ -162,7 +162,8 @@ class PipelineSettings:
         micro_batches: of a step.
         in_flight: micro-batches that a peer has computed forward and not yet backward, at most; 0:
             as many as fill all peers from its stage on and the links behind it.
-        weights: of each peer, how much of the micro-batches it gets; all alike where it is empty.
+        pass_us: what each peer takes for a micro-batch, forward and backward, as the plan predicts
+            it; empty where it does not. Micro-batches are shared by it until they are measured.
         audit: with which probability another member of the stage computes a micro-batch again; 0.0:
             nobody does.
         rebuilds: whether a stage whose state is lost with all its members is made anew, by those of
@@ -172,7 +173,7 @@ class PipelineSettings:
     stages: tuple[tuple[PeerId, ...], ...]
     micro_batches: int
     in_flight: int = 0
-    weights: tuple[tuple[PeerId, float], ...] = ()
+    pass_us: tuple[tuple[PeerId, int], ...] = ()
     audit: float = 0.0
     rebuilds: bool = True
 
@@ -201,8 +202,8 @@ class PipelineSettings:
             raise ConfigError(
                 f"{self.micro_batches} micro-batches: 1 to {MICRO_BATCHES_MAX} make a step"
             )
-        if not all(0.0 < weight < inf for _, weight in self.weights):
-            raise ConfigError(f"weights of peers {dict(self.weights)}: each is above 0")
+        if not all(took_us > 0 for _, took_us in self.pass_us):
+            raise ConfigError(f"times of peers {dict(self.pass_us)}: each is above 0")
         if not 0.0 <= self.audit <= 1.0:
             raise ConfigError(f"audit = {self.audit}: a probability, 0 to 1")
 

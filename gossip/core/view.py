@@ -19,8 +19,11 @@ class RollingTopology(Protocol):
 class StageGate(Protocol):
     """When the rounds of one stage of a pipeline may go on."""
 
-    def on_held(self, round_id: int, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
-        """The own stage has committed the round. ``roster``: of the next one."""
+    def on_held(
+        self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
+    ) -> list[Effect]:
+        """The own stage has committed the round. ``roster``: of the next one; ``pass_us``: what
+        counts as the time of each of it for a micro-batch."""
 
     def is_open(self, round_id: int) -> bool:
         """Whether every stage has."""

@@ -51,14 +51,15 @@ class _Trickle:
             self._begun_at, self._tell_at = now, now + TOLD_EVERY_S
         self.waiting.append(received)
 
+    def due(self, bytes_per_s: float) -> float:
+        """When the first of those that wait is through."""
+        return self._begun_at + _nbytes(self.waiting[0]) / bytes_per_s
+
     def come(self, bytes_per_s: float, now: float) -> list[Arrival]:
         """What has got through by now, and how much of the next one."""
         arrivals: list[Arrival] = []
-        while (
-            self.waiting
-            and self._begun_at + (took_s := _nbytes(self.waiting[0]) / bytes_per_s) <= now
-        ):
-            self._begun_at += took_s
+        while self.waiting and (due := self.due(bytes_per_s)) <= now:
+            self._begun_at = due
             arrivals.append(self.waiting.popleft())
         if self.waiting and now >= self._tell_at:
             self._tell_at, first = now + TOLD_EVERY_S, self.waiting[0]
@@ -137,7 +138,7 @@ class FaultyTransport:
         if self._held:
             timeout_s = max(0.0, min(timeout_s, self._held[0][0] - self._clock()))
         if self._trickles:
-            timeout_s = min(timeout_s, TRICKLE_STEP_S)
+            timeout_s = min(timeout_s, TRICKLE_STEP_S, self._next_trickle_s(self._clock()))
         come = self._inner.poll(timeout_s, wake, awake_s)
         self.woken = self._inner.woken
         now = self._clock()
@@ -164,6 +165,14 @@ class FaultyTransport:
 
     def _trickles_from(self, peer: PeerId) -> bool:
         return peer in self._trickles or self._faults.get(peer, LinkCondition()).bytes_per_s < inf
+
+    def _next_trickle_s(self, now: float) -> float:
+        """Until the next payload is through."""
+        dues = [
+            trickle.due(self._faults.get(peer, LinkCondition()).bytes_per_s)
+            for peer, trickle in self._trickles.items()
+        ]
+        return max(0.0, min(dues) - now)
 
     def _let_through(self, received: Received, now: float) -> tuple[Received, ...]:
         fault = self._faults.get(received.sender, LinkCondition())

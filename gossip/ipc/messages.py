@@ -121,6 +121,7 @@ class PassReply:
     samples: int = 0
     loss: float | None = None  # of the micro-batch, from the last stage's backward pass
     audit: bool = False
+    took_us: int = 0  # computing it
 
 
 @record

@@ -478,9 +478,9 @@ class TrainerLink:
         def done(payload: Payload | None) -> None:
             about = said.round_id, said.micro_batch, said.attempt, payload
             self._emit(
-                events.BackwardDone(*about, said.samples, said.loss, said.audit)
+                events.BackwardDone(*about, said.samples, said.loss, said.audit, said.took_us)
                 if said.backward
-                else events.ForwardDone(*about, said.audit)
+                else events.ForwardDone(*about, said.audit, said.took_us)
             )
 
         if not said.nbytes:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossip.core import Pace, settled_pace
+
 from .costs import WIRE_BYTES, Costs, Group, Numbers, TrainingStep, rolling_s
 
 LOCAL_STEPS = 30
@@ -38,22 +40,29 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
     """Rolling rounds, random-k and local steps, of all peers that can hold the model. Empty when
     none can.
 
-    Batches are divided by speed, as ``gossip run`` does by default.
+    Batches are divided as ``gossip run`` does by default: of rolling rounds who is slow gets a half
+    or a quarter, of random-k all get alike, and of local steps each takes as many as it can.
     """
     group = whole_model_peers(costs, work)
     if not group:
         return []
-    compute_s, _ = divided(costs, group, work.batch)
     nbytes = float(costs.parameter_bytes.sum())
     rolling = rolling_s(costs, group, nbytes)
+    paced_s, _ = paced(costs, group, work.batch)
     ways = {
-        "rolling": rolling,
-        "random-k": random_k_s(costs, group, nbytes),
-        f"rolling, {local_steps} local steps": rolling / local_steps,
+        "rolling": (paced_s, rolling),
+        "random-k": (
+            float(_seconds(costs, group, np.full(len(group), work.batch / len(group))).max()),
+            random_k_s(costs, group, nbytes),
+        ),
+        f"rolling, {local_steps} local steps": (
+            divided(costs, group, work.batch)[0],
+            rolling / local_steps,
+        ),
     }
     if len(group) == 1:
-        ways = {"one peer": 0.0}
-    return [DataParallel(name, group, compute_s, exchange) for name, exchange in ways.items()]
+        ways = {"one peer": (paced_s, 0.0)}
+    return [DataParallel(name, group, *times) for name, times in ways.items()]
 
 
 def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
@@ -61,7 +70,7 @@ def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
     their part of the batch keeps. Who has too little leaves its part to the others."""
     group = tuple(range(len(costs.peers)))
     while group:
-        _, samples = divided(costs, group, work.batch)
+        _, samples = paced(costs, group, work.batch)
         updates = len(group) if len(group) > 1 else 0
         state = float(costs.parameter_bytes.sum()) * (work.state_copies + updates)
         need = state + samples * float(costs.kept_bytes.sum())
@@ -70,6 +79,30 @@ def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
             return group
         group = tuple(peer for at, peer in enumerate(group) if at != int(over.argmax()))
     return group
+
+
+def paced(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
+    """Divides a batch as rolling rounds come to do it: the seconds of the last peer, and
+    ``(members,)`` samples."""
+
+    def took_us(pace: Pace) -> dict[int, int]:
+        seconds = _seconds(costs, group, _by_level(pace, group, batch))
+        return {peer: round(1e6 * float(s)) for peer, s in zip(group, seconds, strict=True)}
+
+    samples = _by_level(settled_pace(group, took_us), group, batch)
+    return float(_seconds(costs, group, samples).max()), samples
+
+
+def _by_level(pace: Pace, group: Group, batch: int) -> Numbers:
+    parts = np.array([0.5 ** pace.level(peer) for peer in group])
+    return np.asarray(batch * parts / parts.sum())
+
+
+def _seconds(costs: Costs, group: Group, samples: Numbers) -> Numbers:
+    """``(members,)``: what each takes for its part of a batch."""
+    places = list(group)
+    fixed, each = costs.fixed_s.sum(axis=(0, 2)), costs.each_s.sum(axis=(0, 2))
+    return np.asarray(fixed[places] + each[places] * samples)
 
 
 def divided(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:

@@ -23,17 +23,23 @@ _HEAD = (
     "activations",
     "stage",
 )
-_STAGE = ("layers", "peers")
+_STAGE = ("layers", "peers", "pass_s")
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """The layers ``first`` to ``last``, both included, on these peers."""
+    """The layers ``first`` to ``last``, both included, on these peers.
+
+    Attributes:
+        pass_s: Seconds that each of the peers takes for a micro-batch, forward and backward, by
+            its profile; empty where the plan does not say.
+    """
 
     first: int
     last: int
     peers: tuple[str, ...]
+    pass_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +65,14 @@ class PipelinePlan:
 
 
 def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: float) -> PipelinePlan:
-    bounds = placement.cut.bounds
+    bounds, seconds = placement.cut.bounds, costs.seconds(work.samples).sum(axis=0)
     stages = tuple(
-        PlannedStage(begin, end - 1, tuple(costs.peers[peer] for peer in group))
+        PlannedStage(
+            begin,
+            end - 1,
+            tuple(costs.peers[peer] for peer in group),
+            tuple(float(seconds[peer, begin:end].sum()) for peer in group),
+        )
         for group, begin, end in zip(placement.groups, bounds, bounds[1:], strict=False)
     )
     return PipelinePlan(
@@ -93,6 +104,9 @@ def _lines(plan: PipelinePlan) -> Iterator[str]:
         yield "\n[[stage]]"
         yield f"layers = [{stage.first}, {stage.last}]  # from and to, both included"
         yield f"peers = [{names}]"
+        if stage.pass_s:
+            said = ", ".join(f"{seconds:.6g}" for seconds in stage.pass_s)
+            yield f"pass_s = [{said}]  # a micro-batch on each; leave out where you change layers"
 
 
 def read_plan(path: Path) -> PipelinePlan:
@@ -132,9 +146,11 @@ def _stage(fields: Fields) -> PlannedStage:
     peers = fields.values.get("peers")
     if not isinstance(peers, list) or not 0 < len(peers) <= PEERS_MAX:
         raise fields.wrong("peers", f"a list of names; {NAME_RULE}")
-    return PlannedStage(
-        int(first), int(last), tuple(check_name(peer, fields.where) for peer in peers)
-    )
+    pass_s: tuple[float, ...] = ()
+    if "pass_s" in fields.values:
+        pass_s = fields.numbers("pass_s", len(peers), SECONDS_MAX, "seconds")
+    names = tuple(check_name(peer, fields.where) for peer in peers)
+    return PlannedStage(int(first), int(last), names, pass_s)
 
 
 def check_stages(plan: PipelinePlan) -> list[int]:

@@ -168,7 +168,11 @@ class Journal:
                     "weight": c.weight,
                     "outlyingness": c.outlyingness,
                     "took_us": c.took_us,
-                    **({"micro_batches": c.micro_batches} if c.micro_batches else {}),
+                    **(
+                        {"micro_batches": c.micro_batches, "pass_us": c.pass_us}
+                        if c.micro_batches
+                        else {}
+                    ),
                 }
                 for c in commit.contributors
             ],

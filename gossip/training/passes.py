@@ -112,12 +112,14 @@ class StageWork:
             boundary = self.handed_on
             result = self._forward(command, memory)
         self.computed(began)
+        took_us = round(1e6 * (time.monotonic() - began))
         about = command.round_id, number, command.attempt, command.backward
         if boundary is None:
-            return control.PassReply(*about, 0, samples, loss), None
+            return control.PassReply(*about, 0, samples, loss, took_us=took_us), None
         assert result is not None
         result = self.said("gradient" if command.backward else "output", *about[:2], result)
-        return control.PassReply(*about, boundary.nbytes, samples, loss), boundary.write(result)
+        fd = boundary.write(result)
+        return control.PassReply(*about, boundary.nbytes, samples, loss, took_us=took_us), fd
 
     def _audit(
         self, command: control.PassCommand, memory: memoryview | None

@@ -37,6 +37,7 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
         {
             "layers": (stage.first, stage.last),
             "peers": tuple(number[name] for name in stage.peers),
+            "pass_s": stage.pass_s,
         }
         for stage in plan.stages
     ]

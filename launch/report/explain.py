@@ -20,6 +20,7 @@ from .html import lines_of
 from .live_frame import clock
 from .lost_stages import rebuilt
 from .run_record import CommitRecord, RunRecord
+from .speeds import unlike_profile
 from .stages import PeerStage
 from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, counted, numbers
@@ -43,7 +44,7 @@ ABOUT_PEERS = (
     *("late", "left", "lost_round", "minority_continues", "parole", "passed_over", "paused"),
     *("quarantined", "recovering", "refused_result", "restarting", "restored", "resumed"),
     *("serves_again", "share", "skip", "spawned", "stage_rebuilt", "suspected", "trusted"),
-    "unskip",
+    *("unlike_profile", "unskip"),
 )
 _NUMBER = re.compile(r"-?\d[\d.]*")
 
@@ -430,6 +431,8 @@ def _told_of(event: Row) -> str:
             share, was = real(event.get("share")) or 0.0, real(event.get("was")) or 0.0
             why = "slower than most, or away" if share < was else "quick enough for more"
             return f"Round {number}: it gets {share:.0%} of a whole batch ({why})."
+        case "unlike_profile":
+            return f"Round {number}: it {unlike_profile(event)}."
         case "passed_over":
             return f"Round {number}: it serves no more for a while, as its results did not come."
         case "serves_again":
@@ -586,7 +589,7 @@ def _event_of_round(event: Row) -> str:
         case "skip":
             why = WHY_SKIPPED.get(_why(event), _why(event))
             return f"Peer {event.get('subject')} was skipped: {why}."
-        case "suspected" | "quarantined" | "parole" | "trusted" | "share":
+        case "suspected" | "quarantined" | "parole" | "trusted" | "share" | "unlike_profile":
             return f"Peer {event.get('subject')}: {_told_of(event).partition(': ')[2]}"
         case "fault":
             return f"The fault {text_of(event.get('fault'))} struck peer {peer}."

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
 
-from . import lost_stages
+from . import lost_stages, speeds
 from .happenings import (
     SLACK_S,
     Blow,
@@ -147,6 +147,7 @@ class RunView:
         # completed ones, as the first peer that came to their end tells
         self.epochs: dict[int, Mapping[str, Any]] = {}
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
+        self._unlike_profile: set[int] = set()  # of whom it was said
         self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._epochs_every_s = EPOCHS_EVERY_S
@@ -617,6 +618,13 @@ class RunView:
             why = "it was slower than most, or away"
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
+    def _is_unlike_profile(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        """As the first tells it."""
+        if subject.peer in self._unlike_profile:
+            return []
+        self._unlike_profile.add(subject.peer)
+        return [f"! {subject.peer} {speeds.unlike_profile(event)}"]
+
     def _epoch(self, row: PeerRow, event: Row, t: float) -> list[str]:
         """A line for each epoch, or for several together where they are short. One that has used
         samples twice is told at once, and so is the first that has left some."""
@@ -900,6 +908,7 @@ class RunView:
         "skip": _noticed,
         "suspected": _suspected,
         "trusted": _trusted,
+        "unlike_profile": _is_unlike_profile,
         "unskip": _unskipped,
     }
     """Of events with a subject."""

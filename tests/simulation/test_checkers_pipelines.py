@@ -30,6 +30,7 @@ from gossip.simulation.checkers.safety import (
     CountsOnce,
     FindsLiarsAlone,
     GoesOnTogether,
+    SharesAlike,
     StageGoesOn,
     UsesNothingOld,
 )
@@ -255,3 +256,22 @@ def test_a_stage_is_made_anew_only_without_a_holder_and_in_the_round_of_the_othe
         checker.on_effect(at({**others, 2: ("off", 0), 3: ("active", 7)}), 2, rebuilt(7))
     with pytest.raises(Violation, match="the other stages are in"):
         checker.on_effect(at({**others, 2: ("off", 0)}), 2, rebuilt(5))
+
+
+def test_members_with_one_history_share_alike_and_within_bounds() -> None:
+    checker = SharesAlike(STAGES)
+
+    def begins(peer: int, chain: bytes, **weights: float) -> None:
+        rolling = SimpleNamespace(round_id=4, chain=chain)
+        found = {int(name[1:]): weight for name, weight in weights.items()}
+        seen = SimpleNamespace(rolling=rolling, weights=found)
+        swarm = SimpleNamespace(now=1.0, inspections={peer: seen})
+        checker.on_effect(swarm, peer, StartRound(4, None))  # type: ignore[arg-type]
+
+    begins(2, b"one", p2=1.0, p3=8.0)
+    begins(3, b"one", p2=1.0, p3=8.0)
+    begins(3, b"other", p2=1.0, p3=2.0)
+    with pytest.raises(Violation, match=r"S28.*elsewhere"):
+        begins(3, b"one", p2=1.0, p3=7.0)
+    with pytest.raises(Violation, match="S28"):
+        begins(2, b"third", p2=1.0, p3=9.0)

@@ -3,11 +3,13 @@ and schedules that are drawn."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from gossip.core import Peer
-from gossip.faults import FalseAudits, Fault, NegatedActivations, NegatedGradients
+from gossip.faults import FalseAudits, Fault, NegatedActivations, NegatedGradients, Slow
 from gossip.simulation.campaign.play import make_swarm, panel_of, run
 from gossip.simulation.checkers import StagePanels
 from gossip.simulation.schedules import Schedule, generate_pipeline
@@ -95,7 +97,7 @@ def test_audits_lock_up_a_liar_of_each_stage_and_nobody_whom_a_liar_accuses() ->
     """The checkers look on: of honest members nobody is found, and who is locked up computes
     nothing."""
     lies = NegatedActivations((1,)), NegatedGradients((4,), 0.5), FalseAudits((7,))
-    swarm = swarm_of(3, 3, 3, faults=lies, audit=0.6)
+    swarm = swarm_of(3, 3, 3, seed=6, faults=lies, audit=0.6)
     swarm.run_until(lambda: is_over(swarm), limit_s=60)
     told = {(r.event, r.fields.get("subject")) for h in swarm.hosts.values() for _, r in h.reports}
     assert {subject for event, subject in told if event == "quarantined"} == {1, 4}
@@ -138,3 +140,14 @@ def test_the_same_seed_draws_the_same_pipeline_and_some_have_each_kind_of_troubl
     assert 10 < len(audited) < 40
     lies = {type(fault).__name__ for schedule in audited for fault in schedule.faults}
     assert lies >= {"NegatedActivations", "NegatedGradients", "ScaledGradients", "FalseAudits"}
+
+
+def test_members_get_micro_batches_by_their_speed() -> None:
+    """The checkers look on: all members share alike."""
+    swarm = swarm_of(1, 2, faults=(Slow(2, 3.0),))
+    swarm.run_until(lambda: is_over(swarm), limit_s=60)
+    dealt = [Counter(at for at, _ in swarm.trainer(peer).passes) for peer in (1, 2)]  # type: ignore[attr-defined]
+    assert (dealt[0][0], dealt[1][0]) == (3, 3), "nobody knows anything yet"
+    later = range(1, ROUNDS)
+    assert sum(dealt[0][at] for at in later) >= 2.5 * sum(dealt[1][at] for at in later)
+    assert all(dealt[1][at] for at in later), "the slow one is not left out"

@@ -53,7 +53,9 @@ class Auditing:
     def __init__(self, audit: float = 2 / 1, local: int = 3) -> None:
         self.rig = Rig(local, 3, stages=STAGES, audit=audit)
         self.rig.begin()
-        homes = [self.rig.flow.router.ranking(0, MICRO_BATCH, at, STAGES[at])[0] for at in (0, 2)]
+        ranking = self.rig.flow.router.ranking
+        alike = [dict.fromkeys(members, 1.0) for members in STAGES]
+        homes = [ranking(0, MICRO_BATCH, at, alike[at])[0] for at in (0, 2)]
         self.before, self.behind = homes
 
     def counts(

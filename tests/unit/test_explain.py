@@ -73,6 +73,15 @@ def test_a_peer_is_told_with_why_it_was_quarantined(run: RecordedRun) -> None:
     assert "The fault plan makes it Byzantine: sign_flip." in text
 
 
+def test_a_peer_that_is_not_as_its_profile_says_is_told_with_what_to_do(tmp_path: Path) -> None:
+    run, found = RecordedRun(tmp_path / "run"), {"measured_us": 160_000, "predicted_us": 80_000}
+    run.event(0.3, 0, "unlike_profile", subject=1, round=4, **found)
+    text = told(run.whole(), "1")
+    assert "Round 4: it takes 160 ms for a micro-batch where its profile says 80 ms" in text
+    assert "plan again (gossip plan)" in text
+    assert "Peer 1: it takes 160 ms" in told(run, "@4")
+
+
 def test_a_slow_peer_is_told_beside_the_others(run: RecordedRun) -> None:
     text = told(run, "2")
     assert "It needed 90 ms for an update in the median, where the others needed 30 ms." in text

@@ -38,7 +38,8 @@ def collected(effects: list[Effect]) -> list[tuple[int, ...]]:
 
 
 def homes(rig: Rig, stage: int) -> list[int]:
-    return [rig.flow.router.ranking(0, b, stage, STAGES[stage])[0] for b in range(4)]
+    alike = dict.fromkeys(STAGES[stage], 1.0)
+    return [rig.flow.router.ranking(0, b, stage, alike)[0] for b in range(4)]
 
 
 def own(rig: Rig) -> list[int]:

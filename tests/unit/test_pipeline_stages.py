@@ -73,7 +73,7 @@ def test_the_settings_of_a_stage_are_those_of_a_swarm_of_its_members() -> None:
         (PipelineSettings(((0, 1, 2, 3, 4), ()), 4), "no stage empty"),
         (PipelineSettings(STAGES, 0), "0 micro-batches"),
         (PipelineSettings(STAGES, 2000), "2000 micro-batches"),
-        (PipelineSettings(STAGES, 4, weights=((0, 0.0),)), "weights of peers"),
+        (PipelineSettings(STAGES, 4, pass_us=((0, 0),)), "times of peers"),
     ],
 )
 def test_a_plan_for_other_peers_is_refused(pipeline: PipelineSettings, says: str) -> None:

@@ -238,6 +238,20 @@ def test_equal_peers_share_a_batch_equally() -> None:
         assert other.compute_s == pytest.approx(whole_s / 4)
 
 
+def test_slow_peers_are_predicted_with_the_parts_that_they_come_to_get() -> None:
+    """A rolling round gives a quarter at least; random-k gives all alike; of local steps each takes
+    what it can."""
+    costs = alike(3, 6, 4)
+    slow = np.array([20.0, 1.0, 1.0, 1.0])[None, :, None]
+    costs = replace(costs, fixed_s=0.0 * costs.fixed_s, each_s=costs.each_s * slow)
+    each_s = float(costs.each_s[:, 1].sum())
+    found = {other.name: other.compute_s for other in data_parallel(costs, WORK, 30)}
+    assert found["random-k"] == pytest.approx(20 * each_s * WORK.batch / 4)
+    assert found["rolling"] == pytest.approx(20 * each_s * WORK.batch * 0.25 / 3.25)
+    together = 3 + 1 / 20
+    assert found["rolling, 30 local steps"] == pytest.approx(each_s * WORK.batch / together)
+
+
 def limited(costs: Costs, memory_bytes: np.ndarray) -> Costs:
     return replace(costs, memory_bytes=memory_bytes)
 

@@ -173,6 +173,27 @@ def test_payloads_trickle_and_all_else_gets_through(pair: Pair):
     assert pair.messages(1) == updates[1:], "once it is over, what is left gets through at once"
 
 
+def test_a_poll_waits_for_a_trickling_payload_no_longer_than_it_takes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a link of any rate would be late by up to a step of the sieve's clock."""
+    waited: list[float] = []
+
+    def poll(timeout_s: float, wake: object, awake_s: float) -> list[Arrival]:
+        waited.append(timeout_s)
+        return []
+
+    pair.ends[1].fail({0: LinkCondition(bytes_per_s=1000.0)})
+    pair.ends[0].send(
+        1, Update(b"lineage1", 0, 1, 0, b"", 1, None), Payload(np.zeros(2, np.float32), 8)
+    )
+    assert pair.messages(1) == []
+    monkeypatch.setattr(pair.inner[1], "poll", poll)
+    pair.now += 0.005
+    pair.ends[1].poll(1.0)
+    assert waited == [pytest.approx(0.003)]
+
+
 @pytest.mark.parametrize(
     ("fault", "word"),
     [

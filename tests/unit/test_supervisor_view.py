@@ -436,3 +436,15 @@ def test_who_is_away_gets_smaller_batches_for_that() -> None:
 def test_whom_a_peer_waits_for_at_the_end_is_told_in_words() -> None:
     (line,) = told(RunView(3), event("lingering", 0, 9.0, **{"for": [2], "at_most_s": 5.0}))
     assert line == "~ 0 is done; it waits for peer 2 up to 5.0 s"
+
+
+def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do() -> None:
+    view = RunView(4)
+    found = {"subject": 2, "measured_us": 160_000, "predicted_us": 80_000, "round": 4}
+    lines = told(view, *(event("unlike_profile", peer, **found) for peer in (1, 2, 3)))
+    (line,) = lines
+    assert line.startswith("! 2 takes 160 ms for a micro-batch where its profile says 80 ms: 2.0")
+    assert "slower" in line
+    assert "gossip plan profile" in line
+    faster = {**found, "subject": 3, "measured_us": 20_000}
+    assert "4.0 times faster" in told(view, event("unlike_profile", 0, **faster))[0]

@@ -17,6 +17,8 @@ from .log import ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS
 from .log import CommitLog as CommitLog
 from .log import Held as Held
 from .log import reissue as reissue
+from .pace import Pace as Pace
+from .pace import settled_pace as settled_pace
 from .pace import since_us as since_us
 from .packing import pack_json as pack_json
 from .packing import squeeze as squeeze
@@ -27,5 +29,8 @@ from .rates import RATES_MAX as RATES_MAX
 from .rates import agree as agree
 from .replicated_state import ReplicatedState as ReplicatedState
 from .replicated_state import provenance as provenance
+from .stage_speeds import SPEED_RATIO_MAX as SPEED_RATIO_MAX
+from .stage_speeds import StageSpeeds as StageSpeeds
+from .stage_speeds import weights_of as weights_of
 from .trust import RECENT as RECENT
 from .trust import TrustTable as TrustTable

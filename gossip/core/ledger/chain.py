@@ -58,8 +58,8 @@ def header_bytes(commit: Commit) -> bytes:
         if isnan(weight + far):
             weight, far = _real(weight), _real(far)
         parts.append(_CONTRIBUTION.pack(given.peer, given.samples, given.took_us, weight, far))
-        if given.micro_batches:
-            parts.append(_named(given.micro_batches))
+        if given.micro_batches or given.pass_us:
+            parts += [_named(given.micro_batches), _COUNT.pack(given.pass_us)]
     parts.append(_COUNT.pack(len(commit.rejected)))
     for rejection in commit.rejected:
         parts += [_COUNT.pack(rejection.peer), _text(rejection.reason)]

@@ -33,10 +33,11 @@ from .prefetch import CursorLookahead
 from .rates import are_sound
 from .round_times import RoundTimes
 from .spread import UNEQUAL
+from .stage_speeds import StageSpeeds
 from .trust import FAR_MAX, TrustTable
 
 PARTS = 6
-"""Of a snapshot, without the table of audits."""
+"""Of a snapshot, without the tables of a pipeline."""
 SNAPSHOTS_KEPT = 8
 """Rounds that a trainer which packs its state may be behind the commits."""
 
@@ -58,6 +59,9 @@ class ReplicatedState:
         pipeline = settings.pipeline
         # of a stage whose members audit each other; None: nobody does
         self.audits = AuditTable(settings.audit_votes) if pipeline and pipeline.audit else None
+        # of a stage's members
+        self.speeds = StageSpeeds(settings.f, dict(pipeline.pass_us)) if pipeline else None
+        self._unlike_profile: set[PeerId] = set()  # of whom it was said
         self._unequal_told = False
         self.cursor = DataCursor(
             len(settings.peers),
@@ -161,6 +165,24 @@ class ReplicatedState:
         shortens = self.settings.local_steps and self.settings.slices == "speed"
         return self.round_times.deadline_us if shortens else 0
 
+    def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
+        """Of each of a stage's members, what counts as its time for a micro-batch; empty without a
+        pipeline. ``to_come``: the commits of the present round, where it depends on them."""
+        return () if self.speeds is None else self.speeds.pass_us(roster, to_come)
+
+    def _observe_speeds(self, speeds: StageSpeeds, commits: Sequence[Commit]) -> list[Effect]:
+        """Says once of each whose passes take much longer or shorter than its profile predicts."""
+        effects: list[Effect] = []
+        speeds.observe_round(commits)
+        for peer in self.roster.peers:
+            apart = speeds.unlike_predicted(peer)
+            if apart is not None and peer not in self._unlike_profile:
+                self._unlike_profile.add(peer)
+                fields = {"subject": peer, "measured_us": apart[0], "predicted_us": apart[1]}
+                where = {"round": commits[0].round_id}
+                effects.append(Report("unlike_profile", {**fields, **where}))
+        return effects
+
     def slice_of(self, peer: PeerId) -> DataSlice | None:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
@@ -217,8 +239,7 @@ class ReplicatedState:
             )
             for t in self.trust.observe_round(commits, proven, audited)
         ]
-        locked = self.trust.quarantined()
-        beyond = self.trust.beyond_chance
+        locked, beyond = self.trust.quarantined(), self.trust.beyond_chance
         if beyond is not None and beyond > UNEQUAL and not self._unequal_told:
             self._unequal_told = True
             fields = {"round": round_id, "beyond": round(beyond, 1), "f": self.settings.f}
@@ -278,15 +299,20 @@ class ReplicatedState:
         if configured:
             out = self.trust.proven() if locked else locked
             effects += self._tell_batch(len(self._next_sharers(out)))
-        effects.append(self._tell_round(commits[0], alive, scores))
+        unlike = self._observe_speeds(self.speeds, commits) if self.speeds is not None else ()
+        effects += [*unlike, self._tell_round(commits[0], alive, scores)]
         return effects
 
     def _tables(
         self,
-    ) -> tuple[TrustTable | DataCursor | OmissionTracker | EquivocationDetector | AuditTable, ...]:
+    ) -> tuple[
+        TrustTable | DataCursor | OmissionTracker | EquivocationDetector | StageSpeeds | AuditTable,
+        ...,
+    ]:
         """In the order of a snapshot."""
+        speeds = () if self.speeds is None else (self.speeds,)
         audits = () if self.audits is None else (self.audits,)
-        return self.trust, self.cursor, self.omissions, self.equivocations, *audits
+        return self.trust, self.cursor, self.omissions, self.equivocations, *speeds, *audits
 
     # --- handing it over --------------------------------------------------------------------------
 
@@ -410,8 +436,8 @@ class ReplicatedState:
         if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
                 "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, "
-                "who says what of whom, in a pipeline with audits their votes, and how many rounds "
-                "were collective operations"
+                "who says what of whom, in a pipeline how long members take and with audits their "
+                "votes, and how many rounds were collective operations"
             )
         if type(snapshot[-1]) is not int or not 0 <= snapshot[-1] <= ROUND_MAX:
             raise ValueError("the number of collective operations is none")
@@ -423,10 +449,11 @@ class ReplicatedState:
     def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
         """With a table of audits where members audit each other, and without where they do not: a
         checkpoint may be of a run that did otherwise."""
-        if self.audits is not None and len(snapshot) == PARTS:
+        parts = PARTS + (self.speeds is not None)
+        if self.audits is not None and len(snapshot) == parts:
             return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
-        if self.audits is None and len(snapshot) == PARTS + 1:
-            return *snapshot[: PARTS - 1], snapshot[-1]
+        if self.audits is None and len(snapshot) == parts + 1:
+            return *snapshot[: parts - 1], snapshot[-1]
         return snapshot
 
     def resume(self, whole: bool) -> None:

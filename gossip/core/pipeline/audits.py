@@ -166,7 +166,7 @@ class Auditor:
     ) -> None:
         pipeline = barrier.pipeline
         self.barrier, self.timers = barrier, timers
-        self.router = Router(barrier.settings.seed, pipeline.micro_batches, dict(pipeline.weights))
+        self.router = Router(barrier.settings.seed, pipeline.micro_batches)
         self.members: Members = barrier.members
         self._patience_s, self._on_vote = patience_s, on_vote
         self._lots = b""
@@ -249,8 +249,8 @@ class Auditor:
 
     def _side(self, micro_batch: int, stage: int) -> AuditSide:
         """Whoever there computes it, as the order is."""
-        roster = self.barrier.working(stage)
-        order = self.router.ranking(self.round_id, micro_batch, stage, roster)
+        weights = self.barrier.weights_of(stage)
+        order = self.router.ranking(self.round_id, micro_batch, stage, weights)
         gone = self._skipped(order)
         there = [peer for peer in order if peer not in gone] or order
         return AuditSide(there[0], there[1:])

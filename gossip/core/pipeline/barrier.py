@@ -7,10 +7,12 @@ in all stages. From then on nobody needs an activation of that round any more.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from gossip.core.events import Effect, Send
 from gossip.core.frozen import record
+from gossip.core.ledger import StageSpeeds, weights_of
 from gossip.core.messages import PeerId, StageDone
 from gossip.core.settings import CoreSettings, PipelineSettings
 from gossip.core.timers import Timers
@@ -56,6 +58,7 @@ class StageProgress:
     round_id: int
     committed: int
     roster: tuple[PeerId, ...]
+    pass_us: tuple[int, ...] = ()
     locked: tuple[PeerId, ...] = ()
 
 
@@ -84,12 +87,16 @@ class StageBarrier:
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
         """Who is in another stage now, by the word of its members; at first all that the plan
         names."""
+        latest = self._latest_of(stage)
+        return self.pipeline.stages[stage] if latest is None else latest.roster
+
+    def _latest_of(self, stage: int) -> StageDone | None:
+        """What a member of it says who is the furthest; None: nobody has said anything."""
         known = [p for p in self.pipeline.stages[stage] if p in self._told]
         # Of those who are there: a stage that was made anew has another roster than the dead knew.
         there = [p for p in known if not self.members.skip_reason(p) and self._speaks(p)]
         told = [self._told[p][1] for p in there or known]
-        latest = max(told, key=lambda each: each.committed, default=None)
-        return self.pipeline.stages[stage] if latest is None else latest.roster
+        return max(told, key=lambda each: each.committed, default=None)
 
     def locked_of(self, stage: int) -> frozenset[PeerId]:
         """Who is in quarantine in another stage, as enough of its members say: no liar locks up
@@ -102,6 +109,23 @@ class StageBarrier:
         """Who gets work in another stage: its roster, without those in quarantine."""
         roster, locked = self.roster_of(stage), self.locked_of(stage)
         return tuple([peer for peer in roster if peer not in locked]) or roster
+
+    def weights_of(self, stage: int) -> dict[PeerId, float]:
+        """Of those who get work in another stage: how much of the micro-batches each gets."""
+        latest, roster = self._latest_of(stage), self.roster_of(stage)
+        pass_us = () if latest is None else latest.pass_us
+        return self.weights(roster, pass_us, self.working(stage))
+
+    def weights(
+        self, roster: Sequence[PeerId], pass_us: Sequence[int], working: Sequence[PeerId]
+    ) -> dict[PeerId, float]:
+        """Of those of a roster who get work. ``pass_us``: of each of the roster; empty: as the plan
+        predicts."""
+        if not pass_us:
+            predicted = StageSpeeds(self.settings.f, dict(self.pipeline.pass_us))
+            pass_us = predicted.pass_us(roster)
+        found = weights_of(dict(zip(roster, pass_us, strict=True)))
+        return {peer: found[peer] for peer in working}
 
     def _speaks(self, peer: PeerId) -> bool:
         """Whether what it has said is of the life that is known of it."""
@@ -133,6 +157,8 @@ class StageBarrier:
         for named in (done.roster, done.locked):
             if list(named) != sorted(set(named)) or not set(named) <= members:
                 return False
+        if done.pass_us and (len(done.pass_us) != len(done.roster) or min(done.pass_us) < 1):
+            return False
         life, before = self._told.get(sender, (-1, done))
         news = (incarnation, done.committed, done.round_id)
         if sender in self._told and news <= (life, before.committed, before.round_id):
@@ -165,10 +191,13 @@ class StageBarrier:
             return False  # another life of it has to say anew what it holds
         return told.committed > round_id
 
-    def on_held(self, round_id: int, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
+    def on_held(
+        self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
+    ) -> list[Effect]:
         """Tells all others of a commit of the own stage, and asks them until it may be applied.
-        ``roster``: of the next round."""
-        effects = self.tell(StageProgress(round_id, round_id + 1, roster, self.locked_here))
+        ``roster``: of the next round; ``pass_us``: of each of it."""
+        here = StageProgress(round_id, round_id + 1, roster, pass_us, self.locked_here)
+        effects = self.tell(here)
         if not self.is_open(round_id):
             effects.append(self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id)))
         return effects
@@ -215,4 +244,5 @@ class StageBarrier:
             here.roster,
             asks,
             here.locked,
+            here.pass_us,
         )

@@ -11,7 +11,7 @@ micro-batches of its stage are in somebody's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import (
     BackwardDone,
@@ -64,6 +64,7 @@ ATTEMPTS_MAX = 2**20
 """Of one micro-batch in one round; a higher one is nobody's honest word."""
 
 Audited = AuditRequest | AuditReply | AuditFinding
+Way: TypeAlias = Literal["forward", "backward"]
 Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | MicroBatchesMissing
 
 
@@ -86,6 +87,7 @@ class MicroBatchFlow:
     Attributes:
         round_id: the round that is computed; -1 before the first.
         works: of this round, by micro-batch.
+        weights: of those who get work in the own stage.
     """
 
     def __init__(
@@ -100,12 +102,14 @@ class MicroBatchFlow:
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
         self.settings, self.pipeline, self.barrier = barrier.settings, pipeline, barrier
         self.members, self.timers, self._patience_s = members, timers, patience_s
-        self.router = Router(self.settings.seed, pipeline.micro_batches, dict(pipeline.weights))
+        self.router = Router(self.settings.seed, pipeline.micro_batches)
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
         self.round_id = -1
         self.works: dict[int, Work] = {}
-        self._roster: tuple[PeerId, ...] = ()
+        self.weights: dict[PeerId, float] = {}
+        # microseconds of all passes of this round, and how many there were
+        self._passes: dict[Way, tuple[int, int]] = {}
         # of the others of the stage, and in which incarnation each says it
         self._counted: dict[PeerId, tuple[int, Counted]] = {}
         self._number = 0  # of our own words about that
@@ -124,6 +128,13 @@ class MicroBatchFlow:
     def counted(self) -> tuple[int, ...]:
         """Micro-batches that are in the own sum, ascending."""
         return tuple(sorted(b for b, work in self.works.items() if work.step == "counted"))
+
+    @property
+    def pass_us(self) -> int:
+        """What a micro-batch of this round took here, forward and backward; 0: there was none."""
+        if len(self._passes) < 2:
+            return 0
+        return sum(total // count for total, count in self._passes.values())
 
     def stores(self) -> dict[str, int]:
         """How much there is of what is bounded."""
@@ -186,10 +197,11 @@ class MicroBatchFlow:
 
     # --- a round ----------------------------------------------------------------------------------
 
-    def begin(self, start: StartRound, roster: tuple[PeerId, ...], now: float) -> list[Effect]:
-        """The trainer holds the parameters before this round. ``roster``: of the own stage."""
-        effects = self._end()
-        self.round_id, self._roster = start.round_id, roster
+    def begin(self, start: StartRound, weights: dict[PeerId, float], now: float) -> list[Effect]:
+        """The trainer holds the parameters before this round. ``weights``: of those who get work
+        in the own stage."""
+        effects, roster = self._end(), tuple(weights)
+        self.round_id, self.weights, self._passes = start.round_id, weights, {}
         self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
         effects += [] if self.auditor is None else self.auditor.begin(start.round_id, roster)
         self._stale = self._task is not None
@@ -343,7 +355,7 @@ class MicroBatchFlow:
             return []
         if sender in self.barrier.locked_of(self.stage - 1):
             return []  # its work is others'
-        if self.local not in self._roster:
+        if self.local not in self.weights:
             return [self._refuse(sender, message, 0)]
         work, known = self.works.get(message.micro_batch), self._attempts
         if message.attempt < known.get(message.micro_batch, 0):
@@ -487,6 +499,10 @@ class MicroBatchFlow:
         """The work that the trainer has finished; None: it is of no use any more."""
         work, stale = self._task, self._stale
         self._task, self._stale = None, False
+        if event.round_id == self.round_id and event.took_us:
+            way: Way = "backward" if isinstance(event, BackwardDone) else "forward"
+            total, count = self._passes.get(way, (0, 0))
+            self._passes[way] = total + event.took_us, count + 1
         useful = event.round_id == self.round_id and work is not None and not stale
         return work if useful else None
 
@@ -549,8 +565,8 @@ class MicroBatchFlow:
     def _send_on(self, work: Work, now: float) -> list[Effect]:
         """To the first in order who can take it and has not had it; when there is none, all are
         tried again after a while."""
-        roster = self.barrier.working(self.stage + 1)
-        order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, roster)
+        weights = self.barrier.weights_of(self.stage + 1)
+        order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, weights)
         there = [peer for peer in order if not self.members.skip_reason(peer)]
         target = next((peer for peer in there if peer not in work.tried), None)
         if target is not None:
@@ -619,7 +635,7 @@ class MicroBatchFlow:
     def _mates(self) -> list[PeerId]:
         """The others of the stage who are there."""
         skipped = self.members.skip_reason
-        return [peer for peer in self._roster if peer != self.local and not skipped(peer)]
+        return [peer for peer in self.weights if peer != self.local and not skipped(peer)]
 
     def _counted_by(self, peer: PeerId) -> tuple[int, ...]:
         """What is in the sum of a member; nothing in that of another life of it."""
@@ -639,7 +655,7 @@ class MicroBatchFlow:
         """What nobody who is there has counted, and is ours by the order of those who are there, is
         computed here: what was given to another, from what was kept; the first stage reads it;
         others ask for it."""
-        if self.local not in self._roster:
+        if self.local not in self.weights:
             return []  # it is in quarantine
         mates = self._mates()
         elsewhere = {b for peer in mates for b in self._counted_by(peer)}
@@ -689,5 +705,5 @@ class MicroBatchFlow:
 
     def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
         """Who of some members of the own stage is the first to compute it."""
-        order = self.router.ranking(self.round_id, micro_batch, self.stage, self._roster)
+        order = self.router.ranking(self.round_id, micro_batch, self.stage, self.weights)
         return next(peer for peer in order if peer in peers)

@@ -10,13 +10,18 @@ choices are dealt out by weight, and who is lost moves nothing but what was its 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import log
+from typing import TypeAlias
 
 from gossip.core.messages import PeerId
 
 KEPT_MAX = 16
 """First choices that are remembered, of a round and a stage each."""
+ALL_EVERY = 16
+"""In one of so many rounds each member has a micro-batch, however slow it was: else nobody would
+ever measure that it is not any more."""
+Weights: TypeAlias = Mapping[PeerId, float]
 
 
 class Router:
@@ -25,61 +30,59 @@ class Router:
     Args:
         seed: of the run.
         micro_batches: of a step.
-        weights: how much of the micro-batches a peer gets; 1.0 where it is not named.
     """
 
-    def __init__(self, seed: int, micro_batches: int, weights: Mapping[PeerId, float]) -> None:
-        self.seed, self.micro_batches, self.weights = seed, micro_batches, weights
-        self._kept: dict[tuple[int, int, tuple[PeerId, ...]], list[PeerId]] = {}
-
-    def route(
-        self, round_id: int, micro_batch: int, rosters: Sequence[Sequence[PeerId]]
-    ) -> tuple[PeerId, ...]:
-        """The member of each stage that computes a micro-batch first. ``rosters``: of each stage,
-        by the last commit; none is empty."""
-        return tuple(
-            [
-                self.ranking(round_id, micro_batch, stage, roster)[0]
-                for stage, roster in enumerate(rosters)
-            ]
-        )
+    def __init__(self, seed: int, micro_batches: int) -> None:
+        self.seed, self.micro_batches = seed, micro_batches
+        self._kept: dict[tuple[int, int, tuple[tuple[PeerId, float], ...]], list[PeerId]] = {}
 
     def ranking(
-        self, round_id: int, micro_batch: int, stage: int, roster: Sequence[PeerId]
+        self, round_id: int, micro_batch: int, stage: int, weights: Weights
     ) -> list[PeerId]:
-        """The members of a stage, in any order, as those who are to compute the micro-batch: the
-        first one that is there does, and the next attempt goes to the one behind it."""
-        key = round_id, stage, tuple(sorted(roster))
+        """The members of a stage, as those who are to compute the micro-batch: the first one that
+        is there does, and the next attempt goes to the one behind it.
+
+        Args:
+            weights: of each member, in any order: how much of the micro-batches it gets.
+        """
+        key = round_id, stage, tuple(sorted(weights.items()))
         homes = self._kept.get(key)
         if homes is None:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            homes = self._kept[key] = self._homes(round_id, stage, key[2])
+            homes = self._kept[key] = self._homes(round_id, stage, dict(key[2]))
         home = homes[micro_batch]
-        others = [peer for peer in key[2] if peer != home]
+        others = {peer: weight for peer, weight in weights.items() if peer != home}
         return [home, *self._drawn(f"{round_id}/{micro_batch}/{stage}", others)]
 
-    def _homes(self, round_id: int, stage: int, roster: tuple[PeerId, ...]) -> list[PeerId]:
+    def _homes(self, round_id: int, stage: int, weights: Weights) -> list[PeerId]:
         """The first choice of each micro-batch: whoever is furthest behind its part by weight; of
         equals another one each round."""
-        order = self._drawn(f"{round_id}/{stage}", roster)
-        whole = sum(self._weight(peer) for peer in roster)
-        taken = dict.fromkeys(roster, 0)
+        order = self._drawn(f"{round_id}/{stage}", weights)
+        whole = sum(weights.values())
+        taken = dict.fromkeys(weights, 0)
         homes: list[PeerId] = []
         for number in range(1, self.micro_batches + 1):
-            behind = {p: number * self._weight(p) / whole - taken[p] for p in order}
+            behind = {p: number * weights[p] / whole - taken[p] for p in order}
             home = max(order, key=behind.__getitem__)
             taken[home] += 1
             homes.append(home)
+        if round_id % ALL_EVERY == 0 and self.micro_batches >= len(weights):
+            _give_everybody(homes, taken)
         return homes
 
-    def _drawn(self, where: str, peers: Sequence[PeerId]) -> list[PeerId]:
-        return sorted(peers, key=lambda peer: (-self._score(where, peer), peer))
+    def _drawn(self, where: str, weights: Weights) -> list[PeerId]:
+        return sorted(weights, key=lambda p: (-self._score(where, p, weights[p]), p))
 
-    def _score(self, where: str, peer: PeerId) -> float:
+    def _score(self, where: str, peer: PeerId, weight: float) -> float:
         name = f"{self.seed}/{where}/{peer}".encode()
         draw = int.from_bytes(hashlib.blake2b(name, digest_size=7).digest(), "little")
-        return self._weight(peer) / -log((draw + 0.5) / 2.0**56)
+        return weight / -log((draw + 0.5) / 2.0**56)
 
-    def _weight(self, peer: PeerId) -> float:
-        return self.weights.get(peer, 1.0)
+
+def _give_everybody(homes: list[PeerId], taken: dict[PeerId, int]) -> None:
+    """Whoever has no micro-batch gets the last one of whoever has most."""
+    for peer in [peer for peer, count in taken.items() if not count]:
+        most = max(taken, key=lambda other: (taken[other], -other))
+        homes[len(homes) - 1 - homes[::-1].index(most)] = peer
+        taken[most], taken[peer] = taken[most] - 1, 1

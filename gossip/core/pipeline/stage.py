@@ -4,6 +4,7 @@ with each other."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from gossip.core.events import (
@@ -99,8 +100,11 @@ class StagePipeline:
         if not starts:
             return []
         locked, told = self.rounds.locked, self.barrier.begin(self._here())
-        roster = tuple([peer for peer in self.rounds.roster.peers if peer not in locked])
-        return told + [each for start in starts for each in self.flow.begin(start, roster, now)]
+        everybody = self.rounds.roster.peers
+        working = tuple([peer for peer in everybody if peer not in locked])
+        pass_us = self.rounds.replicated.pass_us(everybody)
+        weights = self.barrier.weights(everybody, pass_us, working)
+        return told + [each for start in starts for each in self.flow.begin(start, weights, now)]
 
     def on_message(self, event: Received, trains: bool, now: float) -> list[Effect]:
         """``trains``: this peer is in the training, and not before or behind it."""
@@ -180,9 +184,12 @@ class StagePipeline:
         """How much there is of what is bounded."""
         return {**self.flow.stores(), "stages' words": self.barrier.heard_of}
 
-    def is_current(self, event: Contributed) -> bool:
-        """Whether an update is of the sum as it is, or of a collective operation."""
-        return bool(event.collective) or self.flow.is_current(event)
+    def current(self, event: Contributed) -> Contributed | None:
+        """An update that is of the sum as it is, or of a collective operation, with the time that
+        a micro-batch took; None: it is not."""
+        if not event.collective and not self.flow.is_current(event):
+            return None
+        return replace(event, pass_us=self.flow.pass_us)
 
     def _here(self) -> StageProgress:
         rounds = self.rounds
@@ -190,5 +197,6 @@ class StagePipeline:
             rounds.round_id,
             rounds.round_id + rounds.is_held,
             rounds.held_roster(),
+            rounds.held_pass_us(),
             rounds.locked,
         )

@@ -755,6 +755,7 @@ class RollingRounds:
             own.took_us,
             own.collective if first else b"",
             own.micro_batches,
+            own.pass_us,
         )
         if self.cross_shard.is_timed(shard):
             effects += self.server.give_time(shard, now, bool(own.collective))
@@ -853,9 +854,14 @@ class RollingRounds:
         first = self._shards[0].commit if self._shards else None
         return first.roster if first is not None and self.is_held else self.roster.peers
 
+    def held_pass_us(self) -> tuple[int, ...]:
+        """Of each of ``held_roster``, what counts as its time for a micro-batch."""
+        held = [shard.commit for shard in self._shards if shard.commit is not None]
+        return self.replicated.pass_us(self.held_roster(), held if self.is_held else ())
+
     def _wait(self, gate: StageGate, now: float) -> list[Effect]:
         """For the other stages of the pipeline."""
-        effects = gate.on_held(self.round_id, self.held_roster(), now)
+        effects = gate.on_held(self.round_id, self.held_roster(), self.held_pass_us(), now)
         return effects + self.pass_gate(now)
 
     def pass_gate(self, now: float) -> list[Effect]:

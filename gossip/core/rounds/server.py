@@ -587,6 +587,7 @@ class Server:
                     far,
                     updates[r.peer].took_us,
                     updates[r.peer].micro_batches,
+                    updates[r.peer].pass_us,
                 )
                 for r, weight, far in facts
             )

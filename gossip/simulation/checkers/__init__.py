@@ -83,6 +83,7 @@ from .safety import (
     OneAddressALife,
     OneHistory,
     RuleAnswers,
+    SharesAlike,
     StageGoesOn,
     StandingNeverFalls,
     TakesOverTheDonorsState,
@@ -290,6 +291,7 @@ def stage_panels(
         GoesOnTogether(stages, circumstances),
         FindsLiarsAlone(stages, circumstances),
         StageGoesOn(stages, circumstances),
+        SharesAlike(stages, circumstances),
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))

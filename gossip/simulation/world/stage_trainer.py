@@ -133,9 +133,9 @@ class StageTrainer(ToyTrainer):
     def _run(self, task: PipelineTask) -> list[tuple[float, Said]]:
         match task:
             case events.RunForward():
-                return [(self._pass_s(), self._forward(task))]
+                return [self._timed(self._forward(task))]
             case events.RunBackward():
-                return [(self._pass_s(), self._backward(task))]
+                return [self._timed(self._backward(task))]
             case events.DropForward():
                 self._kept.pop(task.micro_batch, None)
                 return []
@@ -147,9 +147,10 @@ class StageTrainer(ToyTrainer):
             case _:
                 assert_never(task)
 
-    def _pass_s(self) -> float:
-        """Of one of two passes of a micro-batch."""
-        return self.rng.uniform(*self.compute_s) * self.slowness / (2 * self.micro_batches)
+    def _timed(self, done: events.ForwardDone | events.BackwardDone) -> tuple[float, Said]:
+        """One of two passes of a micro-batch, and how long it takes."""
+        took_s = self.rng.uniform(*self.compute_s) * self.slowness / (2 * self.micro_batches)
+        return took_s, replace(done, took_us=round(1e6 * took_s))
 
     def _forward(self, task: events.RunForward) -> events.ForwardDone:
         where = f"{self.seed}/{task.round_id}/{task.micro_batch}/{self.stage}"

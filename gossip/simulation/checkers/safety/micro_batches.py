@@ -1,15 +1,17 @@
-"""S20 to S23, S25 and S26, of pipelines: every micro-batch counts once in each stage, whoever
+"""S20 to S23, S25, S26 and S28, of pipelines: every micro-batch counts once in each stage, whoever
 computes it gets the same, nothing old is computed on, no stage goes on before all have committed,
-audits find liars alone, whose work is done by others from then on, and a stage that is made anew
-goes on with the others."""
+audits find liars alone, whose work is done by others from then on, a stage that is made anew goes
+on with the others, and members agree on how much of the micro-batches each of them gets."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
+    SPEED_RATIO_MAX,
     Activation,
     Apply,
     BackwardDone,
@@ -299,3 +301,29 @@ class StageGoesOn(StageChecker):
         others = {p: of.round_id for p, of in rounds.items() if p not in own and of.mode != "off"}
         text = f"it goes on in round {effect.fields['round']}, and the other stages are in {others}"
         self.demand(effect.fields["round"] in others.values(), swarm, peer, text)
+
+
+class SharesAlike(StageChecker):
+    """S28: members of a stage that have the same history give each other the same parts of the
+    micro-batches, and nobody more than ``SPEED_RATIO_MAX`` times another's."""
+
+    invariant = "S28"
+    effects = (StartRound,)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        # by stage, round, and the hash of the round before
+        self._weights: dict[tuple[int, int, bytes], Mapping[PeerId, float]] = {}
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        assert isinstance(effect, StartRound)
+        seen = swarm.inspections[peer]
+        assert seen.rolling is not None, "a stage has rolling rounds"
+        if seen.rolling.round_id != effect.round_id:
+            return  # it has gone on meanwhile
+        found, text = dict(seen.weights), f"round {effect.round_id}: micro-batches are shared by"
+        place = self.stage_of[peer], effect.round_id, seen.rolling.chain
+        known = self._weights.setdefault(place, found)
+        self.demand(found == known, swarm, peer, f"{text} {found} here, by {known} elsewhere")
+        apart = max(found.values()) / min(found.values())
+        self.demand(apart <= SPEED_RATIO_MAX + TOLERANCE, swarm, peer, f"{text} {found}")

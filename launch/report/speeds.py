@@ -1,0 +1,25 @@
+"""What there is to say of a peer of a pipeline that is not as fast as its profile says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gossip.run import real
+
+
+def unlike_profile(event: Mapping[str, Any]) -> str:
+    """Of ``unlike_profile``: what it takes, what was predicted, and what to do."""
+    measured = real(event.get("measured_us")) or 0.0
+    predicted = real(event.get("predicted_us")) or 0.0
+    apart, slower = measured / predicted if predicted else 0.0, measured > predicted
+    factor, word = (apart, "slower") if slower else (1 / apart if apart else 0.0, "faster")
+    return (
+        f"takes {_ms(measured)} for a micro-batch where its profile says {_ms(predicted)}: "
+        f"{factor:.1f} times {word}. Does it do anything else, or is the profile of another "
+        "machine? Profile it again (gossip plan profile ... --again) and plan again (gossip plan)"
+    )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.3g} ms"
