@@ -8,6 +8,7 @@ What strikes at a moment names it by a round (``round``) or by the seconds since
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, TypeAlias
 
 from gossip.aggregators.attacks import ATTACKS as ATTACKS
@@ -55,13 +56,39 @@ class Hang(Fault):
     at_s: float | None = of(Seconds(), None)
 
 
-@declared("{peer}*{factor}", "2*4", real=True)
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """Each step of the peer takes that many times as long."""
+    """Each step of the peer takes that many times as long, all through the run.
+    ``slow:2*4@20s+30s``: from that time on, and for so long."""
 
     peer: int = of(Peer())
     factor: float = of(Number("FACTOR", "a factor", least=1.0, beyond="would be faster"))
+    at_s: float | None = of(Seconds("TIME", "a time"), None)
+    for_s: float | None = of(Seconds(), None)
+
+    def is_on(self, run_s: float | None) -> bool:
+        """Whether its steps are slow now. ``run_s``: since the run began; None: it has not."""
+        if self.at_s is None:
+            return True
+        return run_s is not None and self.at_s <= run_s < self.at_s + (self.for_s or inf)
+
+
+def _check_slow(fault: Slow, where: str, usage: str) -> None:
+    if fault.at_s is None and fault.for_s is not None:
+        raise BadFault(f"{where}: for_s says how long from at_s on, which is missing", usage)
+
+
+add(
+    Kind(
+        "slow",
+        Slow,
+        "{peer}*{factor}[@{at_s}][+{for_s}]",
+        "2*4",
+        True,
+        note=" (without TIME: all through the run)",
+        check=_check_slow,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,20 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.faults import DrillFile, PassResult, kinds, said_of
 
+from .claims import began_in
+
 
 class FaultyTrainer:
     """Stands where a session has ``gossip.training.steps.Steps``."""
 
     def __init__(self, config: RunConfig, peer: int, run_dir: Path | None) -> None:
         self._peer = peer
-        self._slowness = math.prod(
-            fault.factor for fault in config.plan.for_peer(peer) if isinstance(fault, kinds.Slow)
-        )
-        self._drills = DrillFile(
-            run_dir / "faults" if config.drills and run_dir is not None else None
-        )
+        self._slow = [
+            fault for fault in config.plan.for_peer(peer) if isinstance(fault, kinds.Slow)
+        ]
+        self._folder = None if run_dir is None else run_dir / "faults"
+        self._began: float | None = None  # when the run did, once that is known here
+        self._drills = DrillFile(self._folder if config.drills else None)
         lie = config.plan.attackers.get(peer)
         self._flips = lie is not None and lie.attack in DATA_ATTACKS
         self._activation_lies = config.plan.activation_lies(peer)
@@ -37,9 +39,17 @@ class FaultyTrainer:
     def computed(self, since: float) -> None:
         """An update is ready that was computed ``since`` then: it takes longer."""
         now = time.monotonic()
-        slowness = self._slowness * self._drills.slowness(self._peer, now)
+        slowness = self._slowness(now) * self._drills.slowness(self._peer, now)
         if slowness > 1:
             time.sleep((slowness - 1) * (now - since))
+
+    def _slowness(self, now: float) -> float:
+        """By the plan."""
+        timed = any(fault.at_s is not None for fault in self._slow)
+        if timed and self._began is None and self._folder is not None:
+            self._began = began_in(self._folder)
+        run_s = None if self._began is None else now - self._began
+        return math.prod(fault.factor for fault in self._slow if fault.is_on(run_s))
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
         """What is made of each batch."""

@@ -14,7 +14,7 @@ from gossip.errors import BadFault
 from gossip.faults import Blow, Crash, FaultPlan, Hang, Restart
 from gossip.run import Journal
 
-from .links import ClaimFiles
+from .claims import ClaimFiles
 
 
 class FaultInjector:

@@ -231,6 +231,8 @@ class StartRoundCommand:
     main: int = 0  # the peer that does what is to be done once
     collectives: int = 0  # of the rounds before, those that were no steps
     deadline_us: int = 0  # by when its local steps are to be taken; 0: all are to be taken
+    # when the round began at the node, by the host's monotonic clock; 0.0: that is not known
+    began_at: float = 0.0
 
 
 @record

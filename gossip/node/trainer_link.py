@@ -59,6 +59,7 @@ class _Outgoing:
     fd: int | None = None
     close_fd: bool = False  # when it is sent
     ready: bool = True
+    since: float = 0.0  # of a StartRound: when the round began here
     # of an Apply whose result is being copied, or is in its slot
     placed: control.ApplyCommand | None = None
 
@@ -152,7 +153,7 @@ class TrainerLink:
         self._outbox.append(_Outgoing(effect))
 
     def go(self, effect: events.StartRound) -> None:
-        self._outbox.append(_Outgoing(effect))
+        self._outbox.append(_Outgoing(effect, since=time.monotonic()))
 
     def take_snapshot(self) -> None:
         self._outbox.append(_Outgoing(control.SnapshotCommand()))
@@ -264,7 +265,7 @@ class TrainerLink:
                 self._place_apply(outgoing, what)
             return outgoing.placed if outgoing.ready else None
         if isinstance(what, events.StartRound):
-            return self._place_go(what)
+            return self._place_go(what, outgoing.since)
         if isinstance(what, events.CollectUpdate):
             return self._place_collect(what)
         return what if outgoing.ready else None
@@ -319,7 +320,9 @@ class TrainerLink:
 
         self._worker.submit(lambda: _place(effect, result, mix), copied)
 
-    def _place_go(self, effect: events.StartRound) -> control.StartRoundCommand | None:
+    def _place_go(
+        self, effect: events.StartRound, began_at: float
+    ) -> control.StartRoundCommand | None:
         slot = self._slot_for(effect.round_id)
         if slot is None:
             return None
@@ -341,6 +344,7 @@ class TrainerLink:
             effect.main,
             effect.collectives,
             effect.deadline_us,
+            began_at,
         )
 
     def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:

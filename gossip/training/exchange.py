@@ -184,6 +184,8 @@ class Exchange:
         self._confirmed_step = -1  # that others were asked about last
         self._outbox = PacketQueue()
         self._changes = 0  # counts what has changed the parameters
+        # when an update was offered last; never, with parameters as they have been since
+        self._offered_at = math.inf
         self.restores = 0
         self._in_step = False
         # whether steps are short; when we last handed over to the user
@@ -195,6 +197,8 @@ class Exchange:
         self._ledger: control.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
         self._snapshots_due = 0
+        # packets that came between two local steps, with their descriptors
+        self._unheard: deque[tuple[list[Any], list[int]]] = deque()
         self.activation_bytes = (0, 0)  # in a pipeline: of a micro-batch, taken and handed on
         self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
         self.norms: GradientNorms | None = None  # in a pipeline
@@ -287,6 +291,31 @@ class Exchange:
         """The trainer has come further on its own."""
         self._arena.note_progress(self.round_id)
 
+    def is_asked_for_state(self) -> bool:
+        """Looked at between two local steps: whether the node wants a copy of the state, which
+        somebody else waits for. Whatever comes with it or before it is of the rounds, and waits
+        for the end of this one."""
+        if self._in_flight is not None or self._unheard:
+            return False
+        try:
+            messages, fds = self._channel.receive(0)
+        except ChannelClosed:
+            return False  # whoever waits for the node next starts another
+        if all(isinstance(message, control.SnapshotCommand) for message in messages):
+            self._snapshots_due += len(messages)
+        else:
+            self._unheard.append((messages, fds))
+        return self._snapshots_due > 0 and not self._unheard
+
+    def give_state(self) -> None:
+        """Gives the node the copy. The parameters are those that all peers share."""
+        self._snapshot()
+        self._flush()
+
+    def _receive(self, timeout_s: float) -> tuple[list[Any], list[int]]:
+        """Raises: ChannelClosed."""
+        return self._unheard.popleft() if self._unheard else self._channel.receive(timeout_s)
+
     @property
     def step(self) -> int:
         return self.round_id - self.collectives
@@ -328,7 +357,7 @@ class Exchange:
             self._snapshot()
             self._flush()
             try:
-                self._hear(*self._channel.receive(BRIEF_S))
+                self._hear(*self._receive(BRIEF_S))
             except ChannelClosed:
                 return
 
@@ -367,6 +396,15 @@ class Exchange:
     def deadline_s(self) -> float:
         """How long the local steps of the round may take; 0: all are to be taken."""
         return 0.0 if self.go is None else self.go.deadline_us / 1e6
+
+    def late_s(self, since: float) -> float:
+        """How much of the round was over when this peer began to compute for it, ``since`` then,
+        because it was still at an earlier round, or had taken over a state. What a script does
+        between two rounds takes all peers alike, and is no lateness."""
+        go = self.go
+        if go is None or not 0.0 < go.began_at < self._offered_at:
+            return 0.0
+        return max(0.0, since - go.began_at)
 
     def contribute(
         self,
@@ -565,6 +603,7 @@ class Exchange:
         if go.want_parameters:
             self._trained.layout.flatten_parameters(self._parameters[go.slot])
         self.go, self._filled = None, go.slot
+        self._offered_at = time.monotonic()
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
         rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
@@ -649,7 +688,7 @@ class Exchange:
                 self._arena.note_progress(self.round_id)
                 self._snapshot()
                 self._flush()
-                self._hear(*self._channel.receive(WAKE_S))
+                self._hear(*self._receive(WAKE_S))
         except ChannelClosed:
             # the node has died: who goes on starts another, and who closes asks nobody any more
             return
@@ -676,7 +715,7 @@ class Exchange:
                 self._snapshot(at_leisure=True)
             self._flush()
             try:
-                messages, fds = self._channel.receive(WAKE_S)
+                messages, fds = self._receive(WAKE_S)
             except ChannelClosed:
                 self._revive()
                 continue
@@ -828,6 +867,7 @@ class Exchange:
         else:
             self._changes += 1
             self.restores += 1
+            self._offered_at = math.inf
             if self.encoder is not None:
                 self.encoder.forget()
             self.round_id = self.restored_at = message.round_id
@@ -910,6 +950,7 @@ class Exchange:
         self._ledger = control.LedgerReply(-1, b"")  # nobody will answer any more
         self._judging.forget()
         self._outbox.drop()
+        self._forget_unheard()
         self._stage_commands.clear()
         self._channel, self._node = connect(self._start, self._incarnation)
         if self._prepared:
@@ -942,9 +983,7 @@ class Exchange:
             self._say(goodbye)
             self._flush()
             while self._halted is None and time.monotonic() < until:
-                messages, fds = self._channel.receive(
-                    max(0.0, min(WAKE_S, until - time.monotonic()))
-                )
+                messages, fds = self._receive(max(0.0, min(WAKE_S, until - time.monotonic())))
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
                     self._say(goodbye)  # said twice, it means now
@@ -952,6 +991,7 @@ class Exchange:
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
         self._channel.close()
+        self._forget_unheard()
         if not self._node.ended(
             max(2.0, until - time.monotonic()) if self._halted is not None else 0.5
         ):
@@ -964,6 +1004,13 @@ class Exchange:
             self._compile_watch.close()
             self._arena.close()
         self._judging.forget()
+
+    def _forget_unheard(self) -> None:
+        """Its node will not do what it says any more."""
+        for _, fds in self._unheard:
+            for fd in fds:
+                os.close(fd)
+        self._unheard.clear()
 
     def _hear_at_the_end(self, messages: list[Any], fds: list[int]) -> None:
         """Donates the state if asked. Takes no rounds any more: the model is the user's now."""

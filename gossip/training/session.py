@@ -1127,7 +1127,8 @@ class Session:
 
     def _step_locally(self, local: LocalSteps, overflow: bool) -> None:
         if local.taken == 0:
-            self._clock.begin_round(self._computing_since)
+            since = self._computing_since
+            self._clock.begin_round(since, self._exchange.late_s(since))
         local.step(self._state_now, overflow)
         if overflow:
             self._batches.skip(local.good)
@@ -1139,6 +1140,11 @@ class Session:
     def _step_is_within_round(self) -> None:
         """No round follows it."""
         self._exchange.note_progress()
+        if self._exchange.is_asked_for_state():
+            # Who comes back would else have it at the end of the round, and be in none but the
+            # second after.
+            with self._at_anchor():
+                self._exchange.give_state()
         self._collectives.answers.reached(2 * self.step - 1)
         self._scheduler_pace.stepped()
         if self._termination.since is not None:

@@ -5,23 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+IN_TIME = 0.9
+"""Of the deadline, which is a little above what most need: for who began late. Who was away is not
+waited for long."""
+
 
 class StepClock:
     """How long this peer's local steps take.
 
     The longest step of a round is left out: beside it a script may have evaluated, or waited for
-    something that says nothing of the steps to come.
+    something that says nothing of the steps to come. In a round that this peer began late all its
+    time counts.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._since = 0.0
+        self._since = self._began_at = self._late_s = 0.0
         self._lasted_s: list[float] = []
         self._step_s = 0.0  # in the round before; 0: unknown
 
-    def begin_round(self, since: float) -> None:
-        """Its first step is under way ``since`` then."""
-        self._since, self._lasted_s = since, []
+    def begin_round(self, since: float, late_s: float = 0.0) -> None:
+        """Its first step is under way ``since`` then. ``late_s``: so long before that others have
+        begun theirs; 0.0: all began together."""
+        self._since = self._began_at = since
+        self._late_s, self._lasted_s = late_s, []
 
     def step_taken(self) -> None:
         now = self._now()
@@ -33,4 +40,7 @@ class StepClock:
     def is_late(self, deadline_s: float) -> bool:
         """Whether another step would not be over within ``deadline_s`` of the round's begin. False
         as long as it is not known how long a step takes."""
+        if self._late_s and self._step_s:
+            needs_s = self._late_s + self._since - self._began_at + self._step_s
+            return needs_s > IN_TIME * deadline_s > 0
         return (len(self._lasted_s) + 1) * self._step_s > deadline_s > 0

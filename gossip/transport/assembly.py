@@ -39,6 +39,7 @@ from .chunks import (
     NEXT,
     NEXT_MARK,
     checksum,
+    chunk_of,
     view_of,
 )
 from .codec import HEADER_BYTES_MAX, decode
@@ -160,8 +161,13 @@ class IncomingPayload:
         now: float = 0.0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """``expected_sum``: the checksum that it must have; None: whatever."""
-        self.envelope, self.nbytes, self.chunk_bytes = envelope, nbytes, chunk_bytes
+        """
+        Args:
+            expected_sum: The checksum that it must have; None: whatever.
+            chunk_bytes: What the lane carries at once.
+        """
+        self.envelope, self.nbytes = envelope, nbytes
+        self.chunk_bytes = chunk_of(nbytes, chunk_bytes)
         self.index = self.filled = 0
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
@@ -390,7 +396,7 @@ class Reception:
                 self.chunk_bytes,
             )
             self._place(incoming)
-            if nbytes > self.chunk_bytes or len(self.assembly):
+            if nbytes > incoming.chunk_bytes or len(self.assembly):
                 self.assembly.begin(connection, transfer, incoming)
             return incoming
         if mark == NEXT_MARK and len(header) == NEXT.size:

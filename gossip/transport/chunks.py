@@ -36,6 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_BYTES = 2**20
+CHUNKS, CHUNK_BYTES_LEAST = 16, 2**16
+"""Of a payload that is shorter than so many chunks of a MiB: as many shorter ones, though none of
+less than 64 KiB. Over a slow link it is seen to move by them: else nobody knew why a ping that
+waits behind it is not answered."""
+_ALIGNED_BYTES = 2**12
 
 FIRST_MARK = 0xC1  # msgpack never uses it
 NEXT_MARK = 0xC3
@@ -51,6 +56,19 @@ NEXT = struct.Struct("<BxxxII")
 LENT = struct.Struct("<BxxxIIQQ")
 
 _transfers = count(1)
+
+
+def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
+    """Bytes of each chunk of a payload, but for the last; both ends know it by its length.
+
+    Args:
+        most: That the lane takes at once. Of one that takes less than a MiB, as those within a
+            host do, each chunk is as long as that.
+    """
+    if most < CHUNK_BYTES:
+        return most
+    even = -(-nbytes // CHUNKS)
+    return min(most, max(CHUNK_BYTES_LEAST, -(-even // _ALIGNED_BYTES) * _ALIGNED_BYTES))
 
 
 def bytes_of(data: Any) -> NDArray[np.uint8]:
@@ -106,7 +124,7 @@ class Outgoing:
         sum_of_payload: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self.chunk_bytes, self.lent = chunk_bytes, False
+        self.lent = False
         # an array object of our own: it lives exactly as long as a chunk of it is being sent
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
@@ -118,6 +136,7 @@ class Outgoing:
             self.plain = (
                 FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
             )
+        self.chunk_bytes = chunk_of(self.nbytes, chunk_bytes)
 
     @classmethod
     def behind(cls, envelope: bytes, transfer: int, nbytes: int) -> Outgoing:

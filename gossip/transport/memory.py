@@ -34,7 +34,7 @@ from gossip.vectors import to_bytes
 
 from .assembly import HeaderFilter, IncomingPayload
 from .base import LINK_TIMEOUT_S, Arrival, PayloadLimit, ResultRoom, Traffic
-from .chunks import CHUNK_BYTES, checksum
+from .chunks import checksum
 from .codec import encode
 
 CONTROL_QUEUE = 256  # messages of one sender that wait
@@ -276,7 +276,7 @@ class MemoryTransport:
         incoming = IncomingPayload(envelope, parcel.nbytes, parcel.sum_of_payload)
         content = memoryview(parcel.content)
         while True:
-            incoming.room()[:] = content[incoming.filled : incoming.filled + CHUNK_BYTES]
+            incoming.room()[:] = content[incoming.filled : incoming.filled + incoming.chunk_bytes]
             if incoming.grow():
                 return incoming.finish()
 

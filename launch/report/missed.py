@@ -126,13 +126,14 @@ def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView
         return "nothing was trained"
     if peers and trained.isdisjoint(peers):
         return f"{_named(peers)} never trained"
-    if isinstance(fault, Slow | ByzantineFault | ActivationFault):
+    at_s = getattr(fault, "at_s", None)
+    if isinstance(fault, Slow | ByzantineFault | ActivationFault) and at_s is None:
         return ""
     if isinstance(fault, NodeAttack):
         return f"{_named(peers)} had no occasion for it"
     if isinstance(fault, Blow) and fault.round is not None and fault.round > last:
         return f"round {last} was the last"
-    at_s, lasted_s = getattr(fault, "at_s", None), _lasted_s(events)
+    lasted_s = _lasted_s(events)
     if isinstance(fault, LinkFault) or (at_s is not None and at_s >= lasted_s):
         return f"the run ended after {lasted_s:.1f} s"
     return "nobody served a round then" if not peers else _absent(peers[0], view)

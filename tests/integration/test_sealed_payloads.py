@@ -364,12 +364,12 @@ def test_a_cut_connection_is_made_anew_in_another_session(peer):
 
 def test_what_is_under_way_takes_no_more_memory_than_a_chunk_each(peer, known: Known):
     """Begun payloads of two connections: their chunks wait in memory of one chunk each."""
-    victim = peer(1, limit=2 * CHUNK_BYTES)
+    victim = peer(1, limit=16 * CHUNK_BYTES)
     watched = WatchedTransport(victim)
     speakers = [SealedSpeaker(victim, known, number) for number in (0, 3)]
     for number, speaker in zip((0, 3), speakers, strict=True):
         sealer = speaker.prove(watched)
-        first = FIRST.pack(FIRST_MARK, 1, 2 * CHUNK_BYTES, 0) + header(update(1), number)
+        first = FIRST.pack(FIRST_MARK, 1, 16 * CHUNK_BYTES, 0) + header(update(1), number)
         speaker.connection.setblocking(True)
         speaker.connection.sendall(sealed(sealer, HEADER, first))
         speaker.connection.sendall(sealed(sealer, CHUNK, bytes(CHUNK_BYTES))[:4000])

@@ -27,15 +27,22 @@ from zeromq_rig import (
 
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping, StateOffer
-from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK
+from gossip.transport.chunks import (
+    CHUNK_BYTES,
+    CHUNK_BYTES_LEAST,
+    FIRST,
+    FIRST_MARK,
+    NEXT,
+    NEXT_MARK,
+)
 from gossip.transport.codec import encode
 
-MIB = 2**20
+PIECE = CHUNK_BYTES_LEAST
 
 
 @pytest.fixture
 def victim():
-    one = transport(limit=3 * MIB)
+    one = transport(limit=3 * PIECE)
     yield one
     one.close()
 
@@ -137,7 +144,7 @@ def small_offer() -> bytes:
     return first(5, 2, StateOffer(b"", 1, 1, b"", b"", 5, b"", ""), sum_of_payload=1)
 
 
-CHUNK = bytes(CHUNK_BYTES)
+CHUNK = bytes(PIECE)
 
 
 @pytest.mark.parametrize(
@@ -145,12 +152,12 @@ CHUNK = bytes(CHUNK_BYTES)
     [
         pytest.param([[b""]], {"malformed": 1}, id="an empty frame"),
         pytest.param([[b"", b""]], {"malformed": 1}, id="two empty frames"),
-        pytest.param([[first(3 * MIB)]], {"malformed": 1}, id="a first frame without its chunk"),
-        pytest.param([[first(3 * MIB), b""]], {"malformed": 1}, id="an empty chunk"),
-        pytest.param([[first(3 * MIB), CHUNK + b"x"]], {"malformed": 1}, id="a chunk too long"),
-        pytest.param([[first(3 * MIB), CHUNK, b"more"]], {"malformed": 1}, id="a frame too many"),
+        pytest.param([[first(3 * PIECE)]], {"malformed": 1}, id="a first frame without its chunk"),
+        pytest.param([[first(3 * PIECE), b""]], {"malformed": 1}, id="an empty chunk"),
+        pytest.param([[first(3 * PIECE), CHUNK + b"x"]], {"malformed": 1}, id="a chunk too long"),
+        pytest.param([[first(3 * PIECE), CHUNK, b"more"]], {"malformed": 1}, id="a frame too many"),
         pytest.param(
-            [[first(3 * MIB), CHUNK], [following(1), CHUNK, b""]],
+            [[first(3 * PIECE), CHUNK], [following(1), CHUNK, b""]],
             {"malformed": 1},
             id="a frame too many later",
         ),
@@ -158,31 +165,33 @@ CHUNK = bytes(CHUNK_BYTES)
             [[header(update()), b"x" * 8]], {"malformed": 1}, id="a payload without its size"
         ),
         pytest.param([[header(Ping(1, 1, ()))]], {"wrong_lane": 1}, id="control on the bulk lane"),
-        pytest.param([[first(4 * MIB), CHUNK]], {"too_large": 1}, id="too large"),
+        pytest.param([[first(4 * PIECE), CHUNK]], {"too_large": 1}, id="too large"),
         pytest.param([[first(2**63), CHUNK]], {"too_large": 1}, id="far too large"),
-        pytest.param([[first(2 * MIB), CHUNK]], {"wrong_size": 1}, id="too small"),
+        pytest.param([[first(2 * PIECE), CHUNK]], {"wrong_size": 1}, id="too small"),
         pytest.param([[following(1), CHUNK]], {"unknown_transfer": 1}, id="a chunk of nothing"),
         pytest.param(
-            [[first(3 * MIB), CHUNK], [following(1, 2), CHUNK]],
+            [[first(3 * PIECE), CHUNK], [following(1, 2), CHUNK]],
             {"unknown_transfer": 1},
             id="of another payload",
         ),
-        pytest.param([[first(3 * MIB), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
+        pytest.param([[first(3 * PIECE), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
         pytest.param(
-            [[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(1), CHUNK]],
+            [[first(3 * PIECE), CHUNK], [following(1), CHUNK], [following(1), CHUNK]],
             {"gap": 1},
             id="a chunk twice",
         ),
         pytest.param(
-            [[first(3 * MIB), CHUNK], [first(3 * MIB, 2), CHUNK]], {"gap": 1}, id="two at a time"
+            [[first(3 * PIECE), CHUNK], [first(3 * PIECE, 2), CHUNK]],
+            {"gap": 1},
+            id="two at a time",
         ),
         pytest.param(
-            [[first(3 * MIB), CHUNK], [small_offer(), b"12345"]],
+            [[first(3 * PIECE), CHUNK], [small_offer(), b"12345"]],
             {"gap": 1, "corrupt": 1},
             id="a small one between",
         ),
         pytest.param(
-            [[first(3 * MIB, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]],
+            [[first(3 * PIECE, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]],
             {"corrupt": 1},
             id="corrupt",
         ),
@@ -207,7 +216,7 @@ def test_a_bulk_message_that_is_right_is_heard_from_a_hand_as_well(victim):
     """The tests before would say nothing if what they vary did not pass."""
     watched = WatchedTransport(victim)
     with stranger(victim.bulk) as dealer:
-        for message in [[first(3 * MIB), CHUNK], [following(1), CHUNK], [following(2), CHUNK]]:
+        for message in [[first(3 * PIECE), CHUNK], [following(1), CHUNK], [following(2), CHUNK]]:
             dealer.send_multipart(message)
         watched.until(lambda: len(watched.received(victim)) == 1, "the update")
     assert victim.traffic.dropped == {}
@@ -282,9 +291,9 @@ def test_claiming_anothers_routing_id_hurts_nobody(small):
 def test_a_stranger_cannot_add_to_anothers_payload(victim):
     watched = WatchedTransport(victim)
     with stranger(victim.bulk) as honest_one, stranger(victim.bulk) as thief:
-        honest_one.send_multipart([first(3 * MIB), CHUNK])
+        honest_one.send_multipart([first(3 * PIECE), CHUNK])
         watched.until(lambda: len(victim._reception.assembly) == 1, "a payload to begin")
-        thief.send_multipart([following(1), b"\xff" * CHUNK_BYTES])
+        thief.send_multipart([following(1), b"\xff" * PIECE])
         watched.until(lambda: total(victim) == 1, "a drop")
         honest_one.send_multipart([following(1), CHUNK])
         honest_one.send_multipart([following(2), CHUNK])
@@ -304,7 +313,7 @@ def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
         stranger(victim.bulk) as four,
     ):
         for number, dealer in enumerate([one, two, three, four]):
-            dealer.send_multipart([first(3 * MIB, number), CHUNK])
+            dealer.send_multipart([first(3 * PIECE, number), CHUNK])
         watched.until(lambda: total(victim) == 2, "two drops")
     assert victim.traffic.dropped == {"crowded": 2}
     assert len(victim._reception.assembly) == 2

@@ -31,7 +31,7 @@ from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Ping
 from gossip.errors import LocalError
 from gossip.transport import guard, links, sockets, strangers
-from gossip.transport.chunks import CHUNK_BYTES, FIRST, FIRST_MARK, NEXT, NEXT_MARK
+from gossip.transport.chunks import CHUNK_BYTES_LEAST, FIRST, FIRST_MARK, NEXT, NEXT_MARK
 from gossip.transport.curve import KeyPair, as_client, new_pair
 from gossip.transport.sessions import OVERHEAD, RECORD
 from gossip.transport.zeromq import ZeroMQTransport
@@ -335,19 +335,19 @@ def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
 
 @pytest.mark.parametrize("attackers_key", [0, 3])
 def test_nobody_adds_to_a_payload_on_another_connection(peer, known: Known, attackers_key: int):
-    victim = peer(1, limit=2 * CHUNK_BYTES)
+    victim = peer(1, limit=2 * CHUNK_BYTES_LEAST)
     watched = WatchedTransport(victim)
     owner, attacker = SealedSpeaker(victim, known, 0), None
     owner.prove(watched)
-    first = FIRST.pack(FIRST_MARK, 7, 2 * CHUNK_BYTES, 0) + header(update(1))
-    speaking = threading.Thread(target=owner.say, args=(first, bytes(CHUNK_BYTES)))
+    first = FIRST.pack(FIRST_MARK, 7, 2 * CHUNK_BYTES_LEAST, 0) + header(update(1))
+    speaking = threading.Thread(target=owner.say, args=(first, bytes(CHUNK_BYTES_LEAST)))
     speaking.start()
     watched.until(lambda: len(victim._reception.assembly) == 1, "the first chunk to be read")
     speaking.join()
     attacker = SealedSpeaker(victim, known, attackers_key)
     attacker.prove(watched)
     speaking = threading.Thread(
-        target=attacker.say, args=(NEXT.pack(NEXT_MARK, 7, 1), bytes(CHUNK_BYTES))
+        target=attacker.say, args=(NEXT.pack(NEXT_MARK, 7, 1), bytes(CHUNK_BYTES_LEAST))
     )
     speaking.start()
     watched.until(lambda: bool(victim.traffic.dropped), "the other chunk to be read")

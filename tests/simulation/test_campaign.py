@@ -68,6 +68,7 @@ EACH: list[Fault] = [
     Hang(2, None, 0.5, 1.5),
     Hang(2, 10, 0.5),
     Slow(1, 3.0),
+    Slow(1, 3.0, 1.5, 0.5),
     *(
         ByzantineFault(attack, (1,), 2.0 if about.allowed[1](2.0) else 1.0)
         for attack, about in ATTACKS.items()
@@ -358,6 +359,19 @@ def test_a_plan_of_a_real_run_strikes_the_same_peers_in_the_simulator() -> None:
     swarm, nemesis = played(replace(WORLD, faults=plan.faults))
     assert nemesis.totals(swarm) == {"crash": 1, "restart": 1, "slow": 1}
     assert swarm.hosts[1].incarnation == 1
+
+
+def test_a_peer_is_slow_from_a_moment_on_and_for_so_long() -> None:
+    seen: list[tuple[float, float]] = []
+    schedule = replace(WORLD, faults=(Slow(1, 2.0), Slow(1, 3.0, 1.0, 0.5)))
+    nemesis = Nemesis(schedule)
+    swarm = make_swarm(schedule, nemesis)
+    for at_s in (0.9, 1.1, 1.4, 1.6):
+        swarm.at(at_s, lambda at=at_s: seen.append((at, swarm.hosts[1].trainer.slowness)))
+    nemesis.begin(swarm)
+    swarm.run_for(2.0)
+    assert seen == [(0.9, 2.0), (1.1, 6.0), (1.4, 6.0), (1.6, 2.0)]
+    assert nemesis.totals(swarm)["slow"] == 2
 
 
 HASHES = """

@@ -12,7 +12,7 @@ import pytest
 
 from gossip.faults.plan import parse
 from gossip.inject import process as node_faults
-from gossip.inject.links import ClaimFiles
+from gossip.inject.claims import ClaimFiles
 from gossip.inject.process import FaultInjector
 from gossip.launch.report.view import RunView
 from gossip.run.journal import Journal
@@ -88,7 +88,7 @@ def test_a_claim_that_was_made_stands_though_there_was_no_room_for_what_it_says(
         os.close(fd)
         raise FULL
 
-    monkeypatch.setattr("gossip.inject.links._write", refuse)
+    monkeypatch.setattr("gossip.inject.claims._write", refuse)
     one, other = (
         ClaimFiles(tmp_path / "faults", 0, troubles),
         ClaimFiles(tmp_path / "faults", 1, troubles),

@@ -51,11 +51,12 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_name() -> None:
         "hang:2@3+500ms",
         "loss:all*0.2@1s+1s",
         "wrong_results:3",
+        "slow:1*2@1s+1s",
         "slow:0*2",
         "sign_flip:3*10",
     ]
     strikes = [
-        struck(101.0, fault, peer) for fault, peer in zip(plan[:4], (1, 2, 0, 3), strict=True)
+        struck(101.0, fault, peer) for fault, peer in zip(plan[:5], (1, 2, 0, 3, 1), strict=True)
     ]
     assert judged(plan, *BEGIN, *strikes, killed(101.1, 1), *END) == []
 
@@ -66,6 +67,7 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_name() -> None:
         ("crash:server@50", "round 23 was the last"),
         ("hang:2@24+1s", "round 23 was the last"),
         ("crash:1@20s", "the run ended after 3.1 s"),
+        ("slow:1*4@20s+1s", "the run ended after 3.1 s"),
         ("partition:0|1@20s+1s", "the run ended after 3.1 s"),
         ("loss:all*0.2@3s+1s", "the run ended after 3.1 s"),  # it was about to
         ("crash:server@1s", "nobody served a round then"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -112,6 +114,22 @@ def test_one_step_tells_no_speed_unless_there_was_a_round_before() -> None:
     assert not clock.is_late(4.0)
 
 
+def test_who_began_a_round_late_is_in_time_with_fewer_steps() -> None:
+    """All of its time counts, its first step too, and it has a little less than others."""
+    hands = Hands()
+    clock = StepClock(hands)
+    clock.begin_round(hands.at, late_s=3.0)
+    hands.at += 2.0
+    clock.step_taken()
+    assert not clock.is_late(1.0), "it does not know yet how long a step takes"
+    hands.at += 1.0
+    clock.step_taken()
+    assert not clock.is_late(8.0), "3 s late, 3 s of steps, and 1 s for the next: 7 of 7.2 s"
+    assert clock.is_late(7.7)
+    played(1.0, 1.0, clock=clock, hands=hands)
+    assert not clock.is_late(3.0), "the next round has begun in time"
+
+
 def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -179,3 +197,34 @@ def test_the_deadline_of_a_round_is_what_the_node_says() -> None:
         step(model, optimizer, 1)
         found.append(peer._exchange.deadline_s)
     assert found == [0.0015, 0.0]
+
+
+def test_a_peer_is_late_for_a_round_that_began_before_it_was_done_with_an_earlier_one() -> None:
+    model, optimizer = small_model()
+    late: list[bool] = []
+
+    def deal(n: FakeNode, round_id: int, began_at: float) -> None:
+        slot = round_id % 4
+        go = control.StartRoundCommand(round_id, slot, False, 0, (), False, 1, 1, began_at=began_at)
+        n.send(go)
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        deal(n, 0, time.monotonic() - 9.0)
+        for round_id in range(2):
+            began_at = time.monotonic()
+            n.expect(control.Contribute)
+            n.send(control.ApplyCommand(round_id, -1, 0.0))
+            n.expect(control.AppliedReply)
+            # the next round begins behind this one, and the one after that before it was offered
+            deal(n, round_id + 1, began_at if round_id else time.monotonic())
+        n.halt()
+
+    with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        for round_id in range(3):
+            late.append(peer._exchange.late_s(time.monotonic()) > 0.0)
+            for at in range(2 if round_id < 2 else 0):
+                step(model, optimizer, at)
+    assert late == [True, False, True], "the first has just begun with what it trains"

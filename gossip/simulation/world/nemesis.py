@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
 
 import numpy as np
@@ -133,7 +133,8 @@ class Nemesis(Observer):
             if isinstance(fault, ByzantineFault)
             for peer in fault.peers
         }
-        self._slow = {fault.peer: fault for fault in schedule.faults if isinstance(fault, Slow)}
+        self._slow = [fault for fault in schedule.faults if isinstance(fault, Slow)]
+        self._slow_now = [fault for fault in self._slow if fault.at_s is None]
         # waits for its victim, or whoever serves, to come to the round
         self._at_round: list[Blow] = []
         self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left to live
@@ -157,7 +158,9 @@ class Nemesis(Observer):
 
     def slowness(self, peer: PeerId) -> float:
         """Factor on the peer's compute time."""
-        return self._slow[peer].factor if peer in self._slow and not self._calm else 1.0
+        if self._calm:
+            return 1.0
+        return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
     def activation_lies(self, peer: PeerId) -> tuple[ActivationFault, ...]:
         """What the peer says of micro-batches that is not so."""
@@ -225,11 +228,25 @@ class Nemesis(Observer):
                 swarm.at(fault.at_s, partial(self._come, swarm, fault))
         elif isinstance(fault, ServerFault):
             self._later(swarm, fault.at_s, partial(self._servers.append, fault))
+        elif isinstance(fault, Slow) and fault.at_s is not None:
+            self._later(swarm, fault.at_s, partial(self._slow_down, swarm, fault, True))
+            if fault.for_s is not None:
+                until = fault.at_s + fault.for_s
+                self._later(swarm, until, partial(self._slow_down, swarm, fault, False))
         elif isinstance(fault, Blow):
             if fault.at_s is None:
                 self._at_round.append(fault)
             else:
                 self._later(swarm, fault.at_s, partial(self._blow, swarm, fault))
+
+    def _slow_down(self, swarm: Swarm[Any], fault: Slow, begins: bool) -> None:
+        """A fault of the trainer begins, or is over."""
+        (self._slow_now.append if begins else self._slow_now.remove)(fault)
+        host = swarm.hosts.get(fault.peer)
+        if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
+            host.trainer.slowness = self.slowness(fault.peer)
+            self.struck["slow"] += begins
+        self._tell(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: Swarm[Any], fault: StartFault) -> None:
         """It is there, or was waited for in vain until the calm. Took place if the others have
@@ -294,7 +311,7 @@ class Nemesis(Observer):
             found.update(
                 {f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times}
             )
-        for peer in self._slow:
+        for peer in {fault.peer for fault in self._slow if fault.at_s is None}:
             lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
             found["slow"] += any(
                 isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed)

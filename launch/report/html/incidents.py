@@ -402,14 +402,23 @@ def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if np.isfinite(took).any() and np.isfinite(rest).any():
             mine, others = float(np.nanmedian(took)), float(np.nanmedian(rest))
             effect = f"its updates take {lasted(mine)}, those of others {lasted(others)} (median)"
+        whole_run = fault.at_s is None
+        told = {"t": run.began} if whole_run else _first(run, "fault", run.began, fault=str(fault))
+        if told is None:
+            continue  # it never took place
+        over = None if whole_run else _first(run, "fault_over", told["t"], fault=str(fault))
         yield Incident(
             what=f"each of its steps takes longer (planned: {_planned(fault)})",
             who=who,
-            t=run.began,
-            round=0,
-            until=run.ended,
+            t=told["t"],
+            round=whole(told.get("round")) or 0,
+            until=over["t"] if over else run.ended,
             noticed=_smaller(run, who),
-            back="lasts for the whole run",
+            back="lasts for the whole run"
+            if whole_run
+            else f"over after {lasted(over['t'] - told['t'])}"
+            if over
+            else "not over before the end",
             effect=effect,
             grave=2,
         )

@@ -1,0 +1,60 @@
+"""When faults of the plan that last begin and end, and who tells of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from gossip.faults import LinkFault, Slow
+from gossip.run import Journal
+
+from .claims import ClaimFiles
+
+_Lasting = TypeVar("_Lasting", LinkFault, Slow)
+
+
+class LastingFaults(Generic[_Lasting]):
+    """Faults that begin at a time of the run. One peer tells of each beginning and end, for all;
+    where they cannot agree on one, each does.
+
+    Args:
+        planned: With the place of each in the plan.
+    """
+
+    def __init__(
+        self, planned: Sequence[tuple[int, _Lasting]], claims: ClaimFiles, journal: Journal
+    ) -> None:
+        self.planned: Sequence[tuple[int, _Lasting]] = planned
+        self._claims, self._journal = claims, journal
+        self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
+
+    def on(self, run_s: float, round_id: int) -> list[tuple[_Lasting, float]]:
+        """Those that are on, each with the seconds since it began. Tells of those that begin or
+        end."""
+        on: list[tuple[_Lasting, float]] = []
+        for index, fault in self.planned:
+            assert fault.at_s is not None, "it begins at a time"
+            passed_s = run_s - fault.at_s
+            if passed_s < 0.0:
+                continue
+            over = passed_s >= (math.inf if fault.for_s is None else fault.for_s)
+            self._tell(index, fault, over, round_id)
+            if not over:
+                on.append((fault, passed_s))
+        return on
+
+    def _tell(self, index: int, fault: _Lasting, over: bool, round_id: int) -> None:
+        if self._told.get(index) in (over, True):
+            return
+        self._told[index] = over
+        name = f"{index}.over" if over else str(index)
+        if self._claims.take(name, otherwise=True, fault=str(fault)):
+            extra = {} if over or fault.for_s is None else {"seconds": fault.for_s}
+            self._journal.event(
+                "fault_over" if over else "fault",
+                kind=fault.kind,
+                round=round_id,
+                fault=str(fault),
+                **extra,
+            )

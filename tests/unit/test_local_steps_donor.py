@@ -1,0 +1,82 @@
+"""A state that is asked for between two local steps: who comes back does not wait for the rest."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+from test_local_steps import NESTEROV, parameters_of, step
+from trainer_fakes import PATIENCE_S, FakeNode, FakeNodeSwarm, small_model
+
+from gossip.ipc import messages as control
+from gossip.training.state import unpack_state
+
+
+class Asked:
+    """A run of two rounds of four steps each. In the second the node says something behind the
+    first step, and the trainer goes on when it has."""
+
+    def __init__(self, *said: Any) -> None:
+        self.model, self.optimizer = small_model()
+        self.answers: list[object] = []
+        self.state = b""
+        self.shared = torch.empty(0)
+        self._said = said
+        self._stepped, self._sent = threading.Event(), threading.Event()
+
+    def play(self) -> None:
+        with FakeNodeSwarm(self._node, local_steps=4, outer=NESTEROV) as swarm:
+            swarm.session.prepare(self.model, self.optimizer)
+            for at in range(8):
+                if at == 4:
+                    self.shared = parameters_of(self.model)
+                step(self.model, self.optimizer, at)
+                if at == 4:
+                    self._stepped.set()
+                    assert self._sent.wait(PATIENCE_S)
+
+    def _node(self, n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, n.arena.updates[0])  # type: ignore[union-attr]
+        n.expect(control.AppliedReply)
+        n.go(1, 1)
+        assert self._stepped.wait(PATIENCE_S)
+        for each in self._said:
+            n.send(each)
+        self._sent.set()
+        while not isinstance(said := n.next(), control.Close):
+            self.answers.append(said)
+            if isinstance(said, control.Contribute):
+                n.apply(1, 1, n.arena.updates[1])  # type: ignore[union-attr]
+                n.go(2)
+            elif isinstance(said, control.Snapshot):
+                self.state = os.pread(n.fds.pop(0), said.nbytes, 0)
+        n.send(control.Halted(said.reason, 0))
+
+
+def test_a_state_is_given_between_two_local_steps_and_is_that_of_the_round() -> None:
+    asked, undisturbed = Asked(control.SnapshotCommand()), Asked()
+    asked.play()
+    snapshot, contribution, *_ = asked.answers
+    assert isinstance(snapshot, control.Snapshot)
+    assert snapshot.round_id == 1
+    assert isinstance(contribution, control.Contribute)
+    taken, _ = small_model()
+    unpack_state(asked.state, taken, torch.optim.SGD(taken.parameters(), lr=0.7, momentum=0.9))
+    assert torch.equal(parameters_of(taken), asked.shared), "none of its own steps is in it"
+    undisturbed.play()
+    assert torch.equal(parameters_of(asked.model), parameters_of(undisturbed.model))
+
+
+def test_a_state_that_comes_behind_something_else_waits_for_the_end_of_the_round() -> None:
+    """The node has said before that a round is over: what it asks for then is the state behind."""
+    asked = Asked(control.ApplyCommand(1, -1, 0.0), control.SnapshotCommand())
+    asked.play()
+    kinds = [type(said) for said in asked.answers]
+    assert kinds.index(control.Contribute) < kinds.index(control.Snapshot)
+    (snapshot,) = [said for said in asked.answers if isinstance(said, control.Snapshot)]
+    assert snapshot.round_id == 2
