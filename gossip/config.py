@@ -123,6 +123,11 @@ class PipelineConfig(BaseModel):
         return next(at for at, stage in enumerate(self.stages) if peer in stage.peers)
 
     @property
+    def cut(self) -> tuple[tuple[int, int], ...]:
+        """Of each stage its first and its last layer."""
+        return tuple([stage.layers for stage in self.stages])
+
+    @property
     def smallest(self) -> int:
         """Peers of the stage that has the fewest."""
         return min(len(stage.peers) for stage in self.stages)

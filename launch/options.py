@@ -390,8 +390,8 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         help=(
-            "Be one peer of a run in --run-dir: task I of N, as I/N. Under srun, or gossip "
-            "condor, it needs no word."
+            "Be one peer of a run in --run-dir: task I of N, as I/N, or a peer's name in --plan. "
+            "Under srun, or gossip condor, it needs no word."
         ),
     ),
 ]

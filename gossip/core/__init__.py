@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from .ledger import TrustTable as TrustTable
     from .ledger import chain_hash as chain_hash
     from .ledger import header_bytes as header_bytes
+    from .ledger import pack_ledger as pack_ledger
     from .ledger import planned_peers as planned_peers
     from .ledger import settled_pace as settled_pace
     from .ledger import squeeze as squeeze
@@ -267,6 +268,7 @@ else:
                 "TrustTable",
                 "chain_hash",
                 "header_bytes",
+                "pack_ledger",
                 "planned_peers",
                 "settled_pace",
                 "squeeze",

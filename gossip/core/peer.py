@@ -659,6 +659,9 @@ class Peer:
             if self._rolling is None:
                 # There is no history to go on with: its hash is that of the other run's start.
                 chain = genesis(self.settings.run, self.settings.lineage)
+            elif not snapshot:
+                # The layers were in other stages, whose tables are about other peers.
+                snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
             return Halt(f"the checkpoint of step {event.round_id} cannot be used: {error}", 2)

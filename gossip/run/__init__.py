@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import checkpoints as checkpoints
     from . import fitting as fitting
     from . import recorder as recorder
+    from . import stage_parts as stage_parts
     from . import tolerance as tolerance
     from .completion import RunProgress as RunProgress
     from .completion import nobody_left as nobody_left
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from .scheduler_env import slurm_task as slurm_task
     from .scheduler_env import torchrun_task as torchrun_task
     from .scheduler_env import write_settings as write_settings
+    from .stage_parts import OTHERS as OTHERS
+    from .stage_parts import SavedStage as SavedStage
     from .telemetry import JsonLines as JsonLines
     from .telemetry import Logbook as Logbook
     from .telemetry import code_version as code_version
@@ -165,6 +168,11 @@ else:
                 "slurm_task",
                 "torchrun_task",
                 "write_settings",
+            ),
+            "stage_parts": (
+                "OTHERS",
+                "SavedStage",
+                "stage_parts",
             ),
             "telemetry": (
                 "JsonLines",

@@ -20,7 +20,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -34,6 +34,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 LATEST = "latest"
 NOTE = "checkpoints.json"
+HOSTS = "hosts.json"  # in the folder of a run of many hosts: who they are
 RUNS = "runs"
 MANIFEST_BYTES_MAX = 16 * 2**20
 """A list of 1,024 peers with all that is known of each has less than 1 MiB."""
@@ -44,6 +45,7 @@ FILES_MAX = 4096
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _STEP = re.compile(r"step-([0-9]{9,18})")
+_STAGE = re.compile(r"stage-(0|[1-9][0-9]{0,3})")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
 _OURS = ("format", "step", "wall_time_s", "files", "digest")
@@ -199,6 +201,52 @@ def write(
         _point_latest(folder)
         _tidy(folder, step, max(1, keep))
     return place
+
+
+class IncomingCheckpoint:
+    """One that comes from elsewhere, file by file: it is there as a whole and verified, or not at
+    all.
+
+    Args:
+        folder: That it is put into, beside others.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._place = folder.absolute() / name_of(step)
+        self._scratch = self._place.with_name(f".{self._place.name}.{_own()}.incomplete")
+        _make_folder(self._place.parent)
+        _remove(self._scratch)
+        os.mkdir(self._scratch)
+
+    def append(self, name: str, data: bytes) -> None:
+        """What comes next of a file. Raises: ConfigError: It can be none of a checkpoint. OSError:
+        It could not be written."""
+        if not _FILE.fullmatch(name):
+            raise ConfigError(f"{shown(name)} is no file of a checkpoint")
+        with (self._scratch / name).open("ab") as file:
+            file.write(data)
+
+    def finish(self) -> None:
+        """Raises: DamagedCheckpoint: It is not what was written. OSError: It cannot be written."""
+        try:
+            found = open_at(self._scratch)
+            if problems := verify(found):
+                raise DamagedCheckpoint(str(self._place), "what was written", problems[0])
+            if found.step != _step_of(self._place.name):
+                raise DamagedCheckpoint(str(self._place), self._place.name, name_of(found.step))
+            for path in self._scratch.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            _sync(self._scratch)
+            _put(self._scratch, self._place, found.manifest)
+        finally:
+            self.drop()
+        _sync(self._place.parent)
+        _point_latest(self._place.parent)
+
+    def drop(self) -> None:
+        """Removes what has come of it."""
+        _remove(self._scratch)
 
 
 def name_of(step: int) -> str:
@@ -610,27 +658,17 @@ def stage_folder(folder: Path, stage: int) -> Path:
     return folder / f"stage-{stage}"
 
 
-def stage_folders(folder: Path) -> list[Path]:
-    """Those that are there, from stage 0 on."""
-    found: list[Path] = []
-    while (place := stage_folder(folder, len(found))).is_dir():
-        found.append(place)
-    return found
-
-
-def newest_of_stages(folders: Sequence[Path]) -> int | None:
-    """The newest step of which each of these folders has a whole checkpoint; None: there is none.
-    Raises: ConfigError: A folder cannot be listed."""
-    steps = [{step for step, _ in listed(folder)} for folder in folders]
-    for step in sorted(set.intersection(*steps), reverse=True) if steps else ():
-        if all(_is_whole(folder / name_of(step)) for folder in folders):
-            return step
-    return None
-
-
-def _is_whole(path: Path) -> bool:
-    checkpoint = _opened(path)
-    return checkpoint is not None and not verify(checkpoint)
+def stage_folders(folder: Path) -> dict[int, Path]:
+    """Those that are there, by the number of the stage, ascending. On one of several hosts not all
+    need be there. Raises: ConfigError: They cannot be listed."""
+    try:
+        names = [path.name for path in folder.iterdir() if path.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{shown(folder)} cannot be listed: {error.strerror}") from error
+    found = [int(number[1]) for name in names if (number := _STAGE.fullmatch(name))]
+    return {number: stage_folder(folder, number) for number in sorted(found)}
 
 
 def note_folder(run_dir: Path, folder: Path) -> None:
@@ -700,6 +738,11 @@ def _folder_at(place: Path) -> Path:
         return saves_to
     if listed(place) or stage_folders(place):
         return place
+    if os.path.lexists(place / HOSTS):
+        raise ConfigError(
+            f"the run in {shown(place)} has saved on its hosts, if anywhere",
+            f"gossip checkpoints collect {shown(place)} FOLDER brings a pipeline's stages here",
+        )
     if os.path.lexists(place / "config.json"):
         raise ConfigError(
             f"the run in {shown(place)} has saved no checkpoint",

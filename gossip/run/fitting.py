@@ -21,7 +21,6 @@ from gossip.topologies import read_weights
 from gossip.vectors import load_encoding
 
 from . import tolerance
-from .resuming import AUTO
 
 PLAIN = "float32"
 OTHER_PARTS = "where each peer sends another part of its own"
@@ -148,7 +147,7 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
     if sorted(peer for stage in plan.stages for peer in stage.peers) != [*range(config.peers)]:
         raise ConfigError(
             f"{config.peers} peers start, and the plan has {len(plan.names)}",
-            f"leave out -n, or -n {len(plan.names)}",
+            f"start {len(plan.names)}, one for each of {', '.join(plan.names)}",
         )
     refused = {
         f"topology {config.topology}": not rolling,
@@ -159,7 +158,6 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
         f"overlap {config.overlap}": bool(config.overlap),
         f"min_peers {config.min_peers}": config.min_peers is not None,
         "server_weights": bool(config.server_weights),
-        f"resume {config.resume}, other than auto": config.resume not in ("", AUTO),
     }
     for what, is_given in refused.items():
         if is_given:

@@ -8,6 +8,7 @@ from gossip.config import Resolved
 from gossip.errors import ConfigError
 
 from .checkpoints import listed, newest_good, resolve
+from .stage_parts import check_model, newest_whole
 from .untrusted import shown
 
 AUTO = "auto"
@@ -27,6 +28,15 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
     if said in ("", AUTO):
         return resolved
     folder, step = resolve(said)
+    if (plan := resolved.config.pipeline) is not None:
+        parts = newest_whole(folder, step)
+        if not parts:
+            raise ConfigError(
+                f"resume = {said!r}: no step in {shown(folder)} is whole in every stage",
+                f"gossip checkpoints {shown(folder / 'stage-0')} --verify says what is damaged",
+            )
+        check_model(parts, plan.model, shown(folder))
+        return _with(resolved, f"{folder}@{parts[0].step}")
     checkpoint, damaged = newest_good(folder, step)
     for line in damaged:
         tell(line)
@@ -41,5 +51,8 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
             f"{shown(folder)} keeps later checkpoints ({', '.join(later)}): --resume auto would go "
             "on from them, so move them away if they are not wanted"
         )
-    where = str(folder) if step is None else f"{folder}@{step}"
+    return _with(resolved, str(folder) if step is None else f"{folder}@{step}")
+
+
+def _with(resolved: Resolved, where: str) -> Resolved:
     return resolved.with_values(resolved.sources.get("resume", "default"), resume=where)

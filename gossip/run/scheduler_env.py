@@ -152,7 +152,9 @@ def meet(
         raise ConfigError(
             f"{asked.peers} peers ({resolved.sources['peers']}), but {task.scheduler} has started "
             f"{task.peers} tasks",
-            "each task is one peer: leave the number out",
+            "each task is one peer: leave the number out"
+            if asked.pipeline is None
+            else f"a task for each peer of the plan: {', '.join(asked.pipeline.names)}",
         )
     resolved = resolved.with_values(task.scheduler, peers=task.peers)
     listen = own_address(task, asked)

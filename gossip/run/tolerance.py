@@ -24,7 +24,8 @@ def told(config: RunConfig, source: str = "") -> str:
         line = (
             f"f={f}{', but' if f else ':'} {rule} tolerates no liar, however many peers there are"
         )
-        return f"{line}{_planned(config, 0)}. {SUSPICION} would tolerate one of 4 peers"
+        of = "" if config.pipeline is None else " of a stage"
+        return f"{line}{_planned(config, 0)}. {SUSPICION} would tolerate one of 4 peers{of}"
     plan = config.pipeline
     peers = config.peers if plan is None else plan.smallest
     among = f"{peers} peer{'s' if peers != 1 else ''}{'' if plan is None else ' of a stage'}"

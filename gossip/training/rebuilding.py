@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -117,9 +117,10 @@ class StageModel:
         each = [t for at in self.numbers(stage) for t in self.layers[at].state_dict().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in each)
 
-    def names_in_order(self, stage: int) -> list[str]:
-        """Of the parameters of another stage, in the order in which its optimizer counts them."""
-        model = nn.ModuleDict({str(at): self.layers[at] for at in self.numbers(stage)})
+    def names_in_order(self, numbers: Iterable[int]) -> list[str]:
+        """Of the parameters of a stage with these layers, in the order in which its optimizer
+        counts them."""
+        model = nn.ModuleDict({str(at): self.layers[at] for at in numbers})
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = self.make_optimizer(model.parameters()).param_groups
         return [names[id(each)] for group in groups for each in group["params"]]
@@ -210,8 +211,11 @@ class StageRebuilder:
                 made[number] = found
         if not made:
             return None
-        self._load(made)
-        self._take_settings(groups)
+        try:
+            load_layers(self.stage, self.optimizer, made)
+        except StateMismatch as error:
+            self.say(f"the optimizer begins anew: {error}")
+        take_settings(self.optimizer, groups)
         norms = {number: layer.norm for number, layer in made.items()}
         fresh = len(self.stage.model) - len(made)
         return MadeState("neighbours", fresh=fresh, extra={**extra, NORMS: norms})
@@ -224,23 +228,17 @@ class StageRebuilder:
         state, said, own = [read_state_file(part) for part in split_state(packed)]
         tensors: dict[str, Tensor] = {**own["model"], **state["model"]}
         extra = dict(said["extra"])
-        norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(stage)
+        norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(self.stage.numbers(stage))
         moments = {names[at]: entries for at, entries in state["optimizer"].items()}
         found = {}
         for number in self.stage.numbers(stage):
             norm = norms.get(str(number), 0.0)
             found[number] = TrainedLayer(
-                _under(str(number), tensors),
-                _under(str(number), moments),
+                under(str(number), tensors),
+                under(str(number), moments),
                 norm if _is_norm(norm) else 0.0,
             )
         return found, extra, list(said["groups"])
-
-    def _take_settings(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Such as the learning rate, where the optimizer has as many groups."""
-        own = self.optimizer.param_groups
-        for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
-            group.update({key: value for key, value in theirs.items() if key != "params"})
 
     def _fits(self, number: str, found: TrainedLayer) -> bool:
         own = self.stage.model[number].state_dict()
@@ -249,29 +247,40 @@ class StageRebuilder:
             for name, tensor in found.tensors.items()
         )
 
-    def _load(self, made: Mapping[str, TrainedLayer]) -> None:
-        for number, found in made.items():
-            self.stage.model[number].load_state_dict(dict(found.tensors))
-        names = {id(each): name for name, each in self.stage.model.named_parameters()}
-        moments = {
-            f"{number}.{name}": entries
-            for number, found in made.items()
-            for name, entries in found.moments.items()
-        }
-        own = self.optimizer.state_dict()
-        flat = [each for group in self.optimizer.param_groups for each in group["params"]]
-        own["state"] = {
-            at: dict(moments[names[id(each)]])
-            for at, each in enumerate(flat)
-            if names[id(each)] in moments
-        }
-        try:
-            load_optimizer(own, self.optimizer)
-        except StateMismatch as error:
-            self.say(f"the optimizer begins anew: {error}")
+
+def load_layers(
+    stage: StageModel, optimizer: torch.optim.Optimizer, made: Mapping[str, TrainedLayer]
+) -> None:
+    """Loads layers by their numbers into a stage, and their moments into its optimizer.
+
+    Raises: StateMismatch: The optimizer keeps something else of its parameters; it was not changed.
+    """
+    for number, found in made.items():
+        stage.model[number].load_state_dict(dict(found.tensors))
+    names = {id(each): name for name, each in stage.model.named_parameters()}
+    moments = {
+        f"{number}.{name}": entries
+        for number, found in made.items()
+        for name, entries in found.moments.items()
+    }
+    own = optimizer.state_dict()
+    flat = [each for group in optimizer.param_groups for each in group["params"]]
+    own["state"] = {
+        at: dict(moments[names[id(each)]])
+        for at, each in enumerate(flat)
+        if names[id(each)] in moments
+    }
+    load_optimizer(own, optimizer)
 
 
-def _under(number: str, named: Mapping[str, Any]) -> dict[str, Any]:
+def take_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Such as the learning rate, where the optimizer has as many groups."""
+    own = optimizer.param_groups
+    for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
+        group.update({key: value for key, value in theirs.items() if key != "params"})
+
+
+def under(number: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """What is of one layer, by its name there."""
     prefix = f"{number}."
     return {

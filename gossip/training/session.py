@@ -30,7 +30,7 @@ from gossip.errors import ConfigError, GossipError
 from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
 from gossip.node import wire_of
 from gossip.pipelines import LayerMaker, layers_of
-from gossip.run import checkpoints
+from gossip.run import OTHERS, checkpoints, stage_parts
 from gossip.starts import FoundStart, StartSearch, TrialTask, build
 from gossip.topologies import draw
 
@@ -63,6 +63,7 @@ from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
 from .passes import StageWork
 from .pipeline import Pipeline, StagePlace, stepping_alone
 from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuilder
+from .recutting import load_recut
 from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace
@@ -115,6 +116,8 @@ class Session:
     aggregate. In rolling rounds the parameters of all peers are equal after every step, bit for
     bit. Used as a context manager, a session closes itself at the end of the block.
     """
+
+    _stage: StageModel | None = None  # of a pipeline
 
     def __init__(
         self,
@@ -288,7 +291,7 @@ class Session:
         if not self._resumes:
             self._join_now()
         elif self._config.resume != AUTO:
-            self._resume(*checkpoints.resolve(self._config.resume))
+            self._resume_from(self._config.resume)
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
@@ -411,7 +414,7 @@ class Session:
         if plan is None and self._config.peers_max > 1:
             raise ConfigError(
                 "peer.pipeline was called in a run without a plan",
-                "gossip run --plan plan.toml SCRIPT; gossip plan makes one",
+                "gossip run --plan plan.toml SCRIPT, or gossip hosts --plan; gossip plan makes one",
             )
         place = StagePlace(self._config, self.id, all_layers, samples)
         work = place.work(loss)
@@ -428,6 +431,7 @@ class Session:
     def _prepare_for_loss(self, stage: StageModel, optimizer: torch.optim.Optimizer) -> None:
         """This peer may be the one that makes the state of its stage anew, and those beside it may
         want its layers for that."""
+        self._stage = stage
         self._exchange.norms = GradientNorms(stage.model)
         rebuilder = StageRebuilder(
             stage,
@@ -663,7 +667,10 @@ class Session:
             with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
                 checkpoints.note_folder(self.run_dir, given)
         if self._join is not None:
-            self._resume_all(given, place)
+            if pipeline is None:
+                self._resume(place, None)
+            else:
+                self._resume_stage(given, None)
             self._join_now()
 
     def steps(
@@ -1480,16 +1487,46 @@ class Session:
                 "before peer.steps(N, save='checkpoints')",
             )
 
-    def _resume_all(self, given: Path, own: Path) -> None:
-        """From the newest checkpoint; in a pipeline from the newest that every stage has. ``own``:
-        the folder of this peer's stage in the one that was ``given``."""
-        if (pipeline := self._config.pipeline) is None:
-            self._resume(own, None)
+    def _resume_from(self, said: str) -> None:
+        """From where the launcher has said, which has looked whether that is there."""
+        if self._config.pipeline is None:
+            self._resume(*checkpoints.resolve(said))
             return
-        stages = range(len(pipeline.stages))
-        step = checkpoints.newest_of_stages([checkpoints.stage_folder(given, at) for at in stages])
-        if step is not None:
-            self._resume(own, step)
+        where = said.removesuffix(OTHERS)
+        folder, step = stage_parts.where_and_step(where)
+        try:
+            self._resume_stage(Path(folder), step)
+        except stage_parts.LackingLayers as lacking:
+            if where == said:
+                raise
+            self._say(f"takes the state of others of its stage: {lacking}")
+
+    def _resume_stage(self, folder: Path, step: int | None) -> None:
+        """Loads this peer's layers from the checkpoints of the stages that had them at ``step``;
+        None: at the newest one that every stage has. None there: this run begins."""
+        plan = self._config.pipeline
+        assert plan is not None, "only a pipeline has stages"
+        if step is None:
+            whole = stage_parts.newest_whole(folder)
+            if not whole:
+                return
+            stage_parts.check_model(whole, plan.model, str(folder))
+            step = whole[0].step
+        own = plan.stages[plan.stage_of(self.id)].layers
+        parts = stage_parts.of_layers(folder, step, own, plan.model)
+        if [part.layers for part in parts] == [own]:
+            self._resume(Path(parts[0].folder), step)
+            return
+        assert self._stage is not None, "peer.pipeline has made it"
+        recut = load_recut(self._stage, self._trained.optimizer, parts, self._check_extra_state)
+        recut.extra.pop(ANSWERS, None)
+        self._take_extra_state(recut.extra)
+        self._exchange.load(step, recut.round_id, recut.ledger)
+        stages = ", ".join([str(part.stage) for part in parts])
+        self._say(
+            f"goes on from step {step} with layers {own[0]} to {own[1]} of what "
+            f"{'stage' if len(parts) == 1 else 'stages'} {stages} saved in {folder}"
+        )
 
     def _resume(self, folder: Path, step: int | None) -> None:
         """Loads the newest good checkpoint of ``folder``, or that of ``step``. None there: this
@@ -1589,7 +1626,10 @@ class Session:
 
     def _about_run(self) -> dict[str, Any]:
         config = self._config
+        plan = config.pipeline
+        of_stage = {} if plan is None else stage_parts.about(plan.cut, plan.model)
         return {
+            **of_stage,
             "run": config.name,
             "seed": config.seed,
             "peers": config.peers,

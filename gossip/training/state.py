@@ -13,9 +13,9 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import safetensors
 import safetensors.torch
@@ -190,6 +190,52 @@ def read_state_file(data: bytes) -> dict[str, Any]:
         return {key: _decode(part, tensors) for key, part in document.items()}
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
+
+
+def read_some(
+    file: BinaryIO, wanted: Callable[[str], bool], at_most: Mapping[str, Container[int]]
+) -> dict[str, Any]:
+    """The document of a ``StateFile``, of which only some tensors are read: a part of a stage may
+    have more layers than there is memory for.
+
+    Args:
+        file: Verified before.
+        wanted: Whether a tensor of that path is read. An entry of the document that has another is
+            left out.
+        at_most: Of dicts in the document, by name: the keys that are wanted.
+    Raises: StateMismatch: It is damaged.
+    """
+    try:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(min(length, _DOCUMENT_BYTES_MAX)))
+        document = json.loads(header.pop("__metadata__")[_KEY])
+        tensors = {
+            name: _read_tensor(file, 8 + length, entry)
+            for name, entry in header.items()
+            if wanted(name)
+        }
+        if document.pop("format", None) != FORMAT:
+            raise StateMismatch("the state is of another version of gossip")
+        for name, keys in at_most.items():
+            document[name]["dict"] = [pair for pair in document[name]["dict"] if pair[0] in keys]
+        known = {"", *tensors}
+        return {
+            key: _decode(part, tensors)
+            for key, part in document.items()
+            if not isinstance(part, dict) or part.get("tensor", "") in known
+        }
+    except (struct.error, KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
+
+
+def _read_tensor(file: BinaryIO, begin: int, entry: Mapping[str, Any]) -> Tensor:
+    """``begin``: where the tensors' bytes begin in the file. Raises as ``read_some`` expects."""
+    first, end = entry["data_offsets"]
+    file.seek(begin + first)
+    data = bytearray(file.read(end - first))
+    kind = {name: dtype for dtype, name in _DTYPES.items()}[entry["dtype"]]
+    flat = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
+    return flat.reshape(entry["shape"])
 
 
 def load_whole(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +46,8 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """What is known of one checkpoint. ``problems``: a line on each damaged file."""
+    """What is known of one checkpoint. ``problems``: a line on each damaged file. ``stage``: of a
+    pipeline, that has saved it."""
 
     step: int
     path: Path
@@ -54,6 +55,7 @@ class CheckpointRow:
     nbytes: int | None
     problems: tuple[str, ...]
     verified: bool
+    stage: int | None = None
 
     @property
     def state(self) -> str:
@@ -61,6 +63,7 @@ class CheckpointRow:
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **({} if self.stage is None else {"stage": self.stage}),
             "step": self.step,
             "path": str(self.path),
             "wall_time_s": self.wall_time_s,
@@ -85,9 +88,12 @@ def list_(
     from gossip.run import checkpoints
 
     folder, step = checkpoints.resolve(where)
+    stages = checkpoints.stage_folders(folder)
+    places: list[tuple[int | None, Path]] = [*stages.items()] or [(None, folder)]
     found = [
-        look(each, path, verify)
-        for each, path in checkpoints.listed(folder)
+        replace(look(each, path, verify), stage=stage)
+        for stage, place in places
+        for each, path in checkpoints.listed(place)
         if step in (None, each)
     ]
     if not found:
@@ -119,11 +125,15 @@ def table(rows: list[CheckpointRow]) -> Table:
     from rich.text import Text
 
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    staged = any(row.stage is not None for row in rows)
+    if staged:
+        made.add_column("stage", justify="right", no_wrap=True)
     for name, justify in (("step", "right"), ("time", "left"), ("size", "right")):
         made.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
     made.add_column("state", overflow="fold")
     for row in rows:
         made.add_row(
+            *([str(row.stage)] if staged else []),
             str(row.step),
             _time(row.wall_time_s),
             "-" if row.nbytes is None else words.bytes_word(row.nbytes),
@@ -166,8 +176,8 @@ def export(
     from gossip.run import checkpoints
 
     folder, step = checkpoints.resolve(where)
-    if stages := checkpoints.stage_folders(folder):
-        _export_stages(folder, stages, step, out)
+    if checkpoints.stage_folders(folder):
+        _export_stages(folder, step, out)
         return
     found, damaged = checkpoints.newest_good(folder, step)
     for line in damaged:
@@ -185,21 +195,50 @@ def export(
     print(f"{shown(place)}: the model of step {found.step}")
 
 
-def _export_stages(folder: Path, stages: list[Path], step: int | None, out: Path) -> None:
-    """The parts of one model, each from the folder of its stage."""
-    from gossip.run import checkpoints, join_parts
+@app.command()
+def collect(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN[@STEP]",
+            help="Folder of a run of gossip hosts, or its name under runs/.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder to bring them into.", show_default=False)],
+    command: Annotated[
+        str, typer.Option("--ssh", help="Command that reaches a host, as for gossip hosts.")
+    ] = "ssh",
+) -> None:
+    """Bring together what the stages of a pipeline have saved on the hosts of a run, the newest
+    step that each stage has; also while it trains."""
+    from gossip.launch.ssh import gathering, ssh
+    from gossip.run import checkpoints, stage_parts
 
-    step = checkpoints.newest_of_stages(stages) if step is None else step
-    if step is None:
+    name, step = stage_parts.where_and_step(run)
+    place = next(
+        (each for each in (Path(name), Path(checkpoints.RUNS) / name) if each.is_dir()), None
+    )
+    if place is None:
+        raise ConfigError(f"there is no run {shown(name)}", "its folder, or its name under runs/")
+    for line in gathering.collect(place, out, step, ssh.parse(command)):
+        print(line)
+
+
+def _export_stages(folder: Path, step: int | None, out: Path) -> None:
+    """The parts of one model, each from the folder of its stage."""
+    from gossip.run import checkpoints, join_parts, stage_parts
+
+    found = stage_parts.newest_whole(folder, step)
+    if not found:
+        first = next(iter(checkpoints.stage_folders(folder).values()))
         raise ConfigError(
-            f"no step in {shown(folder)} is whole in each of its {len(stages)} stages",
-            f"gossip checkpoints {shown(stages[0])} --verify says what is damaged",
+            f"no step in {shown(folder)} is whole in each of its stages",
+            f"gossip checkpoints {shown(first)} --verify says what is damaged",
         )
-    parts = [found for stage in stages if (found := checkpoints.newest_good(stage, step)[0])]
-    assert len(parts) == len(stages), "one that is asked for is there, or is an error"
     place = out / MODEL if out.is_dir() else out
     try:
-        join_parts(parts, MODEL, place)
+        join_parts([part.open() for part in found], MODEL, place)
     except OSError as error:
         raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
-    print(f"{shown(place)}: the model of step {step}, from {len(stages)} stages")
+    print(f"{shown(place)}: the model of step {found[0].step}, from {len(found)} stages")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .condor_job import reached_at as reached_at
     from .condor_job import read_ad as read_ad
     from .condor_job import run_of as run_of
+    from .planned_task import refuse_plan as refuse_plan
     from .ray_command import ray as ray
     from .slurm_command import slurm as slurm
     from .task_runs import verdict as verdict
@@ -41,6 +42,7 @@ else:
                 "read_ad",
                 "run_of",
             ),
+            "planned_task": ("refuse_plan",),
             "ray_command": ("ray",),
             "slurm_command": ("slurm",),
             "task_runs": (

@@ -64,11 +64,14 @@ def ray(
         raise ConfigError("Ray is not installed", "pip install 'gossip-train[ray]'") from None
     from gossip.run import settled_resume
 
+    from .planned_task import refuse_plan
     from .task_words import check, program_of, to_stderr
 
     if strategy not in STRATEGIES:
         raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
-    resolved = settled_resume(_resolved(check(context, words, peers), peers), to_stderr)
+    shown = check(context, words, peers)
+    refuse_plan(shown, "Ray")
+    resolved = settled_resume(_resolved(shown, peers), to_stderr)
     driver = Driver(the_ray, resolved, program_of(context, words), cpus, gpus, restarts)
     raise typer.Exit(driver.run(address, strategy, place_timeout))
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gossip.config import Resolved
+from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError
 from gossip.launch.local import COMMAND, Program, RunOutcome, Supervisor, feasible, telling
 from gossip.launch.report import Screen, counted, launchers, missed, summary
@@ -26,6 +26,7 @@ from gossip.run import (
     write_json,
 )
 
+from . import planned_task
 from .condor_job import condor_task
 
 
@@ -35,14 +36,16 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
 
     Raises: ConfigError: That cannot be.
     """
+    plan = resolved.config.pipeline
     if given is None:
-        return slurm_task(os.environ) or condor_task(os.environ)
-    numbers = re.fullmatch(r"(\d+)/(\d+)", given)
-    if numbers is None or int(numbers[1]) >= int(numbers[2]):
-        raise ConfigError(
-            f"--task {given}: it should be the number of the task, from 0, and how many there are",
-            "--task 3/8",
-        )
+        found = slurm_task(os.environ) or condor_task(os.environ)
+        if found is None or plan is None:
+            return found
+        return planned_task.on_node(found, plan.names, os.environ)
+    if plan is not None and "/" not in given:
+        peer, peers = planned_task.number_of(given, plan.names)
+    else:
+        peer, peers = _numbers(given)
     if not resolved.config.run_dir:
         raise ConfigError(
             f"--task {given} without a folder in which the tasks meet",
@@ -51,11 +54,22 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
     return Task(
         "--task",
         Path(resolved.config.run_dir).name,
-        int(numbers[1]),
-        int(numbers[2]),
+        peer,
+        peers,
         one_host=resolved.config.host == "127.0.0.1" and not os.environ.get("GOSSIP_LISTEN"),
         comes_back=True,
     )
+
+
+def _numbers(given: str) -> tuple[int, int]:
+    """Of ``I/N``. Raises: ConfigError: It is none."""
+    numbers = re.fullmatch(r"(\d+)/(\d+)", given)
+    if numbers is None or int(numbers[1]) >= int(numbers[2]):
+        raise ConfigError(
+            f"--task {given}: it should be the number of the task, from 0, and how many there are",
+            "--task 3/8; with --plan also the name of a peer",
+        )
+    return int(numbers[1]), int(numbers[2])
 
 
 def train(
@@ -72,7 +86,8 @@ def train(
     where = f" at {meeting.listen}" if meeting.listen else ""
     life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
     screen.say(
-        f"{meeting.config.name}: peer {task.peer} of {task.peers}{life}{where}, in {meeting.folder}"
+        f"{meeting.config.name}: peer {task.peer} of {task.peers}"
+        f"{_place(meeting.config, task.peer)}{life}{where}, in {meeting.folder}"
     )
     if displaced := displaces(meeting.folder, task.peer):
         screen.say(displaced)
@@ -90,6 +105,12 @@ def train(
     names = track if task.peer == 0 else ()
     with launchers.present(meeting.folder, share), tracked(names, meeting.folder, screen.say):
         return meeting.folder, asyncio.run(supervisor.run())
+
+
+def _place(config: RunConfig, peer: int) -> str:
+    """In a pipeline ``, lab2 in stage 1``."""
+    plan = config.pipeline
+    return "" if plan is None else f", {plan.names[peer]} in stage {plan.stage_of(peer)}"
 
 
 def displaces(folder: Path, peer: int) -> str:

@@ -8,6 +8,7 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import command as command
+    from . import gathering as gathering
     from . import hostlist as hostlist
     from . import ssh as ssh
     from .hostcheck import HostReport as HostReport
@@ -20,6 +21,7 @@ else:
         __name__,
         {
             "command": ("command",),
+            "gathering": ("gathering",),
             "hostcheck": ("HostReport",),
             "hostlist": (
                 "Host",

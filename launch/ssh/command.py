@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,11 +18,14 @@ from gossip.errors import ConfigError
 from gossip.launch import options
 from gossip.launch.options import (
     UNSET,
+    Audit,
     Config,
     Insecure,
     Json,
     Keys,
+    LostStage,
     Module,
+    Plan,
     Quiet,
     Settings,
     ShowConfig,
@@ -38,14 +41,15 @@ if TYPE_CHECKING:
 
     from .hostlist import Host
     from .survey import HostSurvey
-    from .swarm import AgentProgram
+    from .swarm import AgentProgram, HostsLauncher
 
 Hosts = Annotated[
     str,
     typer.Option(
         "-H",
         "--hosts",
-        help="Hosts and how many peers each gets, a,user@b:2; or a host file.",
+        help="Hosts and how many peers each gets, a,user@b:2; with a plan NAME=a,NAME=user@b; or a "
+        "host file.",
         show_default=False,
     ),
 ]
@@ -98,6 +102,9 @@ def hosts(
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")
     ] = None,
     module: Module = False,
+    plan: Plan = None,
+    audit: Audit = None,
+    lost_stage: LostStage = None,
     ssh: Ssh = "ssh",
     python: Python = "",
     workdir: Workdir = "",
@@ -123,23 +130,26 @@ def hosts(
     from gossip.launch.local import swarm_keys as keygen
     from gossip.run import fitting
 
-    from . import hostlist, weighing
+    from . import hostlist, planned, resuming, weighing
     from . import ssh as ssh_
     from .swarm import AgentProgram
 
+    given = hostlist.load(where)
+    found, about_peers = _peers_on(given, plan)
     found = tuple(
         replace(host, python=host.python or python, workdir=host.workdir or workdir)
-        for host in hostlist.load(where)
+        for host in found
     )
-    peers = sum(host.slots for host in found)
     keyed = keys if key is None else keys is not False
-    flags = {**settings, "peers": peers, "keys": keyed, "insecure": insecure or None}
+    flags = {**settings, "audit": audit, "lost_stage": lost_stage, **about_peers}
+    flags |= {"keys": keyed, "insecure": insecure or None}
     resolved = resolve(flags, config)
     resolved = weighing.said(resolved, found)
     if show:
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)
         return
+    resolved, saved = resuming.put_off(resolved)
     what = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
     resolved = runs.settle(
         resolved, what.name, here=sum(host.slots for host in found if host.is_local)
@@ -153,14 +163,32 @@ def hosts(
         ssh_.parse(ssh),
         restarts,
         what.module,
+        saved,
     )
     check_list(resolved.config, found)
+    if idle := planned.unplanned(given, found):
+        print(idle, file=sys.stderr)
     if dry_run:
-        print("\n".join(plan(resolved.config, program)))
+        print("\n".join(in_words(resolved.config, program)))
         return
     pair = keygen.own_key(key, resolved.config)
     told = _Telling(check, as_json, quiet, tuple(track or ()))
     raise typer.Exit(asyncio.run(_hosts(resolved, program, pair, told)))
+
+
+def _peers_on(
+    hosts: tuple[Host, ...], plan: Path | None
+) -> tuple[tuple[Host, ...], dict[str, Any]]:
+    """The hosts that have peers, and the options that follow from these."""
+    from gossip.launch.plan import options_of
+
+    from . import planned
+
+    if plan is None:
+        planned.check_unnamed(hosts)
+        return hosts, {"peers": sum(host.slots for host in hosts)}
+    options = options_of(plan, None)
+    return planned.by_plan(hosts, options["pipeline"]["names"], shown(plan)), options
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +212,7 @@ async def _hosts(
     from gossip.launch.report import PlainScreen, launchers
     from gossip.launch.track import tracked
 
-    from . import survey, weighing
+    from . import resuming, survey, weighing
     from .swarm import HostsLauncher
 
     launch: HostsLauncher
@@ -204,6 +232,10 @@ async def _hosts(
         resolved = weighing.by_bandwidth(
             resolved, program.hosts, found.addresses, found.measured, found.report
         )
+        if program.saved:
+            resolved, launch.resumes = resuming.from_hosts(
+                resolved, program.saved, program.hosts, found
+            )
         _print_report(found, told)
         survey.refuse(found)
         resolved = survey.with_keys(resolved, found)
@@ -216,9 +248,12 @@ async def _hosts(
             resolved.config,
         )
         exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
+        if config.pipeline is not None:
+            exchange += f", {len(config.pipeline.stages)} stages"
         screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
         runs.say_tolerance(resolved, screen.say)
-        screen.say("start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers)))
+        for line in placed(config, launch):
+            screen.say(line)
         with (
             launchers.present(folder, range(config.peers)),
             tracked(told.track, folder, screen.say),
@@ -227,6 +262,26 @@ async def _hosts(
     finally:
         await launch.close()
     return runs.finish(folder, outcome, screen, told.as_json)
+
+
+def placed(config: RunConfig, launch: HostsLauncher) -> list[str]:
+    """Who starts where; in a pipeline a line for each stage."""
+    if config.pipeline is None:
+        return ["start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers))]
+    lines = []
+    for number, stage in enumerate(config.pipeline.stages):
+        who = " ".join(launch.peer_name(peer) for peer in stage.peers)
+        first, last = stage.layers
+        lines.append(f"start   stage {number}, layers {first}-{last}: {who}")
+    return lines
+
+
+def told_peer(config: RunConfig, peer: int) -> str:
+    """``2``; in a pipeline ``2 (lab3, stage 1)``."""
+    plan = config.pipeline
+    return (
+        str(peer) if plan is None else f"{peer} ({plan.names[peer]}, stage {plan.stage_of(peer)})"
+    )
 
 
 def _print_report(found: HostSurvey, told: _Telling) -> None:
@@ -289,7 +344,7 @@ def without_values(argv: Sequence[str], script: str) -> list[str]:
     return said
 
 
-def plan(config: RunConfig, program: AgentProgram) -> list[str]:
+def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
     """What would be started and sent, for people; values that look like secrets are not shown."""
     from . import ssh
     from .hostlist import place
@@ -307,7 +362,7 @@ def plan(config: RunConfig, program: AgentProgram) -> list[str]:
         peers = place(program.hosts)[host.name]
         command = [ssh.python_of(host), "-u", *program.program.words]
         lines += [
-            f"host    {host.name}: peers {' '.join(map(str, peers))}",
+            f"host    {host.name}: peers {' '.join(told_peer(config, peer) for peer in peers)}",
             f"        {shlex.join(ssh.command(host, program.ssh, config.name))}",
             f"        in {host.workdir or program.workdir}: {shlex.join(command)}",
             f"        run folder {wanted.host_folder(host)}",

@@ -22,10 +22,11 @@ import psutil
 import gossip
 from gossip.errors import ConfigError
 from gossip.launch.local import Program, gpus
-from gossip.run import read_json
+from gossip.run import checkpoints, read_json, stage_parts
 from gossip.transport import is_loopback
 
 PACKAGES = ("gossip-train", "torch", "pyzmq", "msgpack", "numpy")
+RUNS = checkpoints.RUNS
 LOOPBACK = "127.0.0.1"
 _OURS = Path(gossip.__file__).parent
 
@@ -34,8 +35,8 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Facts for the launcher to judge; changes into the folder that peers are to run in.
 
     Args:
-        asked: ``workdir``, ``program``, ``run_dir``, ``run`` and ``address``,
-            as the launcher was given them.
+        asked: ``workdir``, ``program``, ``run_dir``, ``run`` and ``address``, as the launcher was
+            given them; ``saved`` and ``host`` as ``saved`` takes them, where a run is to go on.
     """
     found: dict[str, Any] = {
         "python": sys.version.split()[0],
@@ -70,11 +71,34 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
     if not os.access(existing, os.W_OK):
         found["run_dir_error"] = f"{existing} cannot be written to"
     found["disk_bytes"] = shutil.disk_usage(existing).free
+    if asked.get("saved"):
+        found["saved"] = saved(asked["saved"], asked["host"])
     try:
         found["addresses"] = addresses(asked["address"])
     except ConfigError as error:
         found["addresses"], found["address_error"] = [], str(error)
     return found
+
+
+def saved(said: str, host: str) -> dict[str, Any]:
+    """What stages of a pipeline have saved here.
+
+    Args:
+        said: A run of ``gossip hosts``, its name under runs/, or a folder that a script saves to.
+        host: As the launcher calls this one.
+    Returns: ``folder``, absolute; ``parts``, each as ``SavedStage.to_json`` has it; ``error``.
+    """
+    place = Path(said)
+    runs = [folder / "hosts" / host for folder in (place, Path(RUNS) / said)]
+    there = next((each for each in (*runs, place) if each.is_dir()), None)
+    if there is None:
+        return {"folder": str(place.absolute()), "parts": [], "error": ""}
+    try:
+        folder, _ = checkpoints.resolve(str(there))
+        parts = [part.to_json() for part in stage_parts.parts_in(folder)]
+    except ConfigError as error:
+        return {"folder": str(there.absolute()), "parts": [], "error": str(error)}
+    return {"folder": str(folder), "parts": parts, "error": ""}
 
 
 def is_of_run(folder: Path, run: str) -> bool:

@@ -4,6 +4,8 @@ or a file in DeepSpeed's syntax.
 nodea slots=2
 # 2222 is the port of ssh, not a number of peers
 user@nodeb:2222 slots=1 python=/opt/venv/bin/python workdir=/scratch/me
+
+In a run with a plan ``-H lab1=a,lab2=b`` and ``nodea peers=lab1`` name the plan's peers.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from gossip.errors import ConfigError, UnknownName
 from gossip.topologies import WEIGHT_MAX
@@ -26,6 +29,7 @@ _NAME = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)"
     r"(?::(?P<number>\d+))?"
 )
+_PEER = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Host:
             nobody has said it.
         address: That its peers listen on: a number, an interface, or a network such as 10.0.0.0/8.
             "": what the others reach.
+        peers: Names of its peers in the plan of a pipeline; (): nobody has said them.
+        numbers: Of its peers; (): they follow from the order of the hosts.
     """
 
     name: str
@@ -53,6 +59,8 @@ class Host:
     workdir: str = ""
     address: str = ""
     weight: int = 0
+    peers: tuple[str, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -65,7 +73,7 @@ class Host:
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
-OPTIONS = ("slots", "python", "workdir", "address", "weight")
+OPTIONS = ("slots", "python", "workdir", "address", "weight", "peers")
 assert set(OPTIONS) <= {field.name for field in fields(Host)}
 
 
@@ -87,10 +95,14 @@ def load(given: str) -> tuple[Host, ...]:
 
 
 def parse_list(text: str) -> tuple[Host, ...]:
-    """``a,user@b:2``: names with numbers of peers."""
-    found = []
+    """``a,user@b:2``: names with numbers of peers. ``lab1=a,lab2=user@b``: with a plan's peers."""
+    found: list[Host] = []
     for word in text.split(","):
-        user, name, number = _split(word.strip(), "-H")
+        peer, named, rest = word.strip().rpartition("=")
+        user, name, number = _split(rest, "-H")
+        if named:
+            found = _with_peer(found, Host(name, user=user, peers=(peer,)), number)
+            continue
         if number is not None and number > HOSTS_MAX:
             raise ConfigError(
                 f"-H: {word}: {number} peers on one host",
@@ -98,6 +110,25 @@ def parse_list(text: str) -> tuple[Host, ...]:
             )
         found.append(Host(name, 1 if number is None else _slots(number, word, "-H"), user))
     return _checked(found, "-H")
+
+
+def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
+    """``lab1=a``: one more peer of a host, which may be there already."""
+    (peer,) = host.peers
+    if number is not None:
+        raise ConfigError(
+            f"-H: {peer}={host.target}:{number}: one name, and {number} peers",
+            f"name each of them: {peer}={host.target},OTHER={host.target}",
+        )
+    if not _PEER.fullmatch(peer):
+        raise ConfigError(
+            f"-H: {peer!r} is no name of a peer", "as in: -H lab1=nodea,lab2=me@nodeb"
+        )
+    known = next((each for each in found if each.peers and each.target == host.target), None)
+    if known is None:
+        return [*found, host]
+    more = replace(known, peers=(*known.peers, peer), slots=known.slots + 1)
+    return [more if each is known else each for each in found]
 
 
 def parse_file(text: str, where: str) -> tuple[Host, ...]:
@@ -116,7 +147,7 @@ def parse_file(text: str, where: str) -> tuple[Host, ...]:
 
 def _parse_line(words: Sequence[str], at: str) -> Host:
     user, name, port = _split(words[0], at)
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals:
@@ -129,7 +160,10 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
         if key in given or not value:
             raise ConfigError(f"{at}: {key} is given {'twice' if value else 'no value'}")
         given[key] = value
-    slots, weight = given.pop("slots", "1"), given.pop("weight", None)
+    peers = tuple(given.pop("peers").split(",")) if "peers" in given else ()
+    if bad := [peer for peer in peers if not _PEER.fullmatch(peer)]:
+        raise ConfigError(f"{at}: {bad[0]!r} is no name of a peer", f"{name} peers=lab1,lab2")
+    slots, weight = given.pop("slots", str(max(1, len(peers)))), given.pop("weight", None)
     if weight is not None and not (weight.isdecimal() and 1 <= int(weight) <= WEIGHT_MAX):
         raise ConfigError(
             f"{at}: {weight!r} is no weight",
@@ -137,7 +171,9 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
         )
     if port is not None and not 0 < port < 65536:
         raise ConfigError(f"{at}: there is no port {port}", f"{name} slots={port}: so many peers")
-    return Host(name, _slots(slots, words[0], at), user, port, weight=int(weight or 0), **given)
+    return Host(
+        name, _slots(slots, words[0], at), user, port, weight=int(weight or 0), peers=peers, **given
+    )
 
 
 def _split(word: str, at: str) -> tuple[str, str, int | None]:
@@ -152,6 +188,14 @@ def _split(word: str, at: str) -> tuple[str, str, int | None]:
         match["host"].strip("[]"),
         int(match["number"]) if match["number"] else None,
     )
+
+
+def parse_target(word: str, at: str) -> tuple[str, str]:
+    """User and name of a host as ssh takes it. Raises: ConfigError: It is none."""
+    user, name, number = _split(word, at)
+    if number is not None:
+        raise ConfigError(f"{at}: {word!r} is no host")
+    return user, name
 
 
 def _slots(number: int | str, word: str, at: str) -> int:
@@ -173,10 +217,11 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
     return tuple(found)
 
 
-def place(hosts: Sequence[Host]) -> dict[str, range]:
-    """Which peers each host starts: ids in the order of the hosts."""
-    placed, first = {}, 0
+def place(hosts: Sequence[Host]) -> dict[str, Sequence[int]]:
+    """Which peers each host starts: those of its ``numbers``; else ids in their order."""
+    placed: dict[str, Sequence[int]] = {}
+    first = 0
     for host in hosts:
-        placed[host.name] = range(first, first + host.slots)
+        placed[host.name] = host.numbers or range(first, first + host.slots)
         first += host.slots
     return placed

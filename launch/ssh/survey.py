@@ -35,12 +35,14 @@ class HostRequirements:
         program: As it was typed; from each host's ``workdir`` on, as all other paths.
         run_dir: Of the run; each host has a folder of its own in it (``host_folder``).
         run: Its id.
+        saved: From what a pipeline goes on, as ``hostfacts.saved`` takes it; "": it begins.
     """
 
     program: Program
     workdir: str
     run_dir: str
     run: str
+    saved: str = ""
 
     def host_folder(self, host: Host) -> str:
         return str(Path(self.run_dir) / "hosts" / host.name)
@@ -53,18 +55,22 @@ class HostRequirements:
             "program": list(self.program.what),
             "run": self.run,
             "address": host.address,
+            "saved": self.saved,
+            "host": host.name,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
     """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent
-    answers on. ``measured``: (from, to) -> Mbit/s."""
+    answers on. ``measured``: (from, to) -> Mbit/s. ``saved``: what ``hostfacts.saved`` has found on
+    each host."""
 
     report: HostReport
     addresses: Mapping[str, str]
     unreachable: Sequence[GossipError]
     measured: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    saved: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -> HostSurvey:
@@ -90,7 +96,8 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
     )
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
     addresses, measured = await _look_at_pairs(report, able, facts) if able else ({}, {})
-    return HostSurvey(report, addresses, unreachable, measured)
+    saved = {name: found["saved"] for name, found in facts.items() if "saved" in found}
+    return HostSurvey(report, addresses, unreachable, measured, saved)
 
 
 async def _facts(remote: RemoteAgent, wanted: HostRequirements) -> dict[str, Any]:

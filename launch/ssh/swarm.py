@@ -7,7 +7,7 @@ import asyncio
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,17 @@ from gossip.launch.local import (
     invitation,
     waiting,
 )
-from gossip.launch.report import RunView, Screen, words
-from gossip.run import SWARM_KEY, JsonLines, Logbook, read_pair, shown, write_json
+from gossip.launch.report import RunView, Screen, stages_of, words
+from gossip.run import (
+    SWARM_KEY,
+    JsonLines,
+    Logbook,
+    checkpoints,
+    read_pair,
+    shown,
+    stage_parts,
+    write_json,
+)
 from gossip.transport import KeyPair
 
 from . import collecting, ssh
@@ -45,7 +54,6 @@ BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 STEADY_S = 120.0  # after so long a host may be lost anew as often as at first
 FETCH_S = 300.0
 STOP_SLACK_S = 10.0
-HOSTS_FILE = "hosts.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,7 @@ class AgentProgram:
         ssh: Words of the command.
         restarts: How often in a row the agent of a host is started again.
         module: Whether the script is the name of a module.
+        saved: From what a pipeline goes on, with the step where one is given; "": it begins.
     """
 
     hosts: tuple[Host, ...]
@@ -67,6 +76,7 @@ class AgentProgram:
     ssh: tuple[str, ...] = ("ssh",)
     restarts: int = 3
     module: bool = False
+    saved: str = ""
 
     @property
     def program(self) -> Program:
@@ -79,7 +89,7 @@ class HostState:
     """A host of the run, and how it goes with it."""
 
     host: Host
-    peers: range
+    peers: Sequence[int]
     remote: RemoteAgent
     address: str = ""
     join_server: str = ""
@@ -108,10 +118,14 @@ class HostsLauncher:
     def __init__(self, config: RunConfig, program: AgentProgram, screen: Screen) -> None:
         self.config, self.program, self.screen = config, program, screen
         self._wanted = HostRequirements(
-            program.program, program.workdir, config.run_dir, config.run
+            program.program,
+            program.workdir,
+            config.run_dir,
+            config.run,
+            stage_parts.where_and_step(program.saved)[0],
         )
         self._token = secrets.token_hex(16)
-        self.view = RunView(config.peers, config.plan, config.steps_per_round)
+        self.view = RunView(config.peers, config.plan, config.steps_per_round, stages_of(config))
         self.outcome = RunOutcome(config, self.view)
         self._guardian = Guardian(self._token)
         placed = place(program.hosts)
@@ -124,6 +138,8 @@ class HostsLauncher:
         self._explained_by: str | None = None
         self._running = False
         self._key: KeyPair | None = None
+        self.resumes: Mapping[str, str] = {}
+        """From what the peers of each host go on, where that is not the same on all."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _remote(self, host: Host) -> RemoteAgent:
@@ -207,9 +223,11 @@ class HostsLauncher:
 
     def _start(self, found: HostState, incarnations: dict[int, int]) -> None:
         found.since, found.incarnations = time.monotonic(), incarnations
+        config = self.config.model_dump(mode="json")
+        config["resume"] = self.resumes.get(found.name, self.config.resume)
         found.remote.send(
             "start",
-            config=self.config.model_dump(mode="json"),
+            config=config,
             run_dir=self._wanted.host_folder(found.host),
             words=self.program.program.words,
             environment=dict(self.program.environment),
@@ -229,6 +247,8 @@ class HostsLauncher:
         rows = {
             found.name: {
                 "ssh": found.host.target,
+                "port": found.host.port,
+                "python": ssh.python_of(found.host),
                 "peers": list(found.peers),
                 "address": found.address,
                 "workdir": found.host.workdir or self.program.workdir,
@@ -236,7 +256,7 @@ class HostsLauncher:
             }
             for found in self.places.values()
         }
-        write_json(self._folder / HOSTS_FILE, {"hosts": rows})
+        write_json(self._folder / checkpoints.HOSTS, {"hosts": rows})
 
     async def _life_of(self, found: HostState) -> None:
         """Until the peers of a host are done, or it is given up."""

@@ -84,6 +84,8 @@ def by_bandwidth(
     config = resolved.config
     if resolved.sources["server_weights"] != "default" or all(map(is_loopback, addresses.values())):
         return resolved
+    if config.pipeline is not None:
+        return resolved  # each stage has servers of its own, and the plan knows the links
     carried = speeds([host.name for host in hosts], measured)
     topology = topologies.load(config.topology)
     if "weights" in topology.bound:

@@ -12,7 +12,7 @@ from gossip.errors import ConfigError, Malformed
 from gossip.launch.cli import app
 from gossip.launch.ssh import hostfacts, ssh
 from gossip.launch.ssh.collecting import Collector, merge_events
-from gossip.launch.ssh.command import check_list, environment, plan, without_values
+from gossip.launch.ssh.command import check_list, environment, in_words, without_values
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import Host, parse_list
 from gossip.launch.ssh.survey import HostSurvey, with_keys
@@ -118,7 +118,9 @@ def test_what_would_be_started_is_told_without_secrets() -> None:
     config = resolve({"peers": 3, "f": 0, "name": "x", "run_dir": "runs/x"}).config
     sent = {"DATA": "/data", "API_KEY": "hunter2"}
     told = "\n".join(
-        plan(config, AgentProgram(parse_list("a:2,b"), "train.py", ("--lr", "a b"), "/work", sent))
+        in_words(
+            config, AgentProgram(parse_list("a:2,b"), "train.py", ("--lr", "a b"), "/work", sent)
+        )
     )
     for words in (
         "host    a: peers 0 1",
@@ -129,7 +131,7 @@ def test_what_would_be_started_is_told_without_secrets() -> None:
     ):
         assert words in told
     module = AgentProgram(parse_list("a"), "lab.train", ("-x",), "/work", module=True)
-    assert "-u -m lab.train -x" in "\n".join(plan(config, module))
+    assert "-u -m lab.train -x" in "\n".join(in_words(config, module))
     assert "env     DATA=/data" in told
     assert "hunter2" not in told
 

@@ -96,7 +96,6 @@ def test_a_plan_for_another_number_of_peers_is_refused(tmp_path: Path) -> None:
         {"local_steps": 3},
         {"min_peers": 3},
         {"server_weights": "0:2"},
-        {"resume": "runs/other"},
     ],
 )
 def test_what_a_pipeline_cannot_do_yet_is_refused_by_name(

@@ -13,7 +13,7 @@ from node_fakes import FakeCore, NodeRig, config
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.core.events import Started
 from gossip.errors import ConfigError
-from gossip.launch.ssh.command import plan
+from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_file, parse_list
 from gossip.launch.ssh.swarm import AgentProgram
@@ -205,7 +205,9 @@ def test_weights_stand_behind_hosts_in_their_file() -> None:
     )
     assert said(resolve({"peers": 4, "server_weights": "0:2"}), ABC).config.server_weights == "0:2"
     told_in_plan = "\n".join(
-        plan(found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py"))
+        in_words(
+            found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py")
+        )
     )
     assert "serve   0:4,1:4,3:10, others 1" in told_in_plan
     with pytest.raises(ConfigError, match="and hosts have a weight, too"):

@@ -22,6 +22,7 @@ from gossip.launch.schedulers import (
     patient,
     program_of,
     refuse,
+    refuse_plan,
     resolved_for,
 )
 
@@ -110,6 +111,7 @@ def condor(
     from .files import DAG, MORE_SUB, Submission
 
     shown = check(context, words, peers)
+    refuse_plan(shown, "HTCondor")
     words, program = patient(words, shown, "HTCondor"), program_of(context, words)
     if program.module and not shared:
         raise ConfigError(

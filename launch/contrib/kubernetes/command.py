@@ -23,6 +23,7 @@ from gossip.launch.schedulers import (
     patient,
     program_of,
     refuse,
+    refuse_plan,
     resolved_for,
 )
 
@@ -128,6 +129,7 @@ def kubernetes(
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
         raise ConfigError(f"--mount {mount} is no path from the root of a pod", "--mount /shared")
     shown, given = check_options(words, peers), parsed(context, words)
+    refuse_plan(shown, "Kubernetes")
     words = patient(words, shown, "Kubernetes")
     folder = f"{mount.rstrip('/')}/runs/{name}" if claim else f"{OWN}/{name}"
     elsewhere = {

@@ -1,0 +1,220 @@
+"""Which checkpoints of a pipeline's stages make the whole model: those of one step that were saved
+under one cut. The stages of the run that goes on may be cut otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gossip.errors import ConfigError
+
+from .checkpoints import Checkpoint, listed, name_of, newest_good, open_at, stage_folders, verify
+from .untrusted import shown, whole
+
+Cut: TypeAlias = tuple[tuple[int, int], ...]
+"""Of each stage its first and its last layer."""
+OTHERS = "|others"
+"""Behind a folder and a step in ``resume``: a peer that has no checkpoint of its layers there takes
+the state of the others of its stage. A launcher writes it that has seen that these have one."""
+
+
+class LackingLayers(ConfigError):
+    """Not all layers of a stage are in a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStage:
+    """What one stage has saved of a step.
+
+    Attributes:
+        cut: Of the run that has saved it.
+        model: As of ``PipelineConfig``.
+        folder: With a checkpoint of each step.
+    """
+
+    step: int
+    stage: int
+    cut: Cut
+    model: str
+    folder: str
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """The first and the last."""
+        return self.cut[self.stage]
+
+    def has_of(self, layers: tuple[int, int]) -> bool:
+        """Whether any of these layers is in it."""
+        return self.layers[0] <= layers[1] and layers[0] <= self.layers[1]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "stage": self.stage,
+            "stages": [list(layers) for layers in self.cut],
+            "model": self.model,
+            "folder": self.folder,
+        }
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> SavedStage | None:
+        """None: it is none."""
+        step, stage, cut = whole(said.get("step")), whole(said.get("stage")), _cut(said)
+        if step is None or stage is None or cut is None or stage >= len(cut):
+            return None
+        return cls(step, stage, cut, str(said.get("model")), str(said.get("folder")))
+
+    def open(self) -> Checkpoint:
+        """Verified. Raises: DamagedCheckpoint: It is not what was written."""
+        found, _ = newest_good(Path(self.folder), self.step)
+        assert found is not None, "one that is asked for is there, or is an error"
+        return found
+
+
+def about(cut: Cut, model: str) -> dict[str, Any]:
+    """What the manifest of a part says of the pipeline."""
+    return {"stages": [list(layers) for layers in cut], "model": model}
+
+
+def where_and_step(said: str) -> tuple[str, int | None]:
+    """``RUN|FOLDER[@STEP]``."""
+    name, at, number = said.rpartition("@")
+    if at and name and number.isascii() and number.isdecimal() and len(number) <= 18:
+        return name, int(number)
+    return said, None
+
+
+def parts_in(folder: Path) -> list[SavedStage]:
+    """All parts in the folder that a run saves to, whose files are there with their sizes.
+
+    Raises: ConfigError: A folder cannot be listed, or a part is of another version of gossip.
+    """
+    found = []
+    for stage, place in stage_folders(folder).items():
+        for step, path in listed(place):
+            try:
+                manifest = open_at(path).manifest
+            except ConfigError:
+                continue  # it is damaged, or was old and is gone
+            cut = _cut(manifest)
+            if cut is None or stage >= len(cut):
+                raise ConfigError(
+                    f"{shown(path)} does not say which layers it has",
+                    "use the version of gossip that has written it",
+                )
+            found.append(SavedStage(step, stage, cut, str(manifest.get("model")), str(place)))
+    return found
+
+
+def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
+    """Of each step that every stage of one cut has, those parts in their order; ascending."""
+    groups: dict[tuple[int, str, Cut], dict[int, SavedStage]] = {}
+    for part in parts:
+        groups.setdefault((part.step, part.model, part.cut), {}).setdefault(part.stage, part)
+    return {
+        step: [have[stage] for stage in range(len(cut))]
+        for (step, _, cut), have in sorted(groups.items())
+        if len(have) == len(cut)
+    }
+
+
+def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
+    """The parts of the newest step that is whole and undamaged in every stage, or of ``step``; []:
+    there is none.
+
+    Raises: ConfigError: ``step`` is not whole, or a part of it is damaged; the parts of other
+        stages are elsewhere; a folder cannot be listed.
+    """
+    parts = parts_in(folder)
+    steps = whole_steps(parts)
+    if parts and not steps:
+        _check_all_here(folder, parts[-1].cut)
+    if step is not None:
+        if step not in steps:
+            raise ConfigError(
+                f"no stages in {shown(folder)} have the whole model of step {step}",
+                f"whole are: {', '.join(map(str, steps)) or 'none'}",
+            )
+        for part in steps[step]:
+            part.open()
+        return steps[step]
+    for found in reversed(steps.values()):
+        if all(not verify(open_at(Path(part.folder) / name_of(part.step))) for part in found):
+            return found
+    return []
+
+
+def _check_all_here(folder: Path, cut: Cut) -> None:
+    """Where stages share a folder each has its own in it from its first moment on."""
+    here = stage_folders(folder)
+    if missing := [str(stage) for stage in range(len(cut)) if stage not in here]:
+        raise ConfigError(
+            f"{shown(folder)} has {', '.join(f'stage {stage}' for stage in here)} of "
+            f"{len(cut)} stages, and not {', '.join(missing)}: did they save on other machines?",
+            "gossip checkpoints collect brings together what gossip hosts has left on each",
+        )
+
+
+def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> list[SavedStage]:
+    """The parts of ``step`` that have these layers, in their order. Parts of other layers need not
+    be in this folder.
+
+    Raises: LackingLayers: Not all of these layers are there. ConfigError: They are of another
+        model.
+    """
+    here = [part for part in parts_in(folder) if part.step == step]
+    if here and all(part.model != model for part in here):
+        raise ConfigError(
+            f"{shown(folder)} has checkpoints of the model {here[0].model}, and the plan is for "
+            f"{model}",
+            "go on with a plan for the model that was saved, or save to another folder",
+        )
+    for cut in dict.fromkeys(part.cut for part in here if part.model == model):
+        if wanted := covering([part for part in here if part.cut == cut], layers):
+            return wanted
+    raise LackingLayers(
+        f"{shown(folder)} lacks layers {layers[0]} to {layers[1]} of step {step}: it has "
+        f"{layers_in_words(here)}",
+        "copy the folders of the stages that have them there",
+    )
+
+
+def covering(parts: Sequence[SavedStage], layers: tuple[int, int]) -> list[SavedStage]:
+    """Those of one step and cut that have these layers, in their order; []: some are missing."""
+    wanted = sorted([part for part in parts if part.has_of(layers)], key=lambda part: part.stage)
+    have = {at for part in wanted for at in range(part.layers[0], part.layers[1] + 1)}
+    return wanted if have >= {*range(layers[0], layers[1] + 1)} else []
+
+
+def layers_in_words(parts: Iterable[SavedStage]) -> str:
+    """``0-3, 6-8``; "none" where there is none."""
+    found = sorted({part.layers for part in parts})
+    return ", ".join([f"{first}-{last}" for first, last in found]) or "none"
+
+
+def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
+    """Raises: ConfigError: They are of another model than the plan."""
+    for part in parts[:1]:
+        if part.model != model:
+            raise ConfigError(
+                f"{folder} has checkpoints of the model {part.model}, and the plan is for {model}",
+                "go on with a plan for the model that was saved, or save to another folder",
+            )
+
+
+def _cut(said: Mapping[str, Any]) -> Cut | None:
+    """Of a manifest. None: it is none."""
+    stages = said.get("stages")
+    if not isinstance(stages, list) or not stages:
+        return None
+    cut: list[tuple[int, int]] = []
+    for each in stages:
+        numbers = [whole(at) for at in each] if isinstance(each, list) else []
+        match numbers:
+            case [int(first), int(last)] if first == (cut[-1][1] + 1 if cut else 0) <= last:
+                cut.append((first, last))
+            case _:
+                return None
+    return tuple(cut)

@@ -1,0 +1,125 @@
+"""A stage whose layers were saved by other stages, under another plan: what it goes on with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossip.core import DIGEST_BYTES, pack_ledger
+from gossip.errors import ConfigError
+from gossip.pipelines import TrainedLayer
+from gossip.run import SavedStage, checkpoints
+
+from .rebuilding import NORMS, StageModel, load_layers, take_settings, under
+from .saving import LEDGER_FILE
+from .state import MODEL_FILE, TRAINING_FILE, CheckExtra, StateMismatch, read_some
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """What a stage of another cut begins with, beside its layers and their moments.
+
+    Attributes:
+        round_id: The next one.
+        ledger: That round, a hash of the histories of the stages that the layers come from, and no
+            tables: these are of peers that had other numbers and stages.
+        extra: As ``load_checkpoint`` returns it.
+    """
+
+    round_id: int
+    ledger: bytes
+    extra: dict[str, Any]
+
+
+def load_recut(
+    stage: StageModel,
+    optimizer: torch.optim.Optimizer,
+    parts: Sequence[SavedStage],
+    check: CheckExtra,
+) -> Recut:
+    """Loads the layers of a stage, with their moments, from the checkpoints that have them.
+
+    Args:
+        parts: In their order, of one step.
+        check: As ``load_checkpoint`` takes it.
+    Raises:
+        DamagedCheckpoint: A file is not what was written.
+        ConfigError: The layers or the optimizer are others than those that were saved.
+    """
+    made: dict[str, TrainedLayer] = {}
+    norms: dict[str, Any] = {}
+    chains, rounds = blake2b(digest_size=DIGEST_BYTES), set[int]()
+    groups: list[dict[str, Any]] = []
+    extra: dict[str, Any] = {}
+    everybody = True
+    for part in parts:
+        found = part.open()
+        try:
+            layers, training = _layers_in(stage, part, found)
+            ledger = json.loads(found.read(LEDGER_FILE))
+            rounds.add(int(ledger["round"]))
+            chains.update(bytes.fromhex(ledger["chain"]))
+            everybody = everybody and bool(ledger["whole"])
+        except (StateMismatch, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{found.path} does not fit this script: {error}",
+                "build the same layers and optimizer, or begin anew without --resume",
+            ) from error
+        made.update(layers)
+        groups = groups or training["groups"]
+        norms |= training["extra"].get(NORMS, {})
+        extra = extra or training["extra"]
+    own = {number: norm for number, norm in norms.items() if number in stage.model}
+    extra = {**extra, **({NORMS: own} if NORMS in extra else {})}
+    (round_id,) = rounds  # all stages end a round together
+    try:
+        check(dict(extra))
+        load_layers(stage, optimizer, made)
+    except StateMismatch as error:
+        raise ConfigError(
+            f"the checkpoints of step {parts[0].step} do not fit this script: {error}",
+            "build the same layers and optimizer, or begin anew without --resume",
+        ) from error
+    take_settings(optimizer, groups)
+    return Recut(round_id, pack_ledger(round_id, chains.digest(), (), everybody), extra)
+
+
+def _layers_in(
+    stage: StageModel, part: SavedStage, found: checkpoints.Checkpoint
+) -> tuple[dict[str, TrainedLayer], dict[str, Any]]:
+    """Those of a part that the stage has, and what else is in its training file. Raises
+    StateMismatch: A layer has other tensors."""
+    first, last = part.layers
+    names = stage.names_in_order(range(first, last + 1))
+    own = {at for at, name in enumerate(names) if name.partition(".")[0] in stage.model}
+    with found.open(MODEL_FILE) as file:
+        tensors = read_some(file, lambda name: name.partition(".")[0] in stage.model, {})
+    with found.open(TRAINING_FILE) as file:
+        training = read_some(file, lambda name: _is_wanted(name, own), {"optimizer": own})
+    moments = {names[at]: entries for at, entries in training["optimizer"].items()}
+    made: dict[str, TrainedLayer] = {}
+    for number in map(str, range(first, last + 1)):
+        if number in stage.model:
+            made[number] = TrainedLayer(under(number, tensors), under(number, moments))
+            _check(number, stage.model[number].state_dict(), made[number].tensors)
+    return made, training
+
+
+def _is_wanted(name: str, own: set[int]) -> bool:
+    """Of a tensor of the training file: that of another layer is left out."""
+    kind, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    return kind != "optimizer" or (number.isdigit() and int(number) in own)
+
+
+def _check(number: str, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    theirs = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    ours = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    if theirs != ours:
+        raise StateMismatch(f"layer {number} has {ours} here, and {theirs} was saved")

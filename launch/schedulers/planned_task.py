@@ -1,0 +1,61 @@
+"""Which peer of a pipeline's plan a scheduler's task is: machines are unequal, and the plan names
+them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gossip.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gossip.run import Task
+
+ONE_EACH = re.compile(r"1(\(x[0-9]+\))?")
+"""``SLURM_STEP_TASKS_PER_NODE`` where each node has one task."""
+
+
+def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
+    """The task that ``--task NAME`` names, and how many there are.
+
+    Raises: ConfigError: The plan has no such peer.
+    """
+    if given in names:
+        return names.index(given), len(names)
+    near = difflib.get_close_matches(given, names, n=1)
+    raise ConfigError(
+        f"--task {given}: the plan has no such peer."
+        + (f" Did you mean {near[0]}?" if near else ""),
+        f"its peers are {', '.join(names)}: --task {names[0]}, or --task 0/{len(names)}",
+    )
+
+
+def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
+    """The task as the peer that is called as its node is, as a profile is that was measured there.
+    Where each node has several tasks, or no peer has the name, it is the peer of its rank.
+
+    Args:
+        given: The variables of the task.
+    """
+    if task.peers != len(names):
+        raise ConfigError(
+            f"the plan has {len(names)} peers, and {task.scheduler} has started {task.peers} tasks",
+            f"a task for each of {', '.join(names)}",
+        )
+    node = given.get("SLURMD_NODENAME", "").partition(".")[0]
+    own = [at for at, name in enumerate(names) if name.partition(".")[0] == node]
+    if len(own) != 1 or not ONE_EACH.fullmatch(given.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        return task
+    return replace(task, peer=own[0])
+
+
+def refuse_plan(shown: Mapping[str, Mapping[str, object]], scheduler: str) -> None:
+    """Args: shown: What ``gossip run --show-config`` says. Raises: ConfigError: It has a plan."""
+    if shown["pipeline"]["value"] is not None:
+        raise ConfigError(
+            f"--plan: {scheduler} starts a peer on whatever machine is free, and a plan names them",
+            "gossip hosts --plan, or on each machine gossip run --plan PLAN --task NAME",
+        )

@@ -1,0 +1,126 @@
+"""Which host starts which peers of a pipeline's plan: by their names, and never by their order."""
+
+from __future__ import annotations
+
+import difflib
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gossip.errors import ConfigError
+from gossip.launch.report import counted
+
+from .hostlist import Host
+
+ABOUT_FILE = "in a host file: HOST peers=NAME,NAME"
+
+
+def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Host, ...]:
+    """The hosts that have peers of the plan, with the numbers of these.
+
+    A host has the peers that were named for it, or else the one that is called as the host is: a
+    profile has the name of its machine where nobody has said another.
+    The order of hosts means nothing: a plan is for unequal machines, and names them by stage.
+
+    Args:
+        names: Of the plan's peers, by their numbers.
+        where: The plan, as an error names it.
+    Raises: ConfigError: A peer has no host, or two; a host is given a peer that the plan has not,
+        or another number of peers.
+    """
+    own = {host.name: _peers_of(host, names, where) for host in hosts}
+    _check_once(own, where)
+    if missing := [name for name in names if all(name not in found for found in own.values())]:
+        raise _lacking(missing, own, names, where)
+    return tuple(
+        replace(
+            host,
+            slots=len(own[host.name]),
+            peers=own[host.name],
+            numbers=tuple(names.index(name) for name in own[host.name]),
+        )
+        for host in hosts
+        if own[host.name]
+    )
+
+
+def unplanned(hosts: Iterable[Host], planned: Iterable[Host]) -> str:
+    """What to say of hosts that the plan does not need; "": it needs all."""
+    used = {host.name for host in planned}
+    rest = [host.name for host in hosts if host.name not in used]
+    if not rest:
+        return ""
+    return f"! nothing is started on {', '.join(rest)}: no peer of the plan is there"
+
+
+def check_unnamed(hosts: Iterable[Host]) -> None:
+    """Of a run without a plan. Raises: ConfigError: A host was given peers of one."""
+    for host in hosts:
+        if host.peers:
+            raise ConfigError(
+                f"{host.peers[0]} at {host.name} is the name of a peer, and there is no plan",
+                f"--plan plan.toml, or how many peers: -H {host.target}:{len(host.peers)}",
+            )
+
+
+def _peers_of(host: Host, names: Sequence[str], where: str) -> tuple[str, ...]:
+    for name in host.peers:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise ConfigError(
+                f"{host.name}: {where} has no peer {name}."
+                + (f" Did you mean {near[0]}?" if near else ""),
+                f"its peers are {', '.join(names)}",
+            )
+    found = host.peers or tuple(
+        name for name in names if any(_is_same(name, own) for own in _names_of(host))
+    )
+    found = tuple(sorted(dict.fromkeys(found), key=names.index))
+    if found and host.slots not in (1, len(found)):
+        raise ConfigError(
+            f"{host.name} gets {counted(host.slots, 'peer')}, and {where} has "
+            f"{len(found)} there: {', '.join(found)}",
+            f"leave the number out, or name its peers: {_named(found, host)}; {ABOUT_FILE}",
+        )
+    return found
+
+
+def _names_of(host: Host) -> tuple[str, ...]:
+    """What a profile that was measured there may be called."""
+    return (host.name, socket.gethostname()) if host.is_local else (host.name,)
+
+
+def _is_same(name: str, other: str) -> bool:
+    """``lab1`` is ``lab1.local``, too."""
+    short, long = sorted((name, other), key=len)
+    return short == long or ("." not in short and long.startswith(f"{short}."))
+
+
+def _check_once(own: dict[str, tuple[str, ...]], where: str) -> None:
+    seen: dict[str, str] = {}
+    for host, names in own.items():
+        for name in names:
+            if name in seen:
+                raise ConfigError(
+                    f"the peer {name} of {where} would be on {seen[name]} and on {host}",
+                    f"name it once: -H {name}={host}; {ABOUT_FILE}",
+                )
+            seen[name] = host
+
+
+def _lacking(
+    missing: Sequence[str], own: dict[str, tuple[str, ...]], names: Sequence[str], where: str
+) -> ConfigError:
+    host_of = {name: host for host, found in own.items() for name in found}
+    some = f"the peer {missing[0]}" if len(missing) == 1 else f"the peers {', '.join(missing)}"
+    free = [host for host, found in own.items() if not found]
+    rest = f"; without a peer {'is' if len(free) == 1 else 'are'} {', '.join(free)}" if free else ""
+    said = ",".join([f"{name}={host_of.get(name, 'HOST')}" for name in names])
+    return ConfigError(
+        f"no host has {some}: {where} has {', '.join(names)}, the hosts are {', '.join(own)}{rest}",
+        f"a host has the peer of its own name, or as you say: -H {said}; {ABOUT_FILE}",
+    )
+
+
+def _named(names: Iterable[str], host: Host) -> str:
+    return "-H " + ",".join([f"{name}={host.target}" for name in names])

@@ -1,0 +1,67 @@
+"""``gossip hosts --plan`` with real agents and peers: each host has its stages' checkpoints for
+itself, one loses a member, and what is collected goes on under another plan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import zygote
+from safetensors.torch import load_file
+from test_pipeline_run import one_process, write_files
+
+FAKE_SSH = f"{sys.executable} {Path(__file__).resolve().parent.parent / 'fake_ssh.py'}"
+
+
+def gossip(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "gossip.launch.cli", *words]
+    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(done.stdout, str)
+    return done.stdout
+
+
+def check_model(folder: Path, saved: str, steps: int) -> None:
+    told = gossip(folder, "checkpoints", "export", saved, "model.safetensors")
+    assert told == f"model.safetensors: the model of step {steps}, from 2 stages\n"
+    expected, _ = one_process(steps)
+    model = load_file(folder / "model.safetensors")
+    assert set(model) == set(expected)
+    for name, tensor in model.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-4)
+
+
+def test_two_hosts_carry_out_a_plan_lose_a_member_and_the_model_goes_on_under_another(
+    tmp_path: Path,
+) -> None:
+    desk = tmp_path / "desk"
+    for folder in (desk, tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        write_files(folder, [(0, 2, ("a", "b")), (3, 5, ("c",))])
+    (desk / "hosts.txt").write_text(
+        f"two workdir={tmp_path / 'two'} peers=b,c\none workdir={tmp_path / 'one'} peers=a\n"
+    )
+    words = ("-H", "hosts.txt", "--ssh", FAKE_SSH, "--plan", "plan.toml", "--name", "x")
+    told = gossip(desk, "hosts", *words, "--json", "--fault", "crash:0@6", "--", "train.py", "9")
+    summary: dict[str, Any] = json.loads(told)
+    assert (summary["status"], summary["rounds"], summary["finished"]) == ("finished", 9, [1, 2])
+    hosts = json.loads((desk / "runs/x/hosts.json").read_text())["hosts"]
+    assert {name: row["peers"] for name, row in hosts.items()} == {"one": [0], "two": [1, 2]}
+    assert not (tmp_path / "one/saved/stage-1").exists()
+    assert not (tmp_path / "one/saved/stage-0/step-000000009").exists(), "it died before"
+
+    told = gossip(desk, "checkpoints", "collect", "x", "got", "--ssh", FAKE_SSH)
+    assert told.splitlines()[:2] == [
+        "stage 0, layers 0-2: from two",
+        "stage 1, layers 3-5: from two",
+    ]
+    check_model(desk, "got", 9)
+
+    write_files(desk, [(0, 1, ("a",)), (2, 5, ("b",))])
+    told = gossip(desk, "run", "--plan", "plan.toml", "--resume", "got", "--json", "train.py", "12")
+    summary = json.loads(told)
+    assert (summary["rounds"], summary["finished"]) == (3, [0, 1])
+    check_model(desk, "saved", 12)

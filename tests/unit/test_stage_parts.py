@@ -1,0 +1,126 @@
+"""Checkpoints of a pipeline's stages: which of them make a whole model, under whatever cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gossip.config import Resolved, resolve
+from gossip.errors import ConfigError
+from gossip.run import checkpoints, settled_resume, stage_parts
+from gossip.run.checkpoints import DamagedCheckpoint, IncomingCheckpoint
+
+MODEL = "0123456789abcdef"
+THREE, TWO = ((0, 1), (2, 3), (4, 5)), ((0, 3), (4, 5))
+
+
+def save(folder: Path, step: int, cut: stage_parts.Cut, *stages: int) -> None:
+    for stage in stages or range(len(cut)):
+        place = checkpoints.stage_folder(folder, stage)
+        about = stage_parts.about(cut, MODEL)
+        checkpoints.write(place, step, {"model": b"x%d" % stage}, about, keep=9)
+
+
+def steps(folder: Path) -> list[tuple[int, int]]:
+    """Of each whole step how many stages it has."""
+    whole = stage_parts.whole_steps(stage_parts.parts_in(folder))
+    return [(step, len(parts)) for step, parts in whole.items()]
+
+
+def test_a_step_is_whole_when_each_stage_of_one_cut_has_it(tmp_path: Path) -> None:
+    save(tmp_path, 4, THREE)
+    save(tmp_path, 8, THREE)
+    save(tmp_path, 12, THREE, 0, 2)
+    assert steps(tmp_path) == [(4, 3), (8, 3)]
+    assert [part.stage for part in stage_parts.newest_whole(tmp_path)] == [0, 1, 2]
+    # The run goes on under another plan: what is left of the third stage is of the former one.
+    save(tmp_path, 16, TWO)
+    save(tmp_path, 16, THREE, 2)
+    assert steps(tmp_path)[-1] == (16, 2)
+
+
+def test_a_damaged_part_makes_the_step_before_it_the_newest(tmp_path: Path) -> None:
+    save(tmp_path, 4, THREE)
+    save(tmp_path, 8, THREE)
+    damaged = checkpoints.stage_folder(tmp_path, 1) / checkpoints.name_of(8) / "model"
+    damaged.write_bytes(b"y1")
+    assert stage_parts.newest_whole(tmp_path)[0].step == 4
+    with pytest.raises(DamagedCheckpoint):
+        stage_parts.newest_whole(tmp_path, 8)
+    with pytest.raises(ConfigError, match="whole model of step 5") as refused:
+        stage_parts.newest_whole(tmp_path, 5)
+    assert refused.value.hint == "whole are: 4, 8"
+
+
+def test_layers_are_found_in_the_stages_that_had_them(tmp_path: Path) -> None:
+    save(tmp_path, 4, THREE)
+
+    def stages(first: int, last: int) -> list[int]:
+        found = stage_parts.of_layers(tmp_path, 4, (first, last), MODEL)
+        return [part.stage for part in found]
+
+    assert (stages(0, 1), stages(1, 2), stages(3, 5)) == ([0], [0, 1], [1, 2])
+    with pytest.raises(ConfigError, match="of the model 0123456789abcdef, and the plan is for f"):
+        stage_parts.of_layers(tmp_path, 4, (0, 1), "f" * 16)
+
+
+def test_on_a_host_that_has_only_some_stages_only_their_layers_are_found(tmp_path: Path) -> None:
+    save(tmp_path, 4, THREE, 1)
+    assert len(stage_parts.of_layers(tmp_path, 4, (2, 3), MODEL)) == 1
+    with pytest.raises(stage_parts.LackingLayers, match=r"lacks layers 2 to 4 .* it has 2-3"):
+        stage_parts.of_layers(tmp_path, 4, (2, 4), MODEL)
+    with pytest.raises(ConfigError, match="has stage 1 of 3 stages, and not 0, 2"):
+        stage_parts.newest_whole(tmp_path)
+    assert stage_parts.newest_whole(tmp_path / "none") == []
+
+
+def test_a_part_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None:
+    checkpoints.write(checkpoints.stage_folder(tmp_path, 0), 4, {"model": b"x"}, {}, keep=9)
+    with pytest.raises(ConfigError, match="does not say which layers it has"):
+        stage_parts.parts_in(tmp_path)
+
+
+def pipeline(resume: str) -> Resolved:
+    stages = [{"layers": layers, "peers": (at,)} for at, layers in enumerate(TWO)]
+    plan = {"model": MODEL, "micro_batches": 2, "samples": 1, "names": ("a", "b"), "stages": stages}
+    return resolve({"peers": 2, "pipeline": plan, "resume": resume})
+
+
+def test_all_peers_are_told_the_step_that_they_go_on_from(tmp_path: Path) -> None:
+    save(tmp_path, 4, THREE)
+    save(tmp_path, 8, THREE)
+    found = settled_resume(pipeline(str(tmp_path)), print)
+    assert found.config.resume == f"{tmp_path}@8"
+    assert stage_parts.where_and_step(found.config.resume) == (str(tmp_path), 8)
+    assert settled_resume(pipeline(f"{tmp_path}@4"), print).config.resume == f"{tmp_path}@4"
+    with pytest.raises(ConfigError, match="of step 5"):
+        settled_resume(pipeline(f"{tmp_path}@5"), print)
+
+
+def test_a_checkpoint_that_comes_from_elsewhere_is_there_whole_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path / "a", 4, THREE, 0)
+    source = checkpoints.stage_folder(tmp_path / "a", 0) / checkpoints.name_of(4)
+
+    def bring(**changed: bytes) -> None:
+        incoming = IncomingCheckpoint(tmp_path / "b", 4)
+        for path in source.iterdir():
+            incoming.append(path.name, changed.get(path.name, path.read_bytes()))
+        incoming.finish()
+
+    with pytest.raises(DamagedCheckpoint):
+        bring(model=b"x1")
+    assert list((tmp_path / "b").iterdir()) == []
+    bring()
+    found, _ = checkpoints.newest_good(tmp_path / "b")
+    assert found is not None
+    assert found.read("model") == b"x0"
+    other = IncomingCheckpoint(tmp_path / "b", 8)
+    with pytest.raises(ConfigError, match="is no file of a checkpoint"):
+        other.append("../x", b"")
+    for path in source.iterdir():
+        other.append(path.name, path.read_bytes())
+    with pytest.raises(DamagedCheckpoint, match="step-000000008"):
+        other.finish()
