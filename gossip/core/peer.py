@@ -14,6 +14,7 @@ It recovers from running, too, when it has lost track.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from random import Random
 from typing import Any, Literal, assert_never
 
@@ -631,6 +632,8 @@ class Peer:
     def _on_started(self, now: float) -> list[Effect]:
         self.bootstrap.start(now)
         effects = self.membership.start(now)
+        # what our host's link carries to others is not known here
+        self.membership.view.note_state(self.local, inf)
         for peer, (control, bulk) in sorted(self._seeds.items()):
             effects += self.membership.learn(peer, control, bulk, 0, now)
         return effects
@@ -698,6 +701,7 @@ class Peer:
                 return list(self.bootstrap.report_waiting(missing, now))
             case gathering.BeginFresh(present):
                 self._enter("quorum is here")
+                self.membership.view.note_state(self.local, now)  # none is sent to us
                 self.hello_exchange.begin()
                 self.rounds.begin_branch(self.hello_exchange.state)
                 self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
@@ -751,6 +755,7 @@ class Peer:
         told = {"round": round_id, "stage": pipeline.barrier.stage, "source": event.source}
         told |= {"lost": lost, "fresh": event.fresh}
         self._enter("stage rebuilt")
+        self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
         return [
@@ -861,6 +866,8 @@ class Peer:
         if done and self.phase == "recovering":
             self._enter("state restored")
             self.hello_exchange.adopt(self.bootstrap.said_by(self.recovery.donor))
+            if self.rounds.round_id > 0:
+                self.peer_progress.hear_first()
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [
                 *self._configured(),
@@ -881,6 +888,8 @@ class Peer:
         effects: list[Effect] = (
             [Report(change.what, change.fields(self.rounds.round_id))] if told else []
         )
+        if change.what in ("joined", "alive_again") and of_stage:
+            self.peer_progress.expect_words(change.peer)
         if change.what == "joined" and self.phase != "unprepared":
             effects.append(self.hello_exchange.to(change.peer))
         if self.phase == "gathering":

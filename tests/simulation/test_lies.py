@@ -197,7 +197,15 @@ BELIEVED_GONE = Schedule(
 )
 
 
-@pytest.mark.parametrize("schedule", [OUTBID, BELIEVED_GONE], ids=["outbid", "believed gone"])
+HANDED_OVER = replace(BELIEVED_GONE, seed=1219)
+"""Whom a commit leaves out hands it over, and has said nothing to the receiver before."""
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [OUTBID, BELIEVED_GONE, HANDED_OVER, replace(BELIEVED_GONE, seed=1324)],
+    ids=["outbid", "believed gone", "handed over", "handed over later"],
+)
 def test_what_comes_of_a_life_and_a_farewell_that_were_invented_before_the_start(
     schedule: Schedule,
 ) -> None:

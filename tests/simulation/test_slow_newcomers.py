@@ -4,6 +4,7 @@ up, and nobody waits."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from effort import effort
@@ -61,6 +62,29 @@ def test_nobody_is_suspected_while_a_state_and_what_came_since_pass_a_full_link(
     assert outcome.reports["restored"] >= 1
     assert outcome.violation is None, outcome.violation
     assert not {"suspect", "dead", "attempt"} & outcome.reports.keys()
+
+
+@pytest.mark.parametrize(
+    ("seed", "joins_s"),
+    effort(((3, (5.0, 5.2)), (1, (5.0, 7.0))), tuple(product(range(8), ((5.0, 5.2), (5.0, 7.0))))),
+)
+def test_nobody_is_suspected_whose_link_is_full_of_what_another_newcomer_is_sent(
+    seed: int, joins_s: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a newcomer has said where it is, nobody knows that its answers wait, nor does it
+    itself. As it was: it accused the others, and they it."""
+    slower = nemesis._slower
+    monkeypatch.setattr(
+        nemesis, "_slower", lambda model, fault: replace(slower(model, fault), queue_s=0.35)
+    )
+    monkeypatch.setattr(wire, "TOLD_EVERY_NS", 60 * 10**9)
+    narrow = Narrow(40.0, 1e9, 1.0, 24.0, (2, 3))
+    outcome = run(
+        replace(PAIR, seed=seed, joins_s=joins_s, active_s=24.0, duration_s=24.0, faults=(narrow,))
+    )
+    assert outcome.reports["restored"] == 2
+    assert outcome.violation is None, outcome.violation
+    assert not {"suspect", "dead"} & outcome.reports.keys()
 
 
 def test_newcomers_that_can_keep_up_come_in() -> None:

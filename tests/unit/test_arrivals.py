@@ -155,6 +155,31 @@ def test_f_peers_that_trickle_do_not_make_it_longer() -> None:
     assert two.most_s(now) > LEAST_S
 
 
+@pytest.mark.parametrize(("times", "is_waited_for"), [(0, True), (1, True), (2, False), (4, False)])
+def test_the_less_is_known_of_a_sender_the_longer_may_its_payload_take(
+    times: int, is_waited_for: bool
+) -> None:
+    """Seed 474 with collective operations, which carry no payload: after two that came at once, one
+    that took 9.8 s was waited for."""
+    tracker, now = tracker_of(), 0.0
+    for _ in range(times):
+        tracker.came(Received(1, 0, update(), Payload(None, NBYTES, True, b"digest")), now)
+    for second in range(1, 4):
+        tracker.grew(Arriving(1, 0, update(), second * NBYTES // 8, NBYTES), now + second)
+    assert tracker.is_sending(1, now + LEAST_S, now + 3.0) == is_waited_for
+
+
+def test_a_payload_that_is_larger_than_all_before_may_take_longer() -> None:
+    """A result may be many times as large as an update."""
+    tracker = tracker_of()
+    for _ in range(4):
+        small = Payload(None, NBYTES // 10, True, b"digest")
+        tracker.came(Received(1, 0, update(), small), 0.0)
+    for second in range(1, 4):
+        tracker.grew(Arriving(1, 0, update(), second * NBYTES // 8, NBYTES), float(second))
+    assert tracker.is_sending(1, LEAST_S, 3.0)
+
+
 def test_who_is_waited_for_in_eight_shards_at_once_spends_that_time_once() -> None:
     """As it was: 20 s in eight shards spent 160 s, which comes back in hours."""
     credit = WordCredit()

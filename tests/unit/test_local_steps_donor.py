@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 import torch
-from test_local_steps import NESTEROV, parameters_of, step
-from trainer_fakes import PATIENCE_S, FakeNode, FakeNodeSwarm, small_model
+from test_local_steps import NESTEROV
+from trainer_fakes import PATIENCE_S, FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
 
 from gossip.ipc import messages as control
 from gossip.training.state import unpack_state
@@ -31,7 +31,7 @@ class Asked:
             swarm.session.prepare(self.model, self.optimizer)
             for at in range(8):
                 if at == 4:
-                    self.shared = parameters_of(self.model)
+                    self.shared = flat_parameters(self.model)
                 step(self.model, self.optimizer, at)
                 if at == 4:
                     self._stepped.set()
@@ -67,9 +67,9 @@ def test_a_state_is_given_between_two_local_steps_and_is_that_of_the_round() -> 
     assert isinstance(contribution, control.Contribute)
     taken, _ = small_model()
     unpack_state(asked.state, taken, torch.optim.SGD(taken.parameters(), lr=0.7, momentum=0.9))
-    assert torch.equal(parameters_of(taken), asked.shared), "none of its own steps is in it"
+    assert torch.equal(flat_parameters(taken), asked.shared), "none of its own steps is in it"
     undisturbed.play()
-    assert torch.equal(parameters_of(asked.model), parameters_of(undisturbed.model))
+    assert torch.equal(flat_parameters(asked.model), flat_parameters(undisturbed.model))
 
 
 def test_a_state_that_comes_behind_something_else_waits_for_the_end_of_the_round() -> None:

@@ -22,7 +22,7 @@ from gossip.core.events import (
     TakeSnapshot,
 )
 from gossip.core.ledger import pack_json, squeeze
-from gossip.core.messages import Message, StateAttestation, StateOffer, StateRequest
+from gossip.core.messages import ROUND_MAX, Message, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.transfer.donor import (
@@ -293,6 +293,26 @@ def test_those_in_different_rounds_are_asked_for_one_ahead_that_no_liar_chooses(
     for peer in (3, 4, 5):
         bench.vouch(peer, 34)
     assert set(bench.asked("state")) == {3}
+
+
+def test_of_fewer_than_must_agree_nobody_chooses_the_round_that_is_named() -> None:
+    """As it was: a liar that alone was within reach named one that no message holds, and those who
+    came meanwhile were asked about that one until a round was over."""
+    bench = RecoveryBench()
+    bench.others.here = [1]
+    bench.begin()
+    named = set()
+    for _ in range(4):
+        named |= {request.round_id for request in bench.asked("attestation").values()}
+        bench.vouch(1, ROUND_MAX)
+        bench.wait(bench.settings.membership.probe_interval_s)
+    assert named == {0}, "wherever each is"
+    bench.others.here = [1, 2, 3, 4]
+    bench.do(bench.core.on_view_change(bench.now))
+    bench.wait(bench.settings.membership.probe_interval_s)
+    for peer in (2, 3, 4):
+        bench.vouch(peer, 9)
+    assert set(bench.asked("state")) == {2}
 
 
 def test_a_silent_liar_does_not_keep_those_who_disagree_from_being_asked_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import ForkChoice, FutureBuffer, LocalProgress
@@ -29,6 +31,7 @@ class PeerProgress:
         )
         self._turn = 0
         self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
+        self._wordless: set[PeerId] = set()  # who is there, and has not spoken in its present life
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
         """It says where it is. Returns whether we have never heard of it before. What it said in a
@@ -37,11 +40,22 @@ class PeerProgress:
             self._lives[peer] = incarnation
             self.bootstrap.begins_anew(peer)
             self.future_buffer.begins_anew(peer, incarnation)
-        if hello.round_id < self.local_progress.round_id and peer not in self.local_progress.roster:
+        roster, here = self.local_progress.roster, self.local_progress.round_id
+        if hello.round_id < here and peer not in roster:
             # It will take over a state, of whomever.
-            patience_s = self.bootstrap.settings.rounds.round_timeout_s
-            self.note_state(peer, now + patience_s)
+            self.note_state(peer, now + self.bootstrap.settings.rounds.round_timeout_s)
+        elif peer in self._wordless:
+            self.note_state(peer, now)
+        self._wordless.discard(peer)
         return self.bootstrap.hear(peer, hello, now)
+
+    def expect_words(self, peer: PeerId) -> None:
+        """It is there, and has not said yet where it is. Its link may be full of what others on its
+        host are sent, of which nobody here need know."""
+        member = self.members.members.get(peer)
+        if member is not None and self._lives.get(peer, -1) < member.incarnation:
+            self._wordless.add(peer)
+            self.note_state(peer, inf)
 
     def donors(self) -> tuple[PeerId, ...]:
         """Who may have the state: alive and not skipped. Those of the side that we want to be on
@@ -93,6 +107,17 @@ class PeerProgress:
             hello.round_id if hello is not None else 0,
             applied,
         )
+
+    def hear_first(self) -> None:
+        """We have begun to follow the rounds, and who has told of none may be newly started."""
+        others = [peer for peer in self.local_progress.roster if peer != self.local]
+        self.future_buffer.hear_first([peer for peer in others if not self._has_told(peer)])
+
+    def _has_told(self, peer: PeerId) -> bool:
+        """Whether this life of it has told of a round."""
+        member = self.members.members.get(peer)
+        is_former = member is not None and self._lives.get(peer, -1) < member.incarnation
+        return not is_former and self.round_of(peer) > 0
 
     def heard_in(self, peer: PeerId, round_id: int) -> None:
         """It says that it is in that round."""

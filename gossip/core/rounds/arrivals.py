@@ -43,7 +43,8 @@ least, trickles."""
 COMPUTES = 2.0
 """Times as long as this peer another may need for its update."""
 KEPT, ENOUGH = 8, 4
-"""Payloads of each peer that say what is usual, and of how many it can be told."""
+"""Payloads of each peer that say what is usual, and of how many it is known well. Of each one fewer
+a payload may take as long again."""
 CHANGED = 3
 """Payloads in a row that trickle, from most peers: it is the network that has become slower, and
 that is usual now."""
@@ -133,6 +134,7 @@ class TransferTimes:
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
+        self._largest: dict[PeerId, int] = {}  # bytes
         self._slow: dict[PeerId, list[float]] = {}  # what trickled last, in a row
 
     def usual_s(self, peer: PeerId) -> float | None:
@@ -144,19 +146,22 @@ class TransferTimes:
         """Of whom one has come."""
         return set(self._took)
 
-    def most_s(self, peer: PeerId) -> float:
-        """What takes longer trickles."""
+    def most_s(self, peer: PeerId, nbytes: int) -> float:
+        """What takes longer trickles: of a payload of so many bytes. A result may be many times as
+        large as an update."""
         # what is usual of others says nothing: they may be on the same host
         own = self._took.get(peer)
-        return (
-            max(FAIR_S, FAIR_FACTOR * own.median())
-            if own is not None and len(own) >= ENOUGH
-            else float("inf")
-        )
+        if own is None:
+            return float("inf")
+        larger = max(1.0, nbytes / max(1, self._largest[peer]))
+        unknown = 1 + max(0, ENOUGH - len(own))
+        return unknown * larger * max(FAIR_S, FAIR_FACTOR * own.median())
 
-    def took(self, peer: PeerId, seconds: float) -> None:
+    def took(self, peer: PeerId, seconds: float, nbytes: int) -> None:
         """A payload of this peer is complete."""
-        if seconds <= FAIR_S or seconds <= self.most_s(peer):
+        is_fair = seconds <= FAIR_S or seconds <= self.most_s(peer, nbytes)
+        self._largest[peer] = max(nbytes, self._largest.get(peer, 0))
+        if is_fair:
             self._slow.pop(peer, None)
             usual = self._took.get(peer)
             if usual is None:
@@ -263,10 +268,11 @@ class TransferTracker:
         _, known = self._last.pop(event.sender, (None, None))
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
         if known is not None:
-            self._usual.took(event.sender, AT_ONCE_S + now - known.since)
+            took_s = AT_ONCE_S + now - known.since
+            self._usual.took(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
             # else it was kept for its round, and had come before
-            self._usual.took(event.sender, AT_ONCE_S)
+            self._usual.took(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
             # a small one says nothing of what is behind it
             self._pauses_s[event.sender] = known.pause_s()
@@ -298,7 +304,8 @@ class TransferTracker:
         )
 
     def _is_fair(self, peer: PeerId, transfer: Transfer, now: float) -> bool:
-        return max(now, transfer.ends_at(now)) - transfer.since <= self._usual.most_s(peer)
+        most_s = self._usual.most_s(peer, transfer.nbytes)
+        return max(now, transfer.ends_at(now)) - transfer.since <= most_s
 
     def tell_now(self, now: float) -> bool:
         """Whether the others have not been told lately that payloads come here."""

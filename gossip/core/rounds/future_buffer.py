@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gossip.core.events import Received
 from gossip.core.messages import PeerId, UpdateRequest
 
@@ -44,21 +46,28 @@ class FutureBuffer:
         before its trainer's state."""
         self.unheard.add(peer)
 
+    def hear_first(self, peers: Iterable[PeerId]) -> None:
+        """A state was taken over here. They have told of no round yet, and may be newly started."""
+        self.unheard.update(peers)
+
     def why_not(self, peer: PeerId) -> str:
         """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all
         may. Who has not told of any round since its link broke last may be another life."""
         if peer in self.absent_at_start:
             return "it has not come"
-        return "it is silent since its link broke" if peer in self.unheard else ""
+        return "it has told of no round yet" if peer in self.unheard else ""
 
-    def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
-        """Keeps a message for later. One of each kind a peer, shard and round: nobody can fill our
-        memory with them."""
-        if now_round <= round_id <= now_round + STASH_ROUNDS:
+    def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> bool:
+        """Keeps a message for later, if that is not too far off. One of each kind a peer, shard and
+        round: nobody can fill our memory with them."""
+        keeps = now_round <= round_id <= now_round + STASH_ROUNDS
+        if keeps:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
+        return keeps
 
     def begins_anew(self, peer: PeerId, incarnation: int) -> None:
         """Nothing that a former life of it said of the rounds to come is kept."""
+        self.seen.pop(peer, None)
         for kept in self._stash.values():
             for key in [
                 key

@@ -343,7 +343,16 @@ class RollingRounds:
             if self.server.transfer_tracker.is_busy(sender, now):
                 self._note_load(now)
             return []
-        heard = self._heard(sender, message.round_id, isinstance(message, Update), now)
+        return self._on_told(event, message.round_id, now)
+
+    def _on_told(self, event: Received, round_id: int, now: float) -> list[Effect]:
+        """Of a message that says where its sender is. The roster of a commit is judged by what was
+        known before it: whoever had been silent until it handed that over was rightly left out."""
+        if isinstance(event.message, Commit):
+            effects = self._on_heard(event, now)
+            returns = self.future_buffer.heard(event.sender, round_id)
+            return effects + self.on_view_change(now) if returns else effects
+        heard = self._heard(event.sender, round_id, isinstance(event.message, Update), now)
         return heard + self._on_heard(event, now) if heard else self._on_heard(event, now)
 
     def _note_load(self, now: float) -> None:
@@ -421,7 +430,17 @@ class RollingRounds:
             return self.on_view_change(now)  # a round may be closed to let it in
         if not close:
             self.joining.discard(sender)
-        return self.lag_detector.on_hello(sender, hello, stance, now)
+        asks = self._ask_again(sender) if close else []
+        return [*asks, *self.lag_detector.on_hello(sender, hello, stance, now)]
+
+    def _ask_again(self, peer: PeerId) -> list[Effect]:
+        """It says that it is in a round. When it was asked for its update it was in none."""
+        return [
+            effect
+            for shard in self._shards
+            if peer in shard.had_nothing and shard.server(shard.attempt) == self.local
+            for effect in self.server.ask_again(shard, peer)
+        ]
 
     def _rounds_behind_max(self) -> int:
         """Who is ready and no further behind keeps up with the rounds: it counts when it does, and
@@ -599,6 +618,8 @@ class RollingRounds:
             sender, notice.chain, now
         )
         shard = self._shards[notice.shard]
+        if notice.attempt == shard.serving:
+            shard.had_nothing.add(sender)
         refused = (
             shard.commit is None
             and notice.attempt == shard.attempt
@@ -919,7 +940,10 @@ class RollingRounds:
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             # not kept: it would be outdated when we are back
             return [Send(event.sender, self.lag_detector.not_serving(message))]
-        self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
+        kept = self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
+        if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
+            # Who asks hears that, and asks again when we are back.
+            return [Send(event.sender, self.lag_detector.not_serving(message))]
         if isinstance(message, Commit):
             self.lag_detector.on_later_commit(message.round_id)
         here = message.round_id <= self.round_id or self.mode == "off"
@@ -929,6 +953,8 @@ class RollingRounds:
         """The link to it broke."""
         self.future_buffer.on_disconnect(peer)
         self.lag_detector.on_disconnect(peer)
+        for shard in self._shards:
+            shard.asked.discard(peer)  # what was asked may be lost with the link
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout;

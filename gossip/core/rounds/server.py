@@ -373,6 +373,12 @@ class Server:
             return []
         return self._ask(shard, shard.serving)
 
+    def ask_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
+        """It has answered that it had nothing to give. Since then that may have changed."""
+        shard.had_nothing.discard(peer)
+        shard.asked.discard(peer)
+        return self.ask_newcomers(shard)
+
     def _ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
         if shard.ticket is not None or shard.commit is not None:
             return []

@@ -94,6 +94,8 @@ class ShardRound:
     grace_at: float = 0.0
     query: Token | None = None
     asked: set[PeerId] = field(default_factory=set)  # for their updates
+    # who has answered that it takes part in no round
+    had_nothing: set[PeerId] = field(default_factory=set)
     ticket: int | None = None  # the rule is running
     cross_shard_progress: CrossShardProgress | None = None
     lack: Token | None = None  # fires when what others have measured should be here
@@ -123,6 +125,7 @@ class ShardRound:
         )
         self.outside = ()
         self.asked.clear()
+        self.had_nothing.clear()
 
     @property
     def turn(self) -> dict[str, int]:

@@ -353,7 +353,7 @@ class Recovery:
         and before one that we name."""
         self._tries += 1
         donors, named = self.swarm.donors(), 0
-        if self._tries % 2 == 0 and donors:
+        if self._tries % 2 == 0 and self._may_name():
             ahead = min(AHEAD_MAX, AHEAD_ROUNDS * 4 ** (self._tries // 2 - 1))
             named = (
                 sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][
@@ -366,6 +366,10 @@ class Recovery:
         return self._wait("polling", None, REMIND_S if donors else patience_s, now) + self._widen(
             now
         )
+
+    def _may_name(self) -> bool:
+        """Whether so many say where they are that no liar chooses the round that is named."""
+        return len(self.swarm.donors()) >= self.need
 
     def _widen(self, now: float) -> list[Effect]:
         """Asks whoever was not asked yet, as far as that many are needed: first as few as can be
@@ -435,7 +439,7 @@ class Recovery:
                 "need": self.need,
             }
             return [Report("unattested_state", where), *self._agree(group, now)]
-        if group and self._tries % 2:
+        if group and self._tries % 2 and self._may_name():
             return self._poll(now)  # they are in different rounds
         return self._pause(now)
 

@@ -16,6 +16,7 @@ from gossip.core import (
     Counted,
     Effect,
     Event,
+    LinkDown,
     Nack,
     NotServing,
     PartialOverdue,
@@ -184,10 +185,11 @@ class OffersOnce(Checker):
     """S15: an update is offered to the server of an attempt once, again when that asks for it, and
     by one that has taken over a state or gone back to its own, or (in a pipeline) is asked for
     another sum; the server of an attempt asks each
-    of the others once, and again when it is told that others wait for what it is to measure."""
+    of the others once, and again when it is told that others wait for what it is to measure, when
+    the link to the other broke, and when the other has answered that it takes part in no round."""
 
     invariant = "S15"
-    events = (UpdateRequest, Restored, PartialOverdue)
+    events = (UpdateRequest, Restored, PartialOverdue, LinkDown, NotServing)
     effects = (Update, UpdateRequest, Report, CollectUpdate)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
@@ -212,6 +214,20 @@ class OffersOnce(Checker):
             ] -= 1
         elif type(event) is Received and type(event.message) is PartialOverdue:
             self._overdue[peer][event.message.round_id, event.message.shard] += 1
+        elif type(event) is LinkDown:
+            self._ask_anew(peer, event.peer)
+        elif type(event) is Received and type(event.message) is NotServing:
+            told = event.message
+            self._ask_anew(peer, event.sender, (told.asked_round, told.shard, told.attempt))
+
+    def _ask_anew(
+        self, peer: PeerId, other: PeerId, what: tuple[int, int, int] | None = None
+    ) -> None:
+        """``other`` may be asked again for its update: any, or that of a round, shard, attempt."""
+        said = self._said[peer]
+        for key in [key for key in said if key[:2] == (other, UpdateRequest)]:
+            if what is None or key[2:5] == what:
+                del said[key]
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
         if type(effect) is Report:

@@ -1,0 +1,100 @@
+"""The server of a later attempt asks those again who could not give their update before."""
+
+from __future__ import annotations
+
+import pytest
+from test_rolling import LINEAGE, RollingTable
+
+from gossip.core.events import Effect, Received, Send
+from gossip.core.messages import Hello, NotServing, UpdateRequest
+from gossip.core.rounds.future_buffer import FutureBuffer
+from gossip.core.rounds.rolling import RollingRounds
+
+ROUND = 3
+
+
+def served(table: RollingTable) -> tuple[RollingRounds, int]:
+    """The server of attempt 1 of round ``ROUND``, that has asked all, and one of those."""
+    table.lose = lambda sender, to, message: False
+    for _ in range(ROUND):
+        table.contribute()
+        table.deliver()
+    table.lose = lambda sender, to, message: True
+    first, second, other = table.order()[:3]
+    table.contribute(second)
+    table.views[second].skipped[first] = "gone"
+    server = table.peers[second]
+    table.run(second, server.on_view_change(table.now))
+    table.pass_time(0.05)
+    assert _asked(table, second).count(other) == 1
+    return server, other
+
+
+def _asked(table: RollingTable, server: int) -> list[int]:
+    return [
+        to
+        for sender, to, message in table.sent
+        if sender == server and isinstance(message, UpdateRequest)
+    ]
+
+
+def _asks(effects: list[Effect]) -> list[int]:
+    return [
+        effect.peer
+        for effect in effects
+        if isinstance(effect, Send) and isinstance(effect.message, UpdateRequest)
+    ]
+
+
+def _hello(round_id: int, chain: bytes) -> Hello:
+    return Hello(LINEAGE, b"", b"", round_id, "ready", "", "", chain)
+
+
+def test_who_had_nothing_to_give_is_asked_again_when_it_is_in_a_round_and_once() -> None:
+    table = RollingTable(5)
+    server, other = served(table)
+    answer = NotServing(LINEAGE, ROUND, 0, 1, 0, b"")
+    table.run(server.local, server.on_message(Received(other, 1, answer), table.now))
+    assert _asks(server.on_view_change(table.now)) == [], "not whenever anything changes"
+    hello = _hello(ROUND, server.chain)
+    assert _asks(server.on_hello(other, hello, table.now)) == [other]
+    assert _asks(server.on_hello(other, hello, table.now)) == []
+
+
+def test_a_hello_of_one_that_has_been_asked_and_has_not_answered_asks_nothing() -> None:
+    """Its update may be on its way, and is large."""
+    table = RollingTable(5)
+    server, other = served(table)
+    assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == []
+
+
+def test_what_was_asked_over_a_link_that_broke_is_asked_again() -> None:
+    table = RollingTable(5)
+    server, other = served(table)
+    server.on_disconnect(other)
+    assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == [other]
+
+
+@pytest.mark.parametrize(("ahead", "refused"), [(8, False), (9, True)])
+def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
+    ahead: int, refused: bool
+) -> None:
+    table = RollingTable(3)
+    idle = table.peers[0]
+    idle.stop(table.now)
+    query = UpdateRequest(LINEAGE, ahead, 0, 1, b"parent")
+    effects = idle.on_message(Received(1, 1, query), table.now)
+    told = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert bool(told) == refused
+    assert all(isinstance(message, NotServing) for message in told)
+
+
+def test_after_a_state_was_taken_over_those_who_have_told_of_no_round_are_not_waited_for() -> None:
+    kept = FutureBuffer()
+    kept.heard(1, 7)
+    kept.hear_first([2])
+    assert kept.why_not(1) == ""
+    assert kept.why_not(2) == "it has told of no round yet"
+    assert not kept.heard(2, 0)
+    assert kept.heard(2, 7)
+    assert kept.why_not(2) == ""
