@@ -25,8 +25,9 @@ from gossip.run.rendezvous import SeedFolder, read_seed
 AGENT = """
 import sys
 from gossip.launch.ssh import frames
+from gossip.launch.ssh.agent import VERSION
 
-for frame in ({"kind": "hello", "version": 1}, {"kind": "pong", "mono": "it has no number"}):
+for frame in ({"kind": "hello", "version": VERSION}, {"kind": "pong", "mono": "it has no number"}):
     sys.stdout.buffer.write(frames.encode(frame))
 sys.stdout.flush()
 sys.stdin.read()
