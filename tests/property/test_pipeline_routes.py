@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossip.core import Router
+from gossip.core.pipeline.route import ALL_EVERY
 
 rosters = st.lists(st.integers(0, 200), min_size=1, max_size=6, unique=True)
 weights = st.floats(0.1, 10.0)
@@ -54,6 +55,23 @@ def test_in_one_of_sixteen_rounds_each_has_a_micro_batch(
     dealt = Counter(router.ranking(32, b, 0, heavy)[0] for b in range(micro_batches))
     assert dealt.keys() == heavy.keys()
     assert dealt.total() == micro_batches
+
+
+@given(
+    st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True),
+    st.data(),
+    st.integers(0, 2**32),
+    st.integers(0, 100),
+)
+def test_of_fewer_micro_batches_than_members_each_has_one_some_time(
+    roster: list[int], data: st.DataObject, seed: int, after: int
+) -> None:
+    micro_batches = data.draw(st.integers(1, len(roster) - 1))
+    heavy = {peer: data.draw(weights) for peer in roster}
+    router, turns = Router(seed, micro_batches), -(-len(roster) // micro_batches)
+    rounds = range(ALL_EVERY * after, ALL_EVERY * (after + turns), ALL_EVERY)
+    served = {router.ranking(r, b, 0, heavy)[0] for r in rounds for b in range(micro_batches)}
+    assert served == set(roster)
 
 
 @given(rosters.filter(lambda roster: len(roster) > 1), st.data(), st.integers(0, 2**32))

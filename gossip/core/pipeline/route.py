@@ -19,8 +19,8 @@ from gossip.core.messages import PeerId
 KEPT_MAX = 16
 """First choices that are remembered, of a round and a stage each."""
 ALL_EVERY = 16
-"""In one of so many rounds each member has a micro-batch, however slow it was: else nobody would
-ever measure that it is not any more."""
+"""In one of so many rounds each member has a micro-batch, however slow it was, or where they are
+fewer than members the next of these: else nobody would ever measure that it is not any more."""
 Weights: TypeAlias = Mapping[PeerId, float]
 
 
@@ -67,9 +67,15 @@ class Router:
             home = max(order, key=behind.__getitem__)
             taken[home] += 1
             homes.append(home)
-        if round_id % ALL_EVERY == 0 and self.micro_batches >= len(weights):
+        if round_id % ALL_EVERY == 0:
+            if self.micro_batches < len(weights):
+                return self._in_turn(round_id // ALL_EVERY, sorted(weights))
             _give_everybody(homes, taken)
         return homes
+
+    def _in_turn(self, turn: int, members: list[PeerId]) -> list[PeerId]:
+        first = turn * self.micro_batches
+        return [members[at % len(members)] for at in range(first, first + self.micro_batches)]
 
     def _drawn(self, where: str, weights: Weights) -> list[PeerId]:
         return sorted(weights, key=lambda p: (-self._score(where, p, weights[p]), p))
