@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from effort import effort
 
 from gossip.core import Peer
 from gossip.faults import FalseAudits, Fault, NegatedActivations, NegatedGradients, Slow
@@ -120,8 +121,12 @@ def test_audits_of_honest_members_change_nothing_but_what_is_computed() -> None:
     assert not told & {"audit_differs", "audit_given_up", "found_by_audit", "rerouted", "late"}
 
 
-@pytest.mark.parametrize(("seed", "promise"), [(3, "S21"), (8, "S25")])
+@pytest.mark.parametrize(
+    ("seed", "promise"), [(3, "S21"), (8, "S25"), (62, "L2"), *effort([], [(69, "L2")])]
+)
 def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> None:
+    """62 and 69: one that had lost a commit said for seconds what it has counted, to members who
+    were a round on, and all stages waited for it."""
     """The second one has audits, and a member that lies about activations."""
     schedule = generate_pipeline(seed)
     assert bool(schedule.audit) == (promise == "S25")

@@ -892,8 +892,11 @@ class RollingRounds:
         return self._finish(now) if is_over else []
 
     def give_held(self, peer: PeerId, round_id: int) -> list[Effect]:
-        """To one that is still in a round of which we hold all commits."""
-        if round_id != self.round_id or not self.is_held:
+        """To one that is still in a round of which we hold all commits, or that is over here."""
+        if round_id < self.round_id:
+            over = self.log.get(round_id) or ()
+            return [reissue(peer, commit, payload, commit.attempt) for commit, payload in over]
+        if round_id > self.round_id or not self.is_held:
             return []
         held = [(s.commit, s.payload, s.attempt) for s in self._shards if s.commit is not None]
         return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
