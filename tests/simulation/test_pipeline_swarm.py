@@ -125,9 +125,8 @@ def test_audits_of_honest_members_change_nothing_but_what_is_computed() -> None:
     ("seed", "promise"), [(3, "S21"), (8, "S25"), (62, "L2"), *effort([], [(69, "L2")])]
 )
 def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> None:
-    """62 and 69: one that had lost a commit said for seconds what it has counted, to members who
-    were a round on, and all stages waited for it."""
-    """The second one has audits, and a member that lies about activations."""
+    """8 has audits, and a member that lies about activations. 62 and 69: one that had lost a commit
+    said for seconds what it has counted, to members who were a round on, and all stages waited."""
     schedule = generate_pipeline(seed)
     assert bool(schedule.audit) == (promise == "S25")
     result = run(schedule)
