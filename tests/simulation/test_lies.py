@@ -173,7 +173,7 @@ def test_seed_487_two_told_false_addresses_of_each_other_find_each_other_by_the_
 
 
 OUTBID = Schedule(
-    923216,
+    923271,
     peers=4,
     active_s=2.646,
     duration_s=2.646,

@@ -264,7 +264,7 @@ class NoFalseDeath(TableChecker):
 
     def _is_outbid(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
         """Whether ``subject`` takes what ``peer`` asks for the word of a former life, and answers
-        nothing: a liar has invented a later one before the two had met (seed 923216)."""
+        nothing: a liar has invented a later one before the two had met (seed 923271)."""
         theirs = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
         known = theirs.members.get(peer) if theirs is not None else None
         if known is None or known.spoken:
