@@ -56,7 +56,8 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
     assert summary["rounds_lost"] <= 1
     assert summary["samples"]["twice"] == 0
     read = EventAccumulator(str(free_run_dir / "tensorboard"), {"scalars": 0}).Reload()
-    assert len(read.Scalars("swarm/contributors")) == 200
+    # A round that two servers have made stands there once for each.
+    assert {each.step for each in read.Scalars("swarm/contributors")} == set(range(200))
 
 
 @pytest.mark.timeout(300)
