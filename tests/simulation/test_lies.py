@@ -310,14 +310,7 @@ def test_seed_1819_a_late_server_does_not_hold_a_commit_that_others_have_gone_on
     assert outcome.struck["slow_node"] == 1
 
 
-TO_AND_FRO = pytest.mark.xfail(
-    strict=True,
-    reason="all peers change over between two branches of a liar's making, each to where most of "
-    "the others were, and none of them meet (L2)",
-)
-
-
-@pytest.mark.parametrize("seed", [787, pytest.param(784, marks=TO_AND_FRO)])
+@pytest.mark.parametrize("seed", [784, 787])
 def test_who_was_told_two_results_may_be_found_out_late(seed: int) -> None:
     found = circumstances(replace(SHORT, faults=(NodeAttack("two_results", (3,)),)))
     assert found.forks

@@ -61,6 +61,15 @@ def test_who_had_nothing_to_give_is_asked_again_when_it_is_in_a_round_and_once()
     assert _asks(server.on_hello(other, hello, table.now)) == []
 
 
+def test_who_does_not_serve_since_it_is_elsewhere_is_not_asked_with_each_of_its_hellos() -> None:
+    """Each answer drew it back to the branch of who asked (seed 784 of two_results)."""
+    table = RollingTable(5)
+    server, other = served(table)
+    answer = NotServing(LINEAGE, ROUND, 0, 1, ROUND, b"another branch")
+    table.run(server.local, server.on_message(Received(other, 1, answer), table.now))
+    assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == []
+
+
 def test_a_hello_of_one_that_has_been_asked_and_has_not_answered_asks_nothing() -> None:
     """Its update may be on its way, and is large."""
     table = RollingTable(5)
@@ -87,6 +96,7 @@ def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
     told = [effect.message for effect in effects if isinstance(effect, Send)]
     assert bool(told) == refused
     assert all(isinstance(message, NotServing) for message in told)
+    assert all(message.round_id == 0 for message in told), "it says nothing of a branch"
 
 
 def test_after_a_state_was_taken_over_those_who_have_told_of_no_round_are_not_waited_for() -> None:

@@ -250,6 +250,12 @@ class LagDetector:
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
+    def in_no_round(self, asked: UpdateRequest) -> NotServing:
+        """The answer of one that takes over a state. It says nothing of the branch that it leaves:
+        counted there, it would draw others to where nobody is any more."""
+        where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
+        return NotServing(*where, round_id=0, chain=self.lineage.unbegun)
+
     def not_kept(self, peer: PeerId, notice: NotServing, now: float) -> list[Effect]:
         """``peer``, which is in a later round, has answered with that and not with a commit.
 

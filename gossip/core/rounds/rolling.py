@@ -618,7 +618,7 @@ class RollingRounds:
             sender, notice.chain, now
         )
         shard = self._shards[notice.shard]
-        if notice.attempt == shard.serving:
+        if notice.attempt == shard.serving and notice.round_id == 0:  # it is in no round
             shard.had_nothing.add(sender)
         refused = (
             shard.commit is None
@@ -946,7 +946,7 @@ class RollingRounds:
         kept = self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
             # Who asks hears that, and asks again when we are back.
-            return [Send(event.sender, self.lag_detector.not_serving(message))]
+            return [Send(event.sender, self.lag_detector.in_no_round(message))]
         if isinstance(message, Commit):
             self.lag_detector.on_later_commit(message.round_id)
         here = message.round_id <= self.round_id or self.mode == "off"
