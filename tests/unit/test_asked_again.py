@@ -90,8 +90,9 @@ def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
 ) -> None:
     table = RollingTable(3)
     idle = table.peers[0]
+    idle.adopt(ROUND, b"a branch", idle.replicated.first_snapshot())
     idle.stop(table.now)
-    query = UpdateRequest(LINEAGE, ahead, 0, 1, b"parent")
+    query = UpdateRequest(LINEAGE, ROUND + ahead, 0, 1, b"parent")
     effects = idle.on_message(Received(1, 1, query), table.now)
     told = [effect.message for effect in effects if isinstance(effect, Send)]
     assert bool(told) == refused
