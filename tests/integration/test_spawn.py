@@ -46,6 +46,10 @@ SCRIPT = f"""\
 {CELL}
 {TRAIN}
 if __name__ == "__main__":
+    import signal
+
+    # Whoever starts these tests in the background of a shell hands on that it is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     gossip.spawn(train, 10**9, peers=2, f=0)
 """
 LAST_S = 60.0  # for processes to end; a limit, and none of what is promised
