@@ -2,6 +2,7 @@
 vectors in shared memory."""
 
 from . import messages as messages
+from .arena import PAGED_ELEMENTS as PAGED_ELEMENTS
 from .arena import Arena as Arena
 from .arena import Vector as Vector
 from .arena import allocate as allocate

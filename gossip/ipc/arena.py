@@ -28,6 +28,8 @@ ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
 """Of a result, from which on it is lent to the script and not copied: to copy a shorter one takes
 less time than to point at its pieces."""
+PAGED_ELEMENTS = 2**18
+"""Of a slot, from which on its pages are its own, so that it can be pinned for a GPU."""
 POPULATED_BYTES = 2**20
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it
 _MAGIC = 0x676F737369700001  # "gossip", version 1
@@ -82,7 +84,8 @@ def map_rows(fd: int, rows: int, elements: int) -> Vector:
 
 
 class Arena:
-    """Slots of ``elements`` float32 each, every one 64-byte aligned.
+    """Slots of ``elements`` float32 each, every one 64-byte aligned; from ``PAGED_ELEMENTS`` on
+    each begins with a page.
 
     Attributes:
         memory: All of it, as bytes.
@@ -98,7 +101,7 @@ class Arena:
         """Use ``create`` or ``attach``. Takes over ``fd``."""
         self.fd = fd
         self.elements = elements
-        stride = _aligned(4 * elements)
+        stride = _stride(elements)
         self._memory: mmap.mmap | None
         self._memory = memory = map_memory(fd, _size(elements, encoded_bytes))
         self.memory: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
@@ -163,7 +166,7 @@ class Arena:
 
     def _pages_of(self, slot: int) -> tuple[int, int]:
         """Where the first page of ``results[slot]`` begins in the memory, and where that ends."""
-        at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _aligned(4 * self.elements)
+        at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _stride(self.elements)
         return at // mmap.PAGESIZE * mmap.PAGESIZE, at + 4 * self.elements
 
     def populate(self, slots: Iterable[int]) -> None:
@@ -221,13 +224,18 @@ class Arena:
         self.encoded, self._memory, self._private = (), None, None
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    return -(-nbytes // alignment) * alignment
+
+
+def _stride(elements: int) -> int:
+    """From the beginning of a slot to that of the next one, in bytes."""
+    return _aligned(4 * elements, mmap.PAGESIZE if elements >= PAGED_ELEMENTS else ALIGNMENT)
 
 
 def _size(elements: int, encoded_bytes: int = 0) -> int:
     slots = 2 * (UPDATE_SLOTS + RESULT_SLOTS) + landing_slots(elements)
-    vectors = slots * _aligned(4 * elements)
+    vectors = slots * _stride(elements)
     return HEADER_BYTES + vectors + UPDATE_SLOTS * _aligned(encoded_bytes)
 
 

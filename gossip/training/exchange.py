@@ -233,19 +233,21 @@ class Exchange:
         self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
         self._results = [torch.from_numpy(vector) for vector in self._arena.results]
         self._mixes = [torch.from_numpy(vector) for vector in self._arena.mixes]
+        for slots in (self._updates, self._parameters, self._results, self._mixes):
+            trained.layout.lend_slots(slots)
 
     def _renew_arena(self) -> None:
         """Another one for another node: that which has died may have shared the first with other
         peers, and since then nobody can map it to write to it. The last update moves along."""
         former, updates = self._arena, self._updates
         self._compile_watch.close()
+        self._forget_slots()
         self._make_arena()
         if self._filled is not None:
             self._updates[self._filled].copy_(updates[self._filled])
             np.copyto(self._arena.encoded[self._filled], former.encoded[self._filled])
         if former.compiled:
             self._arena.note_compiling(False)
-        self._forget_slots()
         former.close()
 
     def _forget_slots(self) -> None:

@@ -21,6 +21,8 @@ from gossip.core import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
 from gossip.vectors import PayloadDigest, cut_layers, is_finite
 
+from .staging import Staging
+
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
 """What is copied at once, and looked at while it is in the cache."""
@@ -107,6 +109,7 @@ class Layout:
         text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named)
         self.digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
         self._direct = self.device.type == "cpu"
+        self._staging = Staging(self.device)  # where it is not
         self.has_views = self._direct and all(
             p.dtype == torch.float32 and p.is_contiguous() for p in self.parameters
         )
@@ -175,9 +178,14 @@ class Layout:
     def flatten_gradients(self, out: Tensor) -> bool:
         """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones
         become zeros, and are marked. Returns: whether all numbers are finite."""
-        finite = True
-        for part in self._gather(self.gradients(), out):
-            finite = finite and is_finite(part.numpy())
+        gradients, finite = self.gradients(), True
+        assert out.shape == (self.elements,)
+        if self._direct:
+            for part in self._gather(gradients, out):
+                finite = finite and is_finite(part.numpy())
+        else:
+            finite = self._staging.gather(gradients, out)
+        out[self._numbers :] = 0.0
         marks = out[self.trained :]
         marks[: len(self.parameters)] = PRESENT
         for at, parameter in enumerate(self.parameters):
@@ -257,9 +265,14 @@ class Layout:
 
     def flatten_parameters(self, out: Tensor) -> None:
         """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
+        assert out.shape == (self.elements,)
         with torch.no_grad():
-            for _ in self._gather(self.parameters, out):
-                continue
+            if self._direct:
+                for _ in self._gather(self.parameters, out):
+                    continue
+            else:
+                self._staging.gather(self.parameters, out)
+        out[self._numbers :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
         """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the
@@ -293,15 +306,6 @@ class Layout:
     def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> Iterator[Tensor]:
         """Copies all into ``out``, and tells each part of it once that is filled: it is in the
         cache then."""
-        assert out.shape == (self.elements,)
-        out[self._numbers :] = 0.0
-        if not self._direct:
-            # One transfer instead of one a parameter.
-            out[: self._numbers].copy_(
-                torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
-            )
-            yield out[: self._numbers]
-            return
         pieces = self._pieces(out)
         for group in self._groups:
             whole, first = out[group.start : group.stop], tensors[group.first]
@@ -316,7 +320,7 @@ class Layout:
 
     def _arrive(self, flat: Tensor) -> Tensor:
         assert flat.shape == (self.elements,)
-        return flat if self._direct else flat.to(self.device)
+        return flat if self._direct else self._staging.arrive(flat)
 
     def _pieces(self, flat: Tensor) -> list[Tensor]:
         """Views of ``flat`` in the parameters' shapes. Those of an arena's slots are asked for
@@ -332,9 +336,14 @@ class Layout:
             self._cut[id(flat)] = flat, pieces
         return pieces
 
+    def lend_slots(self, slots: Iterable[Tensor]) -> None:
+        """Slots of an arena, ``(elements,)`` float32, which vectors given to us may be."""
+        self._staging.lend(slots)
+
     def forget_slots(self) -> None:
         """Drops the views of vectors that were given to us, so that their memory can go."""
         self._cut.clear()
+        self._staging.close()
 
 
 class _Fragment(Layout):

@@ -38,6 +38,9 @@ Repetitions = Annotated[int, typer.Option(min=1, help="Measured turns of each si
 Aggregator = Annotated[str, typer.Option(help="The rule that gossip runs.")]
 Topology = Annotated[str, typer.Option(help="Who exchanges with whom in gossip.")]
 Encoding = Annotated[str, typer.Option(help="How gossip's updates travel.")]
+Device = Annotated[
+    str, typer.Option(help="Where the model is: cpu, or cuda, which all peers share.")
+]
 Keys = Annotated[bool, typer.Option("--keys", help="gossip's peers authenticate and encrypt.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
@@ -67,6 +70,7 @@ def exchange(
     aggregator: Aggregator = "mean",
     topology: Topology = "rolling",
     encoding: Encoding = "float32",
+    device: Device = "cpu",
     keys: Keys = False,
     as_json_only: Json = False,
 ) -> None:
@@ -78,6 +82,7 @@ def exchange(
     """
     from . import limits
 
+    _check_device(device)
     contest = Contest(aggregator, topology, encoding, keys)
     rows = []
     with ended_by_signals():
@@ -85,7 +90,7 @@ def exchange(
             best = limits.measure(4 * count)
             for n in peers:
                 steps = max(1, min(STEPS_MAX, int(TURN_S / (NUMBER_S * count * n))))
-                task = BenchTask("vector", count, 0, steps, repetitions, n, "")
+                task = BenchTask("vector", device, count, 0, steps, repetitions, n, "")
                 took = measure(task, contest)
                 rows.append({**_row(n, count, took), "limits": asdict(best)})
                 _show(
@@ -107,6 +112,7 @@ def step(
     aggregator: Aggregator = "mean",
     topology: Topology = "rolling",
     encoding: Encoding = "float32",
+    device: Device = "cpu",
     keys: Keys = False,
     as_json_only: Json = False,
 ) -> None:
@@ -120,6 +126,7 @@ def step(
 
     if model not in WORKLOADS:
         raise ConfigError(f"there is no model {model!r}", f"take one of {', '.join(WORKLOADS)}")
+    _check_device(device)
     contest = Contest(aggregator, topology, encoding, keys)
     count = sum(each.numel() for each in WORKLOADS[model].model().parameters())
     rows = []
@@ -127,7 +134,8 @@ def step(
         best = limits.measure(4 * count)
         for n in peers:
             steps = max(1, min(STEPS_MAX, int(1e6 / count)))
-            took = measure(BenchTask(model, count, batch, steps, repetitions, n, ""), contest)
+            task = BenchTask(model, device, count, batch, steps, repetitions, n, "")
+            took = measure(task, contest)
             rows.append({**_row(n, count, took), "limits": asdict(best)})
             about = f"{n} peers, {model} ({WORKLOADS[model].about}), batch {batch}"
             _show_steps(rows[-1], about, as_json_only)
@@ -136,6 +144,16 @@ def step(
         print(as_json("step", found))
     else:
         print("; ".join(f"{name}: {said}" for name, said in others_told().items()))
+
+
+def _check_device(device: str) -> None:
+    """Raises: ConfigError: There is no such device here."""
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"there is no device {device!r}", "take cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("this torch sees no CUDA device", "take --device cpu")
 
 
 # --- a measurement --------------------------------------------------------------------------------

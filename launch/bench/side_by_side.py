@@ -28,12 +28,14 @@ class BenchTask:
 
     Attributes:
         model: A name of ``WORKLOADS``, or ``vector``: nothing is computed then.
+        device: Where the model is.
         numbers: Of a vector.
         steps: In a turn of one side.
         folder: Where the processes of gloo find each other, and rank 0 leaves its figures.
     """
 
     model: str
+    device: str
     numbers: int
     batch: int
     steps: int
@@ -57,12 +59,13 @@ class Side:
         self.loss = torch.nn.CrossEntropyLoss()
         self.batches: list[Any] = []
         if task.model == VECTOR:
-            self.model: Any = FlatVector(task.numbers)
-            self.gradient = torch.full((task.numbers,), float(rank + 1))
+            self.model: Any = FlatVector(task.numbers).to(task.device)
+            self.gradient = torch.full((task.numbers,), float(rank + 1), device=task.device)
         else:
             work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
-            self.model = work.model()
-            self.batches = [work.batch(task.batch, generator) for _ in range(8)]
+            self.model = work.model().to(task.device)
+            drawn = [work.batch(task.batch, generator) for _ in range(8)]
+            self.batches = [tuple(each.to(task.device) for each in batch) for batch in drawn]
         self.optimizer: Any = torch.optim.SGD(self.model.parameters(), lr=1e-4)
         self.count = 0
 
@@ -163,6 +166,8 @@ def _measured(task: BenchTask, rank: int, steps: dict[str, Callable[[], None]]) 
             used, began = _processor_s(name), time.perf_counter()
             for _ in range(task.steps):
                 steps[name]()
+            if task.device != "cpu":
+                torch.cuda.synchronize()
             if turn:
                 at, every = names.index(name), task.steps * task.repetitions
                 took[at, turn - 1] = (time.perf_counter() - began) / task.steps
