@@ -27,6 +27,7 @@ def test_all_numbers_arrive_in_order_however_they_are_cut(monkeypatch: pytest.Mo
     expected = torch.cat([each.reshape(-1).float() for each in tensors])
     assert torch.equal(out[:-5], expected)
     assert (out[-5:] == 9.0).all()
+    assert [len(row) for row in staging._rows(tensors)] == [3, 8, 25, 10, 2, 12, 7, 6]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
