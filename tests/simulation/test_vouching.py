@@ -56,12 +56,12 @@ def test_two_lying_donors_of_five_mislead_nobody_who_comes_back(lie: str, seed: 
 def returning(
     n: int, f: int, compute_s: float, lies: dict[PeerId, tuple[str, ...]], *observers: Observer
 ) -> Swarm[Peer]:
-    """Peer 1 was killed and is started again at 1 s; every checker looks on."""
+    """Peer 1 was killed and is started again at 0.3 s; every checker looks on."""
     names = sorted({lie for told in lies.values() for lie in told})
     checkers = every_checker(RunConditions.of(lies, equivocating=lies, lies=names, forgetting=True))
     swarm = checked_swarm(*checkers, *observers, n=n, f=f, compute_s=compute_s)
     swarm.outgoing = ByzantinePeers(swarm, lies)
-    swarm.run_for(1.0)
+    swarm.run_for(0.3)
     swarm.restart(1)
     return swarm
 
@@ -86,7 +86,7 @@ class Asks(Observer):
             self.said.append((effect.peer, effect.message.what, effect.message.round_id))
 
 
-@pytest.mark.parametrize("lie", OF_WHOLE_STATES)
+@pytest.mark.parametrize("lie", effort(["far_states"], OF_WHOLE_STATES))
 def test_those_who_are_asked_when_they_are_in_different_rounds_are_asked_for_one_ahead(
     lie: str,
 ) -> None:
@@ -111,7 +111,7 @@ def test_a_donor_that_dies_at_any_effect_while_it_is_asked_is_replaced(donor: Pe
     """Of seven peers two lie, and of the four honest donors one dies: three are left,
     which is just enough."""
     delivered = 0
-    for effect in effort(range(0, 12, 2), range(24)):
+    for effect in effort(range(0, 12, 3), range(24)):
         swarm = returning(7, 2, 0.05, {0: ("wrong_states",), 3: ("wrong_states",)})
         swarm.run_until(lambda swarm=swarm: swarm.cores[1].recovery.stage == "polling", 2.0)
         swarm.crash_at_effect(donor, effect)
@@ -169,7 +169,7 @@ def test_gossip_rounds_take_the_state_of_one_donor() -> None:
     assert {what for _, what, _ in asks.said} == {"state"}
 
 
-@pytest.mark.parametrize("effect", effort((0, 3, 6), range(30)))
+@pytest.mark.parametrize("effect", effort((3,), range(30)))
 def test_a_taker_that_dies_on_the_way_begins_anew(effect: int) -> None:
     faults = (
         NodeAttack("wrong_states", (0, 3)),
