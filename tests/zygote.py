@@ -39,7 +39,7 @@ from importlib import import_module
 from importlib.abc import SourceLoader
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import typer.main
@@ -47,7 +47,14 @@ import typer.main
 WARM, NODE = "gossip.launch.local.warm", "gossip.node"
 # What commands start themselves that imports torch.
 STARTED_BY_COMMANDS = [
-    ["-m", module] for module in (WARM, NODE, "gossip.launch.cli", "gossip.launch.bench.link_end")
+    ["-m", module]
+    for module in (
+        WARM,
+        NODE,
+        "gossip.launch.cli",
+        "gossip.launch.bench.link_end",
+        "gossip.launch.demo.evaluate",
+    )
 ]
 # What nearly every command would import.
 OF_COMMANDS = (
@@ -271,7 +278,9 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     if first := os.environ.get(FIRST):
         runpy.run_path(first)
     if rest[1] not in (WARM, NODE):
-        Spare.install()
+        # A demo also starts a process that judges what it has trained.
+        Spare.install(2 if rest[2:3] == ["demo"] else 1)
+        os.execve = execute
     return lambda: run_main(*rest[:2])
 
 
@@ -398,7 +407,7 @@ class Spare:
     """A child that was forked before anything ran, and becomes the first of what its parent starts
     that would have to import torch: the warm process of a launcher, the node of a script."""
 
-    unused: Spare | None = None
+    unused: ClassVar[list[Spare]] = []
 
     def __init__(self) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -418,9 +427,13 @@ class Spare:
         self._channel.close()
         return self.pid
 
+    def dismiss(self) -> None:
+        self._channel.close()
+        os.waitpid(self.pid, 0)
+
     @staticmethod
-    def install() -> None:
-        Spare.unused = Spare()
+    def install(count: int) -> None:
+        Spare.unused = [Spare() for _ in range(count)]
         subprocess.Popen = LaunchersPopen  # type: ignore[misc]
 
 
@@ -429,12 +442,10 @@ Exec = subprocess.Popen
 
 class LaunchersPopen(Popen):
     """``subprocess.Popen`` in a process that was forked: the first of
-    ``STARTED_BY_COMMANDS`` is its spare child, and all else is executed."""
+    ``STARTED_BY_COMMANDS`` are its spare children, and all else is executed."""
 
     def _fork(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
-        spare, Spare.unused = Spare.unused, None
-        assert spare is not None
-        return spare.turn_into(request, fds)
+        return Spare.unused.pop().turn_into(request, fds)
 
     def _started_with(self) -> Mapping[str, str]:
         return os.environ
@@ -442,10 +453,32 @@ class LaunchersPopen(Popen):
     def _execute_child(self, args: Any, *rest: Any) -> None:  # type: ignore[override]
         command = [args] if isinstance(args, str | bytes) else [os.fspath(word) for word in args]
         known = command[0] == sys.executable and split(command)[1][:2] in STARTED_BY_COMMANDS
-        if known and Spare.unused is not None:
+        if known and Spare.unused:
             super()._execute_child(args, *rest)
         else:
             Exec._execute_child(self, args, *rest)  # type: ignore[attr-defined]
+
+
+really_execute = os.execve
+
+
+def execute(path: Any, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """``os.execve`` in a process that was forked: it goes on as another command of ours, where that
+    can be forked."""
+    if split(command)[1][:2] not in STARTED_BY_COMMANDS or why_cold(
+        command, environment, os.environ
+    ):
+        really_execute(path, command, environment)
+    while Spare.unused:
+        Spare.unused.pop().dismiss()
+    request = {
+        "command": list(command),
+        "environment": dict(environment),
+        "folder": os.getcwd(),
+        "session": False,
+        "fds": [0, 1, 2],
+    }
+    end(become(request, [0, 1, 2]))
 
 
 def make_command_line() -> None:

@@ -40,6 +40,17 @@ def test_a_forked_command_ends_as_the_interpreter_ends_it(ends: str) -> None:
     assert forked.stderr.splitlines()[-1:] == executed.stderr.splitlines()[-1:]
 
 
+def test_a_forked_command_goes_on_as_the_one_that_it_executes() -> None:
+    words = "sys.executable, '-m', 'gossip.launch.cli', '--version'"
+    code = f"import os, sys\nos.execve(sys.executable, [{words}], dict(os.environ))"
+    forked, executed = (
+        run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        for run in (zygote.run, subprocess.run)
+    )
+    assert (forked.returncode, forked.stdout) == (executed.returncode, executed.stdout)
+    assert forked.stdout.startswith("gossip")
+
+
 def test_a_forked_script_is_told_what_an_executed_one_is_told(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "beside.py").write_text("HERE = 'beside'\n")
