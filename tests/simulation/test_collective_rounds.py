@@ -131,7 +131,7 @@ def suspected(swarm: Swarm[Peer]) -> set[PeerId]:
     }
 
 
-@pytest.mark.parametrize(("n", "f"), [(1, 0), (2, 0), (4, 0), (4, 1), (7, 2)])
+@pytest.mark.parametrize(("n", "f"), [(1, 0), (2, 0), (4, 1), *effort([], [(4, 0), (7, 2)])])
 def test_without_a_fault_everybody_is_in_every_answer(n: int, f: int) -> None:
     swarm = swarm_of_callers(n, 7, f)
     swarm.run_for(6.0)
@@ -169,7 +169,7 @@ def test_one_that_takes_long_is_waited_for() -> None:
     assert not [r for h in swarm.hosts.values() for _, r in h.reports if r.event == "attempt"]
 
 
-@pytest.mark.parametrize("seed", range(effort(4, 100)))
+@pytest.mark.parametrize("seed", range(effort(2, 100)))
 def test_a_peer_is_killed_in_the_middle_of_one_and_all_get_the_same(seed: int) -> None:
     rng = random.Random(seed)
     n = rng.choice([3, 4, 6])

@@ -41,7 +41,7 @@ def epochs_of(swarm: Swarm[Peer], peer: PeerId) -> list[tuple[int, int]]:
 def test_every_epoch_has_its_rounds_and_every_sample_is_used_once(seed: int) -> None:
     swarm = rolling_swarm(PEERS, seed, batch=BATCH, slices="equal")
     swarm.run_for(1.0)
-    shake(swarm, random.Random(seed), ["crash", "pause"])
+    shake(swarm, random.Random(seed), ["crash", "pause"], bouts=effort(2, 6))
     settle(swarm)
     assert_one_history(swarm)
     positions, rounds = used(swarm)

@@ -44,7 +44,7 @@ def test_a_server_that_dies_at_any_effect_of_its_round_breaks_no_promise(peers: 
     moment = serving.aggregates_at
     assert moment > 0, "it never serves: the sweep would prove nothing"
     first = max(0, moment - BEFORE)
-    for effect in range(first, moment + AFTER, effort(2, 1)):
+    for effect in range(first, moment + AFTER, effort(3, 1)):
         outcome = run(replace(quiet, faults=(CrashMidway(0, BEGIN_S, effect, BACK_S),)))
         assert outcome.violation is None, f"effect {effect}: {outcome.violation}"
         assert outcome.struck == {"crash_midway": 1}

@@ -34,7 +34,7 @@ def behind(bytes_per_s: float) -> Schedule:
     return replace(PAIR, faults=(Narrow(bytes_per_s, 1e9, 1.0, 25.0, (2, 3)),))
 
 
-@pytest.mark.parametrize("bytes_per_s", [40.0, 100.0])
+@pytest.mark.parametrize("bytes_per_s", effort([40.0], [40.0, 100.0]))
 def test_newcomers_that_cannot_keep_up_cost_the_others_nothing(bytes_per_s: float) -> None:
     outcome = run(behind(bytes_per_s))
     assert outcome.violation is None, outcome.violation
@@ -43,7 +43,7 @@ def test_newcomers_that_cannot_keep_up_cost_the_others_nothing(bytes_per_s: floa
     assert "paused" not in outcome.reports
 
 
-@pytest.mark.parametrize("seed", effort((0, 1), tuple(range(8))))
+@pytest.mark.parametrize("seed", effort((0,), tuple(range(8))))
 def test_nobody_is_suspected_while_a_state_and_what_came_since_pass_a_full_link(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +66,7 @@ def test_nobody_is_suspected_while_a_state_and_what_came_since_pass_a_full_link(
 
 @pytest.mark.parametrize(
     ("seed", "joins_s"),
-    effort(((3, (5.0, 5.2)), (1, (5.0, 7.0))), tuple(product(range(8), ((5.0, 5.2), (5.0, 7.0))))),
+    effort(((3, (5.0, 5.2)),), tuple(product(range(8), ((5.0, 5.2), (5.0, 7.0))))),
 )
 def test_nobody_is_suspected_whose_link_is_full_of_what_another_newcomer_is_sent(
     seed: int, joins_s: tuple[float, float], monkeypatch: pytest.MonkeyPatch

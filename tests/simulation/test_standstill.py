@@ -57,8 +57,7 @@ def test_a_round_whose_results_are_refused_does_not_stand(schedule: Schedule, ro
 
 @pytest.mark.parametrize(
     "schedule",
-    [pytest.param(BYZANTINE_SERVER, id="lying server")]
-    + effort([], [pytest.param(POISONED, id="poisoned mean")]),
+    [BYZANTINE_SERVER, *effort([], [POISONED])],
 )
 def test_l2_a_round_that_stands_because_its_results_are_refused_is_caught(
     schedule: Schedule, monkeypatch: pytest.MonkeyPatch
