@@ -66,7 +66,7 @@ def test_sleepers_and_returners_in_the_midst_and_at_the_end_finish_with_the_swar
 ) -> None:
     """3 sleeps and 1 starts again in the midst; 4 and 2 do so when the others end, who wait and
     give them the final state."""
-    rounds = effort(200, 900)
+    rounds = effort(110, 900)
     faults = [
         "hang:3@30+1s",
         "restart:1@60+100ms",

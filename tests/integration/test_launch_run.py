@@ -232,7 +232,7 @@ if os.environ["GOSSIP_PEER"] == "2":
 
 
 def tell(peer):
-    time.sleep(0.01)
+    time.sleep(0.03)
     if peer.id == 0 and peer.round == 3:
         open("begun", "w").close()
 """
@@ -243,7 +243,7 @@ def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder:
         LATE + SCRIPT.replace("    peer.log(", "    tell(peer)\n    peer.log(")
     )
     os.mkfifo(folder / "begun")
-    words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "500")
+    words = command("-n", "3", "--min-peers", "2", "--patience", "0.5", "train.py", "150")
     done = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (folder / "out" / "events.jsonl").read_text().splitlines()]

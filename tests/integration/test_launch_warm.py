@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import zygote
+from effort import effort
 from test_launch_supervisor import LineScreen, alive, pids_of, supervisor
 
 from gossip.launch.guardian import stat
@@ -42,8 +43,16 @@ print(sorted(set(sys.modules) - before))
 NOTHING = "print([])"
 
 
-@pytest.mark.parametrize("what", ["script", "module", "package"])
-@pytest.mark.parametrize("how", ["runs", "missing", "syntax"])
+@pytest.mark.parametrize(
+    ("how", "what"),
+    effort(
+        [
+            *(("runs", "script"), ("runs", "module"), ("runs", "package")),
+            *(("missing", "script"), ("missing", "module"), ("syntax", "package")),
+        ],
+        list(product(("runs", "missing", "syntax"), ("script", "module", "package"))),
+    ),
+)
 async def test_a_script_cannot_tell_how_it_was_started(
     tmp_path: Path, how: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import zygote
+from effort import effort
 
 from gossip.run import checkpoints
 
@@ -129,7 +130,7 @@ def test_all_processes_are_killed_and_the_command_repeated(tmp_path: Path) -> No
     assert run.returncode == 0, said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", effort([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
 def test_ctrl_c_and_sigterm_save_the_step_that_they_end(tmp_path: Path, number: int) -> None:
     run = started(tmp_path, 0.05)
     wait_for((tmp_path / "ckpt" / checkpoints.name_of(10)).is_dir, run)

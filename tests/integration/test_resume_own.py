@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zygote
+from effort import effort
 
 SCRIPT = """
 import hashlib, sys
@@ -44,6 +45,7 @@ def digest():
 ENDED = re.compile(r"peer (\d) from \((\d+), '(\w*)'\) to \((\d+), '(\w+)'\)")
 ROLLING = ("--sender", "momentum", "--deterministic")
 ENCODED = ("--encoding", "topk:0.2", "--deterministic")
+BOTH = ("--sender", "momentum", *ENCODED)
 LOCAL = ("--local-steps", "5", "--deterministic")
 GOSSIP = ("--topology", "random-k")
 
@@ -63,9 +65,7 @@ def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]
     return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr
 
 
-@pytest.mark.parametrize(
-    "options", [ROLLING, ENCODED, LOCAL], ids=["sender", "encoding", "local steps"]
-)
+@pytest.mark.parametrize("options", effort([BOTH, LOCAL], [ROLLING, ENCODED, LOCAL, BOTH]))
 def test_what_is_a_peers_own_goes_on_as_if_nothing_had_happened(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:

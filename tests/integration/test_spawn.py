@@ -10,14 +10,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import zygote
 from effort import effort
 
 import gossip
 from gossip.errors import ConfigError, RunExists, SpawnFailed
+from gossip.training import spawning
 
 CELL = """\
 import torch
@@ -104,6 +107,8 @@ def test_a_run_that_does_not_finish_raises_and_a_wrong_option_does_so_at_once(
     with pytest.raises(ConfigError, match="in a peer"):
         gossip.spawn(fails)
     monkeypatch.delenv("GOSSIP_CONFIG")
+    forks = SimpleNamespace(**{**vars(subprocess), "Popen": zygote.Popen})
+    monkeypatch.setattr(spawning, "subprocess", forks)
     with pytest.raises(SpawnFailed, match="exit code 1") as failed:
         gossip.spawn(fails, peers=1)
     assert "of the script's own" in capsys.readouterr().out
