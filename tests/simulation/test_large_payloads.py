@@ -80,7 +80,10 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(
     assert outcome.judged["L8"] > 0
 
 
-@pytest.mark.parametrize(("peers", "bytes_per_s"), pairs({100.0: 4, 30.0: 8, 12.0: 2}))
+@pytest.mark.parametrize(
+    ("peers", "bytes_per_s"),
+    effort([(8, 30.0), (2, 12.0)], list(itertools.product((2, 4, 8), (100.0, 30.0, 12.0)))),
+)
 def test_nor_where_answers_wait_behind_payloads(peers: int, bytes_per_s: float) -> None:
     """Links share their cables: pings wait in the same queues,
     and are sent again when they are lost there."""
@@ -114,7 +117,7 @@ def hiccups(seconds: float, first_at: float) -> tuple[Hang, ...]:
 HICCUPS = hiccups(0.28, 10.0)
 
 
-@pytest.mark.parametrize("faults", [HICCUPS, hiccups(0.7, 10.0)])
+@pytest.mark.parametrize("faults", [hiccups(0.7, 10.0), *effort([], [HICCUPS])])
 def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on(
     faults: tuple[Hang, ...],
 ) -> None:
@@ -137,7 +140,7 @@ def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
         duration_s=25.0,
         faults=(Hang(1, None, 0.8, 9.0),),
     )
-    for seed in range(1, effort(3, 5)):
+    for seed in range(1, effort(2, 5)):
         outcome = run(replace(stopped, seed=seed))
         assert outcome.violation is None, outcome.violation
         assert outcome.reports["attempt"] > 0
@@ -203,7 +206,7 @@ def test_l8_giving_up_a_server_that_collects_is_caught(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("peers", "bytes_per_s"),
-    effort([(3, 100.0), (6, 12.0)], list(itertools.product((3, 4, 6, 7), (100.0, 12.0)))),
+    effort([(3, 100.0), (4, 12.0)], list(itertools.product((3, 4, 6, 7), (100.0, 12.0)))),
 )
 def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
     monkeypatch: pytest.MonkeyPatch, peers: int, bytes_per_s: float

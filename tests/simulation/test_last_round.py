@@ -3,6 +3,7 @@ server has lied in it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
@@ -49,6 +50,7 @@ from gossip.simulation.world.toy_trainer import packed_of, payload_of
 
 LIMIT_S = 60.0
 DRAIN_S = 5.0
+QUORUMS = ("majority", "available")
 VICTIMS = [(4, 1, (1,)), (5, 1, (2,)), (5, 1, (0, 3)), (8, 2, (1, 6)), (8, 2, (0, 2, 4, 6))]
 
 
@@ -86,8 +88,13 @@ def over(swarm: Swarm[Peer]) -> bool:
     return all(host.halt is not None for host in swarm.hosts.values())
 
 
-@pytest.mark.parametrize(("n", "f", "victims"), VICTIMS)
-@pytest.mark.parametrize("quorum", ["majority", "available"])
+@pytest.mark.parametrize(
+    ("n", "f", "victims", "quorum"),
+    effort(
+        [(*each, quorum) for each, quorum in zip(VICTIMS, itertools.cycle(QUORUMS))],
+        [(*each, quorum) for each in VICTIMS for quorum in QUORUMS],
+    ),
+)
 @pytest.mark.parametrize("seed", effort((1,), tuple(range(10))))
 def test_who_was_given_another_result_of_the_last_round_ends_with_everybodys_bits(
     n: int, f: int, victims: tuple[PeerId, ...], quorum: str, seed: int

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import effort
 from test_ending import run_to, swarm_that_ends
 
 from gossip.core.events import Committed, Effect, Payload, Received, Report, StartRound
@@ -56,7 +57,9 @@ class Pauses(Observer):
             self._last[peer] = swarm.now
 
 
-@pytest.mark.parametrize("lie", ["wrong_results", "scaled_results", "high_rates", "lone_roster"])
+@pytest.mark.parametrize(
+    "lie", ["wrong_results", "high_rates", "lone_roster", *effort([], ["scaled_results"])]
+)
 def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
     schedule = Schedule(
@@ -75,7 +78,7 @@ def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(
     [
         (3, 5, (0,), "nan_results"),
         (0, 7, (3,), "wrong_results"),
-        (2, 8, (5, 6), "nan_results"),
+        *effort([], [(2, 8, (5, 6), "nan_results")]),
     ],
 )
 def test_nobody_waits_for_a_timeout_since_a_server_has_lied(
@@ -135,7 +138,7 @@ def test_a_server_that_keeps_its_results_is_passed_over_and_costs_few_timeouts()
     assert "suspected" not in outcome.reports
 
 
-@pytest.mark.parametrize(("peers", "attacker"), [(6, 0), (8, 6)])
+@pytest.mark.parametrize(("peers", "attacker"), [(6, 0), *effort([], [(8, 6)])])
 def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_say_it_handed_them(
     peers: int, attacker: int
 ) -> None:
@@ -174,7 +177,7 @@ def turned(
     return [(to, say(envelope, digest=lie.digest), lie)]
 
 
-@pytest.mark.parametrize(("peers", "attacker"), [(6, 0), (8, 6)])
+@pytest.mark.parametrize(("peers", "attacker"), [(6, 0), *effort([], [(8, 6)])])
 def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_who_see_the_fork(
     peers: int, attacker: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

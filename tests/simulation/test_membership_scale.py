@@ -114,10 +114,7 @@ def test_observers_that_stood_still_for_any_time_kill_nobody(
 @pytest.mark.parametrize("core", [Unmindful, Unforgiving])
 def test_one_that_forgets_that_it_slept_kills_whom_it_suspected(core: type[MemberCore]) -> None:
     """The check can fail: seeds 0 to 5, with a suspicion open when the sleep begins."""
-    killed = sum(
-        len(pause(Pause(6, seed, 5.0, 1, 0.2, True, core)).false_deaths) for seed in range(6)
-    )
-    assert killed > 0
+    assert any(pause(Pause(6, seed, 5.0, 1, 0.2, True, core)).false_deaths for seed in range(6))
 
 
 # --- the count itself -----------------------------------------------------------------------------
