@@ -21,7 +21,7 @@ SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 util-linux slurm-wlm munge
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
-SCHEDULES ?= 20
+SCHEDULES ?= 12
 
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed

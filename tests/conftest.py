@@ -122,13 +122,15 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 class GroupedScheduling(LoadScopeScheduling):
-    """Hands out tests one by one, but for groups, which one process runs.
+    """Hands out one function after the other with all its parameters, and groups, which one process
+    runs. One test at a time would take longer: xdist counts all that a process has had, each time.
 
     xdist's own groups, by a mark, do not work with pytest 9.2: it keeps a test's name elsewhere.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(self.config.rootpath / nodeid.partition("::")[0]) or nodeid
+        file = self.config.rootpath / nodeid.partition("::")[0]
+        return group_of(file) or nodeid.partition("[")[0]
 
 
 @cache

@@ -269,9 +269,7 @@ def test_the_doctor_goes_to_every_host_that_can_be_reached(folder: Path) -> None
         "--ssh",
         ssh,
     ]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=280, check=False
-    )
+    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     assert (

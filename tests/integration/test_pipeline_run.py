@@ -132,7 +132,7 @@ def test_a_member_that_negates_activations_is_found_by_audits_and_does_no_more(
 ) -> None:
     write_files(tmp_path, [(0, 2, ("a", "b", "c")), (3, 5, ("d",))])
     lies = ("--fault", "negated_activations:1*0.5", "--audit", "0.5")
-    summary = run(tmp_path, "--run-dir", "out", *lies, steps=30)
+    summary = run(tmp_path, "--run-dir", "out", *lies, steps=20)
     assert (summary["status"], summary["finished"]) == ("finished", [0, 1, 2, 3])
     assert summary["quarantined"] == [1]
     events = list(read_lines(tmp_path / "out" / "events.jsonl"))
@@ -142,9 +142,9 @@ def test_a_member_that_negates_activations_is_found_by_audits_and_does_no_more(
     rows = read_lines(tmp_path / "out" / "commits.jsonl")
     first = {row["round"]: row for row in rows if row.get("stage") == 0}
     worked = [1 in [each["peer"] for each in first[at]["contributors"]] for at in sorted(first)]
-    assert worked == [True] * (by + 1) + [False] * (29 - by)
+    assert worked == [True] * (by + 1) + [False] * (19 - by)
     for stage in (0, 1):
-        assert counted(tmp_path, stage) == [[*range(MICRO_BATCHES)]] * 30
+        assert counted(tmp_path, stage) == [[*range(MICRO_BATCHES)]] * 20
 
 
 def test_a_run_that_loses_members_and_is_resumed_trains_as_one_process_would(

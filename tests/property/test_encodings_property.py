@@ -51,7 +51,7 @@ def vectors(numbers: st.SearchStrategy[float] = FINITE) -> st.SearchStrategy[np.
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=effort(30, 2000))
+@settings(max_examples=effort(15, 2000))
 @given(vector=vectors(), place=PLACES)
 def test_what_is_decoded_is_finite_and_encodes_to_the_same_numbers_again(
     spec: str, vector: np.ndarray, place: Place
@@ -71,7 +71,7 @@ def test_what_is_decoded_is_finite_and_encodes_to_the_same_numbers_again(
 
 
 @pytest.mark.parametrize(("spec", "steps"), [("int8", 127), ("int4", 7), ("int4:block=24", 7)])
-@settings(max_examples=effort(30, 2000))
+@settings(max_examples=effort(15, 2000))
 @given(vector=vectors(st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_a_number_in_a_block_is_off_by_half_a_step_of_its_largest_at_most(
     spec: str, steps: int, vector: np.ndarray
@@ -87,7 +87,7 @@ def test_a_number_in_a_block_is_off_by_half_a_step_of_its_largest_at_most(
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=effort(60, 20000))
+@settings(max_examples=effort(30, 20000))
 @given(data=st.data(), length=LENGTHS, place=PLACES)
 def test_no_bytes_raise_anything_but_malformed_nor_become_what_is_not_finite(
     spec: str, data: st.DataObject, length: int, place: Place

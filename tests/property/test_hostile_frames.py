@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "frames"))
 
 import hostile
 
-PARTS, FRAMES = effort((2, 60_000), (4, 2_000_000))
+PARTS, FRAMES = effort((2, 30_000), (4, 2_000_000))
 """Several processes share them."""
 BUSY_S = 5 * hostile.FRAME_CPU_S
 """Processor time of a frame beside whatever else a machine does; what was found took 100 ms."""
