@@ -115,10 +115,15 @@ def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits
         swarm.close()
 
 
-def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(tmp_path: Path) -> None:
+# In make test lies about pieces are told in test_pieces_swarm.py, and those about whole states to
+# real processes in test_lying_donors.py.
+@pytest.mark.parametrize("lie", effort([], ["wrong_pieces:0,1"]))
+def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(
+    tmp_path: Path, lie: str
+) -> None:
     """Three of five vouch, who are in most cases not just the honest ones;
     else peer 5 comes back once more."""
-    swarm = large_swarm(tmp_path, 6, f=2, faults=("wrong_pieces:0,1",))
+    swarm = large_swarm(tmp_path, 6, f=2, faults=(lie,))
     try:
         swarm.wait_round(5, 3)
         for incarnation in range(1, 6):

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from effort import effort
 
 from gossip.core import events
 from gossip.core.events import Contributed, Payload, Received, ResultSimilarity
@@ -60,7 +61,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorder.path_of(folder, 0, 0)
 
 
-@pytest.mark.parametrize("topology", ["rolling", "random-k:k=2"])
+@pytest.mark.parametrize("topology", effort(["rolling"], ["rolling", "random-k:k=2"]))
 def test_every_life_in_a_swarm_with_faults_replays_to_the_same_commits(
     tmp_path: Path, topology: str
 ) -> None:

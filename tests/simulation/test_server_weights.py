@@ -75,6 +75,7 @@ def test_all_peers_draw_the_same_order_from_the_same_weights_and_another_order_t
     )
 
 
+LIES = (ByzantineFault("sign_flip", (0,), 1.0), HangServer(4.0, 0.5))
 COMES_BACK = (Restart(0, None, 0.5, 3.0), Restart(0, None, 0.5, 8.0), Leave(1, 12.0))
 
 
@@ -82,8 +83,7 @@ COMES_BACK = (Restart(0, None, 0.5, 3.0), Restart(0, None, 0.5, 8.0), Leave(1, 1
     "faults",
     [
         (Crash(0, at_s=3.0), HangServer(6.0, 3.0), HangServer(12.0, 1.0)),
-        (ByzantineFault("sign_flip", (0,), 1.0), HangServer(4.0, 0.5)),
-        *effort([], [COMES_BACK]),
+        *effort([], [COMES_BACK, LIES]),
     ],
 )
 def test_every_promise_is_kept_though_those_fail_who_serve_most(faults: tuple[Fault, ...]) -> None:

@@ -77,7 +77,7 @@ def first_effects() -> dict[str, int]:
 @pytest.mark.parametrize("step", ["measure", "decide", "combine"])
 def test_a_server_that_dies_at_any_effect_of_a_step_breaks_no_promise(step: str) -> None:
     moment = first_effects()[step]
-    for effect in range(max(0, moment - 2), moment + effort(8, 24), effort(3, 1)):
+    for effect in range(max(0, moment - 2), moment + effort(8, 24), effort(4, 1)):
         outcome = run(replace(QUIET, faults=(CrashMidway(0, BEGIN_S, effect, BACK_S),)))
         assert outcome.violation is None, f"effect {effect}: {outcome.violation}"
         assert outcome.struck == {"crash_midway": 1}
