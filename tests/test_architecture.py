@@ -613,8 +613,9 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     """`make venv` installs all that tests need: what is missing there is a failure. Of the skips
-    three are about the machine's addresses, three about other libraries, the others about who may
-    make network namespaces, and run an sshd or Slurm in them, or mount a small disk."""
+    one is about a GPU, three are about the machine's addresses, three about other libraries, the
+    others about who may make network namespaces, and run an sshd or Slurm in them, or mount a small
+    disk."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -634,7 +635,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "ssh_hosts",
         "ssh_third",
     ]
-    near = ["hosts_command", "launch_run", "other_trackers", "spawn", "zeromq_peers"]
+    near = ["cuda", "hosts_command", "launch_run", "other_trackers", "spawn", "zeromq_peers"]
     assert found == [
         *(f"tests/fault/test_{name}.py" for name in hosts),
         *(f"tests/integration/test_{name}.py" for name in near),
