@@ -31,6 +31,8 @@ MODEL_FILE, TRAINING_FILE = "model.safetensors", "training.safetensors"
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 _ALIGNMENT = 8
+_DAMAGED = (KeyError, TypeError, IndexError, ValueError, RecursionError)
+"""What reading a document leads to that no peer of ours has packed, or that was damaged since."""
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -174,7 +176,7 @@ def load_checkpoint(
         ]
         of_optimizer = {"state": training["optimizer"], "param_groups": training["groups"]}
         extra = training["extra"]
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except _DAMAGED as error:
         raise StateMismatch(
             f"the checkpoint is damaged: {type(error).__name__}: {error}"
         ) from error
@@ -188,7 +190,7 @@ def read_state_file(data: bytes) -> dict[str, Any]:
     document, tensors = _read(data)
     try:
         return {key: _decode(part, tensors) for key, part in document.items()}
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except _DAMAGED as error:
         raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -224,7 +226,7 @@ def read_some(
             for key, part in document.items()
             if not isinstance(part, dict) or part.get("tensor", "") in known
         }
-    except (struct.error, KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+    except (struct.error, AttributeError, *_DAMAGED) as error:
         raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
 
 
@@ -295,7 +297,7 @@ def unpack_state(
             else (optimizer.state_dict()["param_groups"], {})
         )
         of_optimizer = {"state": state["optimizer"], "param_groups": groups}
-    except (KeyError, TypeError, IndexError, ValueError) as error:
+    except _DAMAGED as error:
         raise StateMismatch(
             f"the packed state is damaged: {type(error).__name__}: {error}"
         ) from error

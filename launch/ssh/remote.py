@@ -30,6 +30,18 @@ TAIL_LINES = 40
 LAST_WORDS_S = 0.5
 CLOCK_SAMPLES = 32
 
+NONSENSE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    Malformed,
+)
+"""What words can lead to that no agent of ours says, or that cannot be written down here."""
+
 
 class AgentLost(LocalError):
     """The agent of a host is gone, or does not answer."""
@@ -147,14 +159,8 @@ class RemoteAgent:
         assert self._process.stdout is not None
         try:
             async for frame in frames.read(self._process.stdout, self._decoder):
-                self.heard_at = time.monotonic()
-                if frame["kind"] == "pong":
-                    self._pong(frame)
-                elif (future := self._asked.get(frame["kind"])) is not None and not future.done():
-                    future.set_result(frame)
-                else:
-                    self._give(frame)
-        except (LookupError, OSError, TypeError, ValueError, Malformed) as error:
+                self._hear(frame)
+        except NONSENSE as error:
             # nobody would hear it any more: it ends, too
             self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
             self._signal(signal.SIGKILL)
@@ -162,6 +168,15 @@ class RemoteAgent:
         await asyncio.wait(self._tasks[:1], timeout=LAST_WORDS_S)
         self._guardian.forget(self)
         self._end()
+
+    def _hear(self, frame: Frame) -> None:
+        self.heard_at = time.monotonic()
+        if frame["kind"] == "pong":
+            self._pong(frame)
+        elif (future := self._asked.get(frame["kind"])) is not None and not future.done():
+            future.set_result(frame)
+        else:
+            self._give(frame)
 
     def _end(self) -> None:
         """No frame comes any more."""
@@ -178,7 +193,7 @@ class RemoteAgent:
         word, not host or run."""
         try:
             self._on_frame(self, frame)
-        except (LookupError, OSError, TypeError, ValueError) as error:
+        except NONSENSE as error:
             if not self.stumbled:
                 self.stumbled = True
                 self._give(

@@ -13,6 +13,9 @@ from effort import effort
 
 from gossip.core.ledger import packing
 from gossip.errors import Malformed
+from gossip.launch.ssh import remote
+from gossip.training import state
+from gossip.transport import lending
 from gossip.vectors import sparse
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "frames"))
@@ -52,7 +55,8 @@ def test_the_same_number_is_the_same_frame() -> None:
         ends = {
             hostile.with_end(reader, reader.frame(Random("7")))
             for _ in range(2)
-            if reader.name not in ("headers", "lent", "sessions")  # which keep or draw something
+            # which keep or draw something
+            if reader.name not in ("headers", "lent", "sessions", "unix")
         }
         assert len(ends) <= 1
 
@@ -75,9 +79,28 @@ def broken_size(monkeypatch: pytest.MonkeyPatch) -> None:
     hostile.bombs.cache_clear()
 
 
+def broken_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "_DAMAGED", (KeyError, TypeError, IndexError, ValueError))
+
+
+def broken_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent's word that is no dict, or counts to infinity, ends what reads that host."""
+    monkeypatch.setattr(remote, "NONSENSE", (LookupError, OSError, TypeError, ValueError))
+
+
+def broken_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sender's memory more is read than there is."""
+    monkeypatch.setattr(
+        lending.MappedMemory, "part", lambda mapped, at, nbytes: mapped._bytes[at : at + nbytes]
+    )
+
+
 @pytest.mark.parametrize(
     ("reader", "defect", "why"),
     [
+        ("states", broken_nesting, "raised RecursionError"),
+        ("hosts", broken_words, "raised"),
+        ("unix", broken_bounds, "raised"),
         ("topk:0.4", broken_places, "raised IndexError"),
         ("tables", broken_depth, "raised RecursionError"),
         ("tables", broken_size, "took"),

@@ -20,3 +20,19 @@ def test_who_joins_and_who_comes_back_hold_what_all_hold_and_messages_grow_with_
     for kind, nbytes in more.largest.items():
         each = max(0, nbytes - few.largest[kind]) / (more.n - few.n)
         assert nbytes + each * (PEERS_MOST - more.n) < HEADER_BYTES_MAX, kind
+
+
+def test_peers_of_gossip_rounds_stay_close_whoever_joins_and_comes_back() -> None:
+    found = many_peers(ManyPeers(8, rounds=14, topology="random-k"))
+    assert found.together
+    assert found.sent["Push"] >= 14 * found.n
+    assert found.sent["StateOffer"] >= 2
+    assert "Commit" not in found.sent
+
+
+def test_nobody_greets_whom_it_knows_from_the_start() -> None:
+    """Else a thousand greetings by each of a thousand peers are what is measured."""
+    found = many_peers(ManyPeers(10, rounds=14))
+    for_two_who_come = 20 * found.n
+    assert found.sent["Hello"] < for_two_who_come
+    assert found.sent["PushPull"] < 8 * found.n

@@ -60,3 +60,30 @@ def test_it_is_friedmans_statistic():
     assert beyond_chance([*wines, *outer], 1) == pytest.approx((6.5 - 2) / 2)
     assert beyond_chance([*wines, *outer], 2) is None
     assert beyond_chance([[1.0], [2.0], [3.0], [4.0]], 1) is None
+
+
+class Compared(float):
+    """A number that counts how often one is compared with another."""
+
+    times = 0
+
+    def __lt__(self, other: float) -> bool:
+        Compared.times += 1
+        return float(self) < float(other)
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return float(self) == other
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize("peers", [50, 400])
+def test_a_round_is_ranked_without_comparing_each_peer_with_each_other(peers):
+    chance, rounds = Random(peers), 5
+    Compared.times = 0
+    beyond = beyond_chance(
+        [[Compared(round(chance.random(), 1)) for _ in range(rounds)] for _ in range(peers)], 1
+    )
+    assert beyond is not None
+    assert Compared.times < 60 * peers * rounds

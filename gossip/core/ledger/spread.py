@@ -3,6 +3,7 @@ do."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import sqrt
 from statistics import median
@@ -36,9 +37,9 @@ def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
     sums = [0] * k  # of twice the ranks, from 0
     for at in range(rounds):
         row = [group[at] for group in middle]
-        for peer, far in enumerate(row):
-            below = sum([other < far for other in row])
-            sums[peer] += 2 * below + sum([other == far for other in row]) - 1
+        ranked = sorted(row)
+        for peer, far in enumerate(row):  # how many are below it, and how many up to it
+            sums[peer] += bisect_left(ranked, far) + bisect_right(ranked, far) - 1
     apart = sum([(total - rounds * (k - 1)) * (total - rounds * (k - 1)) for total in sums])
     statistic = 3 * apart / (rounds * k * (k + 1))
     return (statistic - (k - 1)) / sqrt(2 * (k - 1))

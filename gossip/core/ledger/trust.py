@@ -67,6 +67,9 @@ NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
 
+Observed: TypeAlias = float | tuple[str, float]
+"""How far out an update lay, and the name of what speaks against it where something does."""
+
 ACCUSATIONS_OPEN = 16
 """Rounds of one peer's results of which others have said that they refused them, at most."""
 
@@ -98,8 +101,7 @@ class _Standing:
     suspected: bool = False
     rounds_left: int = 0  # of the quarantine or the parole
     phase: Literal["normal", "quarantined", "parole"] = "normal"
-    # evidence ("" for none) and outlyingness, oldest first
-    recent: tuple[tuple[str, float], ...] = ()
+    recent: tuple[Observed, ...] = ()  # oldest first
     refused: int = 0  # results that more than f have refused, since it was locked up last
     twice: int = 0  # turns in which it is proven to have told two results, likewise
     audited: int = 0  # times that audits have found it, likewise
@@ -116,14 +118,20 @@ class _Standing:
         return bool(self.twice or self.audited)
 
     @property
+    def evidence(self) -> list[tuple[str, float]]:
+        """Of its recent updates: the name of what speaks against one, "" for none, and how far out
+        it lay; oldest first."""
+        return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
+
+    @property
     def distances(self) -> list[float]:
         """How far out its recent updates lay, oldest first."""
-        return [far for name, far in self.recent if name not in NO_FAR]
+        return [far for name, far in self.evidence if name not in NO_FAR]
 
     @property
     def typical(self) -> float:
         """How far out its recent updates lie that stood out: their median; 0.0 without any."""
-        far = sorted([value for name, value in self.recent if name == "outlying"])
+        far = sorted([value for name, value in self.evidence if name == "outlying"])
         return far[len(far) // 2] if far else 0.0
 
 
@@ -204,8 +212,9 @@ class TrustTable:
         standing = self._standings.get(peer)
         if standing is None:
             return ()
-        counts = {name: sum(evidence == name for evidence, _ in standing.recent) for name in WORDS}
-        total = len(standing.recent)
+        evidence = standing.evidence
+        counts = {name: sum(given == name for given, _ in evidence) for name in WORDS}
+        total = len(evidence)
         found = []
         for name in sorted(
             (name for name in WORDS if counts[name]), key=lambda name: (-counts[name], name)
@@ -216,7 +225,7 @@ class TrustTable:
                 else f"the update {_singular(name)}"
             )
             if name == "outlying":
-                far = sorted(value for evidence, value in standing.recent if evidence == name)
+                far = sorted(value for given, value in evidence if given == name)
                 words += f", {_times(far[len(far) // 2])} farther out than typical"
             found.append(words)
         if standing.refused:
@@ -365,10 +374,8 @@ class TrustTable:
                 standing = self._standings[peer] = _Standing()
             told = 0.0 if verdict[0] else 1.0
             standing.score = memory * standing.score + (1.0 - memory) * told
-            standing.recent = (
-                *standing.recent[1 - RECENT :],
-                (verdict[0], round(verdict[1], DIGITS)),
-            )
+            name, far = verdict[0], round(verdict[1], DIGITS)
+            standing.recent = (*standing.recent[1 - RECENT :], (name, far) if name else far)
         self._since += 1
         if self._since >= MEASURED_EVERY and not self._judged:
             self._since = 0
@@ -591,7 +598,7 @@ class TrustTable:
         standing.rounds_left = self.settings.parole_rounds
         # Otherwise the old offences would be told as the reason for what happens from now on. How
         # far out it lay stays known: who is different is so afterwards, too.
-        standing.recent = tuple([("", far) for name, far in standing.recent if name not in NO_FAR])
+        standing.recent = tuple(standing.distances)
         standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
 
@@ -610,7 +617,7 @@ class TrustTable:
                     s.suspected,
                     s.phase,
                     s.rounds_left,
-                    tuple([(name, far) if name else far for name, far in s.recent]),
+                    s.recent,
                     s.served,
                     s.refused,
                     s.twice,
@@ -690,9 +697,8 @@ def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
     )
 
 
-def _evidence_of(packed: Any) -> tuple[tuple[str, float], ...]:
-    """The recent evidence against a peer: its name, and how far it went; a number by itself is of
-    an update that was no evidence."""
+def _evidence_of(packed: Any) -> tuple[Observed, ...]:
+    """The recent evidence against a peer."""
     if not isinstance(packed, tuple | list) or len(packed) > RECENT:
         raise ValueError("trust: too long a memory")
     evidence = [item if isinstance(item, tuple | list) else ("", item) for item in packed]
@@ -701,7 +707,7 @@ def _evidence_of(packed: Any) -> tuple[tuple[str, float], ...]:
             raise ValueError("trust: evidence without a name")
         if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
             raise ValueError("trust: evidence without a number")
-    return tuple([(str(name), float(far)) for name, far in evidence])
+    return tuple([(str(name), float(far)) if name else float(far) for name, far in evidence])
 
 
 def _are_counts(values: Iterable[Any]) -> bool:

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from gossip import topologies
 from gossip.core import (
+    BEHIND_ROUNDS,
     CoreSettings,
     Effect,
     Envelope,
+    Hello,
     Payload,
     Peer,
     PeerId,
     RoundSettings,
+    events,
 )
 from gossip.inject import OutMessage
+from gossip.simulation.checkers import consensus_distance
 from gossip.simulation.world import SimulationStuck, Swarm, ToyTrainer, address, weighted_mean
 from gossip.transport import decode, encode
 
@@ -46,6 +50,7 @@ class ManyPeers:
     n: int
     seed: int = 1
     rounds: int = 20
+    topology: str = "rolling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ class ManyPeersResult:
     Attributes:
         rounds: The round that all are in at the end.
         together: Whether all who run hold the same parameters then, the newcomer and the one that
-            came back among them.
+            came back among them; in gossip rounds, whether they are as close as is to be, in rounds
+            and in parameters.
         sent_bytes: By a peer in a round, on average.
         most_sent_bytes: By whoever sent most in a round: its server.
         largest: Type of message -> bytes of the largest one.
@@ -65,6 +71,7 @@ class ManyPeersResult:
     """
 
     n: int
+    topology: str
     rounds: int
     together: bool
     sent_bytes: float
@@ -101,30 +108,63 @@ class Meter:
         return ((to, said, payload),)
 
 
-class AcquaintedPeer(Peer):
-    """Knows everybody's address as it starts; whoever is here from the start has met everybody who
-    is."""
+@dataclass(slots=True)
+class Acquaintance:
+    """What all know of each other: the present life of each peer, and what each says of itself as
+    the run begins."""
 
-    def __init__(self, *arguments: Any, lives: dict[PeerId, int], **addresses: Any) -> None:
+    lives: dict[PeerId, int]
+    hellos: dict[PeerId, Hello] = field(default_factory=dict)
+
+    def all_say(self, own: Hello) -> dict[PeerId, Hello]:
+        """All begin with the same model, so one hello tells those of the others."""
+        if not self.hellos:
+            for peer in self.lives:
+                control, bulk = address(peer)
+                self.hellos[peer] = replace(own, address=control, bulk=bulk)
+        return self.hellos
+
+
+class AcquaintedPeer(Peer):
+    """Whoever is here from the start has met everybody who is, is connected to them, and has heard
+    what they train, as after an hour of work together. Whoever comes later knows all addresses."""
+
+    def __init__(self, *arguments: Any, known: Acquaintance, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
-        self._lives = lives
+        self._known = known
+        self._is_first = self.membership.incarnation == 0 and self.local in self.settings.peers
 
     def _on_started(self, now: float) -> list[Effect]:
         effects = super()._on_started(now)
-        for peer, life in self._lives.items():
+        for peer, life in self._known.lives.items():
             effects += self.membership.learn(peer, *address(peer, life), life, now)
-        if self.membership.incarnation == 0 and self.local in self.settings.peers:
-            for member in self.membership.view.others():
-                self.membership.view.place(member, member.status, met=True)
-        return effects
+        if not self._is_first:
+            return effects
+        view = self.membership.view
+        for member in view.others():
+            view.place(member, member.status, met=True)
+            member.lane_up = member.linked = member.was_linked = True
+            member.heard_at = now
+            view.settle(member)
+        effects = [effect for effect in effects if not isinstance(effect, events.Connect)]
+        # over the first of its links, as each does: else it would over the first that comes later
+        neighbour = (self.local + 1) % len(self.settings.peers)
+        return effects + self.membership.on_link(neighbour, True, "", now)
+
+    def _gather(self, now: float) -> list[Effect]:
+        if not self._is_first:
+            return super()._gather(now)
+        for peer, hello in self._known.all_say(self.hello_exchange.hello()).items():
+            self.peer_progress.on_hello(peer, 0, hello, now)
+        return self._decide(now)
 
 
 def many_peers(
     world: ManyPeers, tell: Callable[[str], None] = lambda text: None
 ) -> ManyPeersResult:
     """Plays it. Raises: SimulationStuck: Something does not come about."""
-    lives = dict.fromkeys(range(world.n), 0)
-    swarm = _swarm(world, lives)
+    known = Acquaintance(dict.fromkeys(range(world.n), 0))
+    swarm = _swarm(world, known)
     killed, newcomer = world.n // 2, world.n
     meter = Meter()
     swarm.outgoing = meter
@@ -133,8 +173,8 @@ def many_peers(
     most = 0
     acts: dict[int, Callable[[], None]] = {
         KILLED_AFTER: lambda: swarm.crash(killed),
-        JOINS_AFTER: lambda: _start(swarm, newcomer, 0, lives),
-        BACK_AFTER: lambda: _start(swarm, killed, 1, lives),
+        JOINS_AFTER: lambda: _start(swarm, newcomer, 0, known),
+        BACK_AFTER: lambda: _start(swarm, killed, 1, known),
     }
     for number in range(begun + 1, world.rounds + 1):
         _advance(swarm, partial(_is_in, swarm, number), f"round {number}", tell)
@@ -144,15 +184,11 @@ def many_peers(
             act()
     sent_bytes = (meter.nbytes - before) / world.n / (_round(swarm) - begun)
     _advance(swarm, partial(_is_whole, swarm, world.n + 1), "all are in the roster", tell)
-    held = {
-        (swarm.inspections[peer].rounds.round_id, host.trainer.digest)
-        for peer, host in swarm.hosts.items()
-        if isinstance(host.trainer, ToyTrainer)
-    }
     return ManyPeersResult(
         world.n,
+        world.topology,
         _round(swarm),
-        len(held) == len({round_id for round_id, _ in held}),
+        _are_together(swarm),
         sent_bytes,
         most,
         dict(sorted(meter.largest.items())),
@@ -161,8 +197,8 @@ def many_peers(
     )
 
 
-def _swarm(world: ManyPeers, lives: dict[PeerId, int]) -> Swarm[Peer]:
-    topology = CachedTopology(topologies.load("rolling"))
+def _swarm(world: ManyPeers, known: Acquaintance) -> Swarm[Peer]:
+    topology = CachedTopology(topologies.load(world.topology))
     settings = CoreSettings(
         b"simulate",
         b"lineage!",
@@ -177,7 +213,7 @@ def _swarm(world: ManyPeers, lives: dict[PeerId, int]) -> Swarm[Peer]:
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, incarnation)
         return AcquaintedPeer(
-            peer, incarnation, settings, topology, lives=lives, control=control, bulk=bulk
+            peer, incarnation, settings, topology, known=known, control=control, bulk=bulk
         )
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
@@ -190,11 +226,21 @@ def _swarm(world: ManyPeers, lives: dict[PeerId, int]) -> Swarm[Peer]:
             samples_total=SAMPLES,
         )
 
-    return Swarm(make_core, world.n, world.seed, make_trainer=make_trainer, encoded=False)
+    swarm = Swarm(
+        make_core,
+        world.n,
+        world.seed,
+        make_trainer=make_trainer,
+        encoded=False,
+        start_spread_s=0.0,
+        traced=False,
+    )
+    swarm.connect_all()
+    return swarm
 
 
-def _start(swarm: Swarm[Peer], peer: PeerId, life: int, lives: dict[PeerId, int]) -> None:
-    lives[peer] = life
+def _start(swarm: Swarm[Peer], peer: PeerId, life: int, known: Acquaintance) -> None:
+    known.lives[peer] = life
     if life:
         swarm.restart(peer)
     else:
@@ -220,6 +266,22 @@ def _is_whole(swarm: Swarm[Peer], n: int) -> bool:
         core.phase == "running" and len(core.rounds.roster) == n
         for core in swarm.inspections.values()
     )
+
+
+def _are_together(swarm: Swarm[Peer]) -> bool:
+    rounds = {peer: core.rounds.round_id for peer, core in swarm.inspections.items()}
+    trainers = {
+        peer: host.trainer
+        for peer, host in swarm.hosts.items()
+        if isinstance(host.trainer, ToyTrainer)
+    }
+    gossip = next(iter(swarm.inspections.values())).gossip
+    if gossip is None:
+        held = {(rounds[peer], trainer.digest) for peer, trainer in trainers.items()}
+        return len(held) == len({round_id for round_id, _ in held})
+    near = max(rounds.values()) - min(rounds.values()) <= BEHIND_ROUNDS
+    apart = consensus_distance([trainer.parameters.tolist() for trainer in trainers.values()])
+    return near and apart <= gossip.settings.gossip.consensus_bound
 
 
 def _advance(

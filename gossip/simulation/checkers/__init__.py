@@ -46,6 +46,7 @@ from .liveness import (
     WaitsForNobodyInVain,
     WaitsForSomebody,
     WaitsForThoseWhoCome,
+    consensus_distance,
 )
 from .panel import Panel
 from .reach import Reach
@@ -140,6 +141,7 @@ __all__ = [
     "StaysForTakers",
     "Violation",
     "all_checkers",
+    "consensus_distance",
     "every_checker",
 ]
 

@@ -76,6 +76,10 @@ def _too_many(swarm: Swarm[Any]) -> Exception:
     )
 
 
+def _not_traced(now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
+    """Of a run that nobody compares with another."""
+
+
 def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
     """The type that hooks choose it by, and the event with what a node adds to it."""
     kind = type(event.message)
@@ -106,6 +110,8 @@ class Swarm(Timeline, Generic[C]):
             Turning it off makes long runs several times faster.
         progress_s: how often the core is told of its trainer's progress.
         stable_addresses: a restarted peer gets its old address again.
+        traced: whether there is a ``trace_hash``. Without it a message to many peers is not written
+            down once for each of them.
 
     Attributes:
         now_ns: virtual time; ``now`` is the same in seconds.
@@ -136,6 +142,7 @@ class Swarm(Timeline, Generic[C]):
         start_spread_s: float = 0.05,
         progress_s: float = 0.2,
         stable_addresses: bool = False,
+        traced: bool = True,
         absent: Sequence[PeerId] = (),
     ) -> None:
         self.network = network or Network()
@@ -158,7 +165,8 @@ class Swarm(Timeline, Generic[C]):
         self.asked: Sequence[Effect] = ()
         self.handler: PeerId = -1
         self._trace = Trace()
-        self._delivered = self._trace.delivered
+        self._traced = traced
+        self._delivered = self._trace.delivered if traced else _not_traced
         self._links: Links[C] = Links(self)
         self._wire = Wire(self, self._links)
         self._slow_nodes: SlowNodes[C] = SlowNodes(self, self._handle)
@@ -195,6 +203,7 @@ class Swarm(Timeline, Generic[C]):
     @property
     def trace_hash(self) -> str:
         """Of everything that was delivered so far, and when."""
+        assert self._traced, "this run is not traced"
         return self._trace.hexdigest()
 
     def trainer(self, peer: PeerId) -> Trainer:
@@ -278,6 +287,13 @@ class Swarm(Timeline, Generic[C]):
         assert peer not in self.hosts, f"peer {peer} is {self.hosts[peer].state}"
         self.counts["joined"] += 1
         self._add(peer, 0, 0.0)
+
+    def connect_all(self) -> None:
+        """Everybody who is here has connections that stand to all others, before it starts."""
+        for host in self.hosts.values():
+            for other in self.hosts.values():
+                if other is not host:
+                    self._links.stand(host, other)
 
     def pause(self, peer: PeerId) -> None:
         """SIGSTOP for core and trainer: what comes is queued; heartbeats over its links fail."""

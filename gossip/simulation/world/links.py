@@ -45,6 +45,11 @@ class Links(Generic[C]):
         host.lanes[to] = lane = Lane(control)
         self._try_later(host, to, lane, FIRST_TRY_S)
 
+    def stand(self, host: SimProcess[C], to: SimProcess[C]) -> None:
+        """It has been connected for long: it is told nothing of it any more."""
+        control, _ = self.swarm.address_of(to.peer, to.incarnation)
+        host.lanes[to.peer] = Lane(control, up=True, to_incarnation=to.incarnation)
+
     def disconnect(self, host: SimProcess[C], to: PeerId) -> None:
         lane = host.lanes.pop(to, None)
         if lane is not None:

@@ -2,6 +2,7 @@
 
 from .branches import JoinsTheLarger as JoinsTheLarger
 from .consensus import ReplicasStayClose as ReplicasStayClose
+from .consensus import consensus_distance as consensus_distance
 from .crashes import CrashCostsLittle as CrashCostsLittle
 from .fault_free import NobodyWaitsForATrickle as NobodyWaitsForATrickle
 from .fault_free import NothingGoesWrong as NothingGoesWrong

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Any
 
 from gossip.simulation.checkers.safety import gossip_of
@@ -32,21 +33,21 @@ class ReplicasStayClose(RoundLiveness):
             trainer = swarm.hosts[peer].trainer
             if isinstance(trainer, ToyTrainer):
                 rows.append(trainer.parameters.tolist())
-        mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        apart = sqrt(
-            sum(
-                (value - center) ** 2
-                for row in rows
-                for value, center in zip(row, mean, strict=True)
+        apart, bound = consensus_distance(rows), participants[0][1].settings.gossip.consensus_bound
+        if not apart <= bound:
+            return participants[0][0], (
+                f"the replicas are {apart:.3f} times its length away from their mean"
             )
-            / len(rows)
-        )
-        length, bound = (
-            sqrt(sum(value * value for value in mean)),
-            participants[0][1].settings.gossip.consensus_bound,
-        )
-        if not apart <= bound * length:
-            return participants[0][
-                0
-            ], f"the replicas are {apart:.3f} away from their mean, which is {length:.3f} long"
         return None
+
+
+def consensus_distance(rows: Sequence[Sequence[float]]) -> float:
+    """The root mean square distance of replicas from their mean, as a share of its length."""
+    mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+    squares = sum(
+        [(value - center) ** 2 for row in rows for value, center in zip(row, mean, strict=True)]
+    )
+    if not squares:
+        return 0.0
+    length = sqrt(sum([value * value for value in mean]))
+    return sqrt(squares / len(rows)) / length if length else inf
