@@ -24,7 +24,7 @@ from gossip.core.messages import (
 )
 from gossip.core.view import View
 
-from .claims import Objection, ResultChecks
+from .claims import NO_OBJECTION, Objection, ResultChecks
 from .cross_shard import Advance
 from .lag import LagDetector
 from .server import Server
@@ -188,16 +188,32 @@ class ResultValidator:
     ) -> list[Effect] | None:
         """Whether a sound commit, which came as ``handed``, is taken: then None;
         else what is done instead."""
-        sender, similarity = handed.sender, handed.similarity
-        objection = self.result_checks.objection(commit, own)
-        if not objection.why and similarity is not None:
-            objection = Objection(self._why(commit, similarity, own))
+        objection = self._doubt(handed, shard, commit, own)
         if objection.why:
-            shard.doubted.add(sender)
-            if len(shard.doubted) <= self.f:
-                return self.refuse(sender, shard, commit, objection, now)
-        self.learn(commit, similarity)
+            return self.refuse(handed.sender, shard, commit, objection, now)
+        self.learn(commit, handed.similarity)
         return None
+
+    def takes_last_words(
+        self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
+    ) -> bool:
+        """Likewise, of one that a former life of its sender has sent. Nothing is done instead:
+        neither is the present one asked for another, nor does it keep to that result."""
+        if self._doubt(handed, shard, commit, own).why:
+            return False
+        self.learn(commit, handed.similarity)
+        return True
+
+    def _doubt(
+        self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
+    ) -> Objection:
+        """What speaks against a sound commit: nothing once more than f have handed over such."""
+        objection = self.result_checks.objection(commit, own)
+        if not objection.why and handed.similarity is not None:
+            objection = Objection(self._why(commit, handed.similarity, own))
+        if objection.why:
+            shard.doubted.add(handed.sender)
+        return objection if len(shard.doubted) <= self.f else NO_OBJECTION
 
     def refuse(
         self,
