@@ -792,6 +792,7 @@ class Peer:
         effects += self.rounds.on_hello(sender, hello, now) + self.final_check.hear(
             sender, incarnation, hello, now
         )
+        effects += self.recovery.on_hello(sender, hello.round_id)
         if (
             hello.round_id == 0
             or hello.layout != self.hello_exchange.layout

@@ -1,5 +1,5 @@
 """Most peers are started again at once, in the middle of a round: no result of it gets lost that
-somebody has applied (S10)."""
+somebody has applied (S10), and nobody takes a state at the word of too few (S12)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from restart_waves import with_waves
 
 from gossip.core.rounds.future_buffer import FutureBuffer
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.faults import KillTrainer, Restart
+from gossip.core.transfer.receiver import Recovery
+from gossip.faults import HangTrainer, KillTrainer, Restart
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
@@ -91,6 +92,29 @@ WHILE_IT_RECOVERS = Schedule(
 """Peers 1, 3 and 4 are left. Peer 1 commits while peer 3 takes over a state, and peer 4 refuses
 that result, which opposes its update: peer 3 is the second that has to hand it over."""
 
+STATES_ONE_BY_ONE = Schedule(
+    376,
+    aggregator="trimmed_mean",
+    active_s=9.199,
+    duration_s=12.0,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    prepare_s=1.0,
+    overlap=1,
+    faults=(
+        Restart(1, None, 0.01, 3.893),
+        Restart(0, None, 0.052, 5.611),
+        Restart(2, None, 1.2, 5.566),
+        Restart(1, None, 1.2, 5.512),
+        Restart(2, None, 1.2, 6.682),
+        Restart(0, None, 1.2, 6.581),
+        Restart(4, None, 1.2, 6.899),
+        Restart(1, None, 0.478, 6.565),
+        HangTrainer(3, 5.735, 1.325),
+    ),
+)
+"""Peer 2 asks all to vouch for a state when most have none yet, for a round that is to come."""
+
 SCHEDULES = {
     "last copy": LAST_COPY,
     "last copy of a shard": LAST_COPY_OF_A_SHARD,
@@ -121,6 +145,20 @@ def test_s10_throwing_away_what_comes_while_a_state_is_taken_over_is_caught(
     violation = run(WHILE_IT_RECOVERS).violation
     assert violation is not None
     assert violation.invariant == "S10"
+
+
+def test_s12_those_who_had_no_state_when_they_were_asked_vouch_for_one() -> None:
+    outcome = run(STATES_ONE_BY_ONE)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_s12_asking_nobody_twice_who_had_no_state_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Recovery, "on_hello", lambda self, peer, round_id: [])
+    violation = run(STATES_ONE_BY_ONE).violation
+    assert violation is not None
+    assert violation.invariant == "S12"
 
 
 @pytest.mark.parametrize("seed", range(effort(3, 600)))
