@@ -150,7 +150,7 @@ class RollingInspection(RoundsInspection):
     def stores(self) -> dict[str, int]:
         """How much there is of what is bounded."""
         rounds, buffer = self._rounds, self._rounds.future_buffer
-        stash, last_words = buffer._stash, buffer._last_words
+        stash, last_words = buffer._stash, buffer.last_words
         return {
             "commits kept, in rounds": len(rounds.log._rounds),
             "commits kept, in bytes": rounds.log._bytes,

@@ -19,7 +19,7 @@ class FutureBuffer:
         self.f = f
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
         # commits of lives that are over, by shard
-        self._last_words: dict[int, dict[tuple[PeerId, int], Received]] = {}
+        self.last_words: dict[int, dict[tuple[PeerId, int], Received]] = {}
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self.unheard: set[PeerId] = set()
@@ -72,7 +72,7 @@ class FutureBuffer:
     def stash_last_words(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
         """Keeps a commit of a former life of its sender for later, likewise."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
-            self._last_words.setdefault(round_id, {})[event.sender, shard] = event
+            self.last_words.setdefault(round_id, {})[event.sender, shard] = event
 
     def next_round(self, here: int) -> int:
         """Where one that takes over a state goes on: in the latest round that more than f others
@@ -80,7 +80,7 @@ class FutureBuffer:
         it is kept no longer than it may be of use."""
         told = sorted(self.seen.values(), reverse=True)
         first = max(here, told[self.f]) if len(told) > self.f else here
-        for kept in (self._stash, self._last_words):
+        for kept in (self._stash, self.last_words):
             for far in [known for known in kept if not first <= known <= first + STASH_ROUNDS]:
                 del kept[far]
         return first
@@ -96,7 +96,7 @@ class FutureBuffer:
             ]:
                 event = kept.pop(key)
                 if key[1] is Commit:
-                    self._last_words.setdefault(round_id, {})[peer, key[2]] = event
+                    self.last_words.setdefault(round_id, {})[peer, key[2]] = event
 
     def is_first(self, sender: PeerId, query: UpdateRequest) -> bool:
         """Whether it has not asked for this yet: what was kept for later is heard twice,
@@ -116,7 +116,7 @@ class FutureBuffer:
 
     def take_last_words(self, round_id: int) -> list[Received]:
         """Likewise, of what lives that are over have committed."""
-        due = list(self._last_words.pop(round_id, {}).values())
-        for old in [known for known in self._last_words if known < round_id]:
-            del self._last_words[old]
+        due = list(self.last_words.pop(round_id, {}).values())
+        for old in [known for known in self.last_words if known < round_id]:
+            del self.last_words[old]
         return due

@@ -582,25 +582,21 @@ class RollingRounds:
             ]
         if self.lag_detector.is_on_a_fork(sender, commit, now):
             return []
-        if not self._is_of_its_turn(shard, commit, payload):
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        if not in_turn or not self.replicated.is_sound(commit, payload):
             objection = Objection("it is no result of this round", event="bad_commit")
             return self.result_validator.refuse(sender, shard, commit, objection, now)
-        if (
-            instead := self.result_validator.judge(event, shard, commit, self._own, now)
-        ) is not None:
-            return instead
+        against = self.result_validator.judge(event, shard, commit, self._own)
+        if against is not None:
+            return self.result_validator.refuse(sender, shard, commit, against, now)
         return self._take(shard, commit, payload, now)
-
-    def _is_of_its_turn(self, shard: ShardRound, commit: Commit, payload: Payload | None) -> bool:
-        """Whether it is a result of this round at all, by the peer that was to make it."""
-        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
-        return in_turn and self.replicated.is_sound(commit, payload)
 
     def _take(
         self, shard: ShardRound, commit: Commit, payload: Payload | None, now: float
     ) -> list[Effect]:
         """Nothing speaks against it, but that this peer may have promised not to take it."""
-        serves = shard.server(shard.attempt) == self.local
+        present = commit.made_at == shard.attempt  # it was made in its turn
+        serves = (commit.server if present else shard.server(shard.attempt)) == self.local
         if commit.attempt < shard.attempt and not serves:
             # We would take it. Who serves our attempt may, and re-issues it to everybody then.
             return (
@@ -624,16 +620,20 @@ class RollingRounds:
         if commit.lineage != self.settings.lineage or commit.shard >= len(self.shard_bytes):
             return []
         if commit.round_id != self.round_id or not self._shards:
-            self.future_buffer.stash_last_words(
-                self._next_round(), commit.round_id, event, commit.shard
-            )
+            buffer, first = self.future_buffer, self.round_id
+            if self.mode == "off":
+                first = buffer.next_round(first)
+            buffer.stash_last_words(first, commit.round_id, event, commit.shard)
             return []
         shard = self._shards[commit.shard]
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
         if (
             shard.commit is not None
             or commit.parent != self.chain
-            or not self._is_of_its_turn(shard, commit, payload)
-            or not self.result_validator.takes_last_words(event, shard, commit, self._own)
+            or not in_turn
+            or not self.replicated.is_sound(commit, payload)
+            # The present life is neither asked for another, nor does it keep to that result.
+            or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
             return []
         return self._take(shard, commit, payload, now)
@@ -779,7 +779,8 @@ class RollingRounds:
         ):  # it was left while others were waited for
             return effects + self._wait(self._stage_gate, now)
         # One of them may end the round, and begin the next.
-        for event in self.future_buffer.take_last_words(round_id):
+        last_words = self.future_buffer.last_words
+        for event in self.future_buffer.take_last_words(round_id) if last_words else ():
             effects += self.on_last_words(event, now)
         for event in self.future_buffer.take(round_id):
             effects += self.on_message(event, now)
@@ -979,7 +980,10 @@ class RollingRounds:
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             # not kept: it would be outdated when we are back
             return [Send(event.sender, self.lag_detector.not_serving(message))]
-        kept = self.future_buffer.stash(self._next_round(), message.round_id, event, message.shard)
+        buffer, first = self.future_buffer, self.round_id
+        if self.mode == "off":
+            first = buffer.next_round(first)
+        kept = buffer.stash(first, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
             # Who asks hears that, and asks again when we are back.
             return [Send(event.sender, self.lag_detector.in_no_round(message))]
@@ -987,10 +991,6 @@ class RollingRounds:
             self.lag_detector.on_later_commit(message.round_id)
         here = message.round_id <= self.round_id or self.mode == "off"
         return [] if here else self.lag_detector.behind(event.sender, message.round_id, now)
-
-    def _next_round(self) -> int:
-        """The first one that anything is kept for."""
-        return self.future_buffer.next_round(self.round_id) if self.mode == "off" else self.round_id
 
     def on_disconnect(self, peer: PeerId) -> None:
         """The link to it broke."""

@@ -24,7 +24,7 @@ from gossip.core.messages import (
 )
 from gossip.core.view import View
 
-from .claims import NO_OBJECTION, Objection, ResultChecks
+from .claims import Objection, ResultChecks
 from .cross_shard import Advance
 from .lag import LagDetector
 from .server import Server
@@ -179,41 +179,22 @@ class ResultValidator:
         return own.payloads[message.shard : message.shard + 1]
 
     def judge(
-        self,
-        handed: Received,
-        shard: ShardRound,
-        commit: Commit,
-        own: Contributed | None,
-        now: float,
-    ) -> list[Effect] | None:
+        self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
+    ) -> Objection | None:
         """Whether a sound commit, which came as ``handed``, is taken: then None;
-        else what is done instead."""
-        objection = self._doubt(handed, shard, commit, own)
-        if objection.why:
-            return self.refuse(handed.sender, shard, commit, objection, now)
-        self.learn(commit, handed.similarity)
-        return None
-
-    def takes_last_words(
-        self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
-    ) -> bool:
-        """Likewise, of one that a former life of its sender has sent. Nothing is done instead:
-        neither is the present one asked for another, nor does it keep to that result."""
-        if self._doubt(handed, shard, commit, own).why:
-            return False
-        self.learn(commit, handed.similarity)
-        return True
-
-    def _doubt(
-        self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
-    ) -> Objection:
-        """What speaks against a sound commit: nothing once more than f have handed over such."""
+        else why it is refused."""
+        if not self.f:
+            return None  # nobody is expected to lie, and nothing was compared
         objection = self.result_checks.objection(commit, own)
         if not objection.why and handed.similarity is not None:
             objection = Objection(self._why(commit, handed.similarity, own))
         if objection.why:
             shard.doubted.add(handed.sender)
-        return objection if len(shard.doubted) <= self.f else NO_OBJECTION
+            if len(shard.doubted) <= self.f:
+                return objection
+        if handed.similarity is not None:
+            self.learn(commit, handed.similarity)
+        return None
 
     def refuse(
         self,
@@ -251,10 +232,8 @@ class ResultValidator:
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
 
-    def learn(self, commit: Commit, similarity: ResultSimilarity | None) -> None:
+    def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
         """A result is taken."""
-        if similarity is None:
-            return
         lengths = self._lengths.setdefault(commit.shard, OrderedDict())
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
         while len(lengths) > ROUNDS_KEPT:
