@@ -149,12 +149,14 @@ class RollingInspection(RoundsInspection):
 
     def stores(self) -> dict[str, int]:
         """How much there is of what is bounded."""
-        rounds, stash = self._rounds, self._rounds.future_buffer._stash
+        rounds, buffer = self._rounds, self._rounds.future_buffer
+        stash, last_words = buffer._stash, buffer.last_words
         return {
             "commits kept, in rounds": len(rounds.log._rounds),
             "commits kept, in bytes": rounds.log._bytes,
             "messages kept for later rounds": sum(len(kept) for kept in stash.values()),
             "rounds with messages kept": len(stash),
+            "commits of former lives kept": sum(len(kept) for kept in last_words.values()),
             "answers of a shard": max((len(shard.answers) for shard in self.shards), default=0),
             "rules asked": len(rounds.server._tickets),
             "measures of shards": len(rounds.cross_shard._parts),

@@ -616,7 +616,8 @@ BULK_MESSAGES: tuple[type, ...] = (
 
 @record
 class Envelope:
-    """Who says it. A message of an older incarnation than one already heard is dropped."""
+    """Who says it. A message of an older incarnation than one already heard is dropped, but for a
+    commit: that is of its round, whoever hands it over."""
 
     run: bytes
     sender: PeerId

@@ -501,7 +501,7 @@ class Peer:
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
         if not self.membership.heard(event.sender, event.incarnation, now):
-            return []
+            return self._on_last_words(event, now)
         message, kind = event.message, type(event.message)
         match message:
             case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
@@ -554,6 +554,20 @@ class Peer:
                 return []  # there is no pipeline
             case _:
                 assert_never(message)
+
+    def _on_last_words(self, event: Received, now: float) -> list[Effect]:
+        """What a former life of its sender has said counts for nothing, but a commit: that is of
+        the round, whoever hands it over."""
+        rolling, message = self._rolling, event.message
+        counts = (
+            rolling is not None
+            and type(message) is Commit
+            and self.phase != "unprepared"
+            and self.final_check.round_id is None
+            and self.settings.may_be(event.sender)
+            and self.membership.is_former(event.sender, event.incarnation)
+        )
+        return rolling.on_last_words(event, now) if counts and rolling is not None else []
 
     def _on_received_in_stage(self, event: Received, now: float) -> list[Effect]:
         """Of a pipeline, where a message may come from another stage: whose rounds are others."""
@@ -778,6 +792,7 @@ class Peer:
         effects += self.rounds.on_hello(sender, hello, now) + self.final_check.hear(
             sender, incarnation, hello, now
         )
+        effects += self.recovery.on_hello(sender, hello.round_id)
         if (
             hello.round_id == 0
             or hello.layout != self.hello_exchange.layout

@@ -84,16 +84,19 @@ def test_what_was_asked_over_a_link_that_broke_is_asked_again() -> None:
     assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == [other]
 
 
-@pytest.mark.parametrize(("ahead", "refused"), [(8, False), (9, True)])
+@pytest.mark.parametrize(("asked", "refused"), [(90, False), (98, False), (99, True), (89, True)])
 def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
-    ahead: int, refused: bool
+    asked: int, refused: bool
 ) -> None:
-    table = RollingTable(3)
+    """It keeps what is of the round that the others are in, and of the next ones."""
+    table = RollingTable(5, f=1)
     idle = table.peers[0]
     idle.adopt(ROUND, b"a branch", idle.replicated.first_snapshot())
     idle.stop(table.now)
-    query = UpdateRequest(LINEAGE, ROUND + ahead, 0, 1, b"parent")
-    effects = idle.on_message(Received(1, 1, query), table.now)
+    for peer, round_id in ((1, 90), (2, 90), (3, 1000)):  # one of them lies
+        idle.future_buffer.heard(peer, round_id)
+    query = UpdateRequest(LINEAGE, asked, 0, 1, b"parent")
+    effects = idle.on_message(Received(3, 1, query), table.now)
     told = [effect.message for effect in effects if isinstance(effect, Send)]
     assert bool(told) == refused
     assert all(isinstance(message, NotServing) for message in told)

@@ -101,7 +101,10 @@ class ResultBench:
         own: Contributed | None = None,
     ) -> list[Effect] | None:
         handed = Received(sender, 1, commit, similarity=similarity)
-        return self.result_validator.judge(handed, self.shard, commit, own, 1.0)
+        against = self.result_validator.judge(handed, self.shard, commit, own)
+        if against is None:
+            return None
+        return self.result_validator.refuse(sender, self.shard, commit, against, 1.0)
 
     def commit(self, samples: int = 8, **claims: Any) -> Commit:
         of, everybody = (Contribution(4, samples, 1.0, 1.0),), self.agreed.roster.peers

@@ -638,6 +638,25 @@ def test_who_does_not_answer_is_asked_again_as_long_as_it_has_time_to() -> None:
     assert bench.core.attestations == (1, 2, 3)
 
 
+def test_who_had_no_state_to_vouch_for_is_asked_again_when_it_is_in_a_round() -> None:
+    """Peers started again at once find their states one after the other. Who asked too early took
+    the word of one for it, with four that could have vouched."""
+    bench = RecoveryBench(5, f=1)
+    bench.begin()
+    bench.vouch(1, 9)
+    bench.refuse(2, 0, NO_STATE)
+    bench.asked()
+    bench.do(bench.core.on_hello(1, 9) + bench.core.on_hello(2, 0))
+    assert bench.asked() == {}, "it has vouched, and it is in no round yet"
+    bench.do(bench.core.on_hello(2, 9))
+    assert set(bench.asked("attestation")) == {2}
+    bench.do(bench.core.on_hello(2, 9))
+    assert bench.asked() == {}, "once for each such answer"
+    bench.vouch(2, 9)
+    assert bench.core.attestations == (1, 2)
+    assert bench.core.on_hello(3, 9) == [], "that poll is over"
+
+
 def test_who_comes_while_nobody_is_there_to_ask_has_the_time_of_a_round_to_vouch() -> None:
     """A large state is not copied and described in the moment after which one looks again for
     somebody to ask."""

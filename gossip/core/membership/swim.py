@@ -216,6 +216,15 @@ class Membership:
             self.view.settle(member)
         return True
 
+    def is_former(self, sender: PeerId, incarnation: int) -> bool:
+        """Whether a later life of a peer other than the local one is known."""
+        member = self.view.members.get(sender)
+        return (
+            member is not None
+            and member is not self.me
+            and incarnation < member.standing // REFUTATIONS
+        )
+
     def on_message(
         self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float
     ) -> list[Effect]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gossip.core.events import Received
-from gossip.core.messages import PeerId, UpdateRequest
+from gossip.core.messages import Commit, PeerId, UpdateRequest
 
 STASH_ROUNDS = 8
 """How far ahead of us others may be and still be listened to."""
 
 
 class FutureBuffer:
-    """What later rounds have sent us already, and how far each peer is known to be."""
+    """What later rounds have sent us already, and how far each peer is known to be. ``f``: so many
+    peers may say anything of that."""
 
-    def __init__(self) -> None:
+    def __init__(self, f: int = 0) -> None:
+        self.f = f
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
+        # commits of lives that are over, by shard
+        self.last_words: dict[int, dict[tuple[PeerId, int], Received]] = {}
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self.unheard: set[PeerId] = set()
@@ -65,16 +69,34 @@ class FutureBuffer:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
         return keeps
 
+    def stash_last_words(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
+        """Keeps a commit of a former life of its sender for later, likewise."""
+        if now_round <= round_id <= now_round + STASH_ROUNDS:
+            self.last_words.setdefault(round_id, {})[event.sender, shard] = event
+
+    def next_round(self, here: int) -> int:
+        """Where one that takes over a state goes on: in the latest round that more than f others
+        have told of, if that is not before ``here``. Forgets what is not of that one or soon after:
+        it is kept no longer than it may be of use."""
+        told = sorted(self.seen.values(), reverse=True)
+        first = max(here, told[self.f]) if len(told) > self.f else here
+        for kept in (self._stash, self.last_words):
+            for far in [known for known in kept if not first <= known <= first + STASH_ROUNDS]:
+                del kept[far]
+        return first
+
     def begins_anew(self, peer: PeerId, incarnation: int) -> None:
-        """Nothing that a former life of it said of the rounds to come is kept."""
+        """Nothing that a former life of it said of the rounds to come is kept, but its commits."""
         self.seen.pop(peer, None)
-        for kept in self._stash.values():
+        for round_id, kept in self._stash.items():
             for key in [
                 key
                 for key, event in kept.items()
                 if key[0] == peer and event.incarnation < incarnation
             ]:
-                del kept[key]
+                event = kept.pop(key)
+                if key[1] is Commit:
+                    self.last_words.setdefault(round_id, {})[peer, key[2]] = event
 
     def is_first(self, sender: PeerId, query: UpdateRequest) -> bool:
         """Whether it has not asked for this yet: what was kept for later is heard twice,
@@ -90,4 +112,11 @@ class FutureBuffer:
         due = list(self._stash.pop(round_id, {}).values())
         for old in [known for known in self._stash if known < round_id]:
             del self._stash[old]
+        return due
+
+    def take_last_words(self, round_id: int) -> list[Received]:
+        """Likewise, of what lives that are over have committed."""
+        due = list(self.last_words.pop(round_id, {}).values())
+        for old in [known for known in self.last_words if known < round_id]:
+            del self.last_words[old]
         return due

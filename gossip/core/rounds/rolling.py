@@ -109,7 +109,8 @@ class RollingRounds:
         self.lag_detector = LagDetector(settings, fork_choice, timers, view, self.deadline)
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
-        self.departures, self.future_buffer = Departures(rounds.commit_log), FutureBuffer()
+        self.departures = Departures(rounds.commit_log)
+        self.future_buffer = FutureBuffer(settings.f)
         self.attendance = Attendance(
             local, view, self.replicated.lineage, self.departures, self.future_buffer
         )
@@ -585,14 +586,19 @@ class RollingRounds:
         if not in_turn or not self.replicated.is_sound(commit, payload):
             objection = Objection("it is no result of this round", event="bad_commit")
             return self.result_validator.refuse(sender, shard, commit, objection, now)
-        serves = shard.server(shard.attempt) == self.local
-        if (
-            instead := self.result_validator.judge(event, shard, commit, self._own, now)
-        ) is not None:
-            return instead
+        against = self.result_validator.judge(event, shard, commit, self._own)
+        if against is not None:
+            return self.result_validator.refuse(sender, shard, commit, against, now)
+        return self._take(shard, commit, payload, now)
+
+    def _take(
+        self, shard: ShardRound, commit: Commit, payload: Payload | None, now: float
+    ) -> list[Effect]:
+        """Nothing speaks against it, but that this peer may have promised not to take it."""
+        present = commit.made_at == shard.attempt  # it was made in its turn
+        serves = (commit.server if present else shard.server(shard.attempt)) == self.local
         if commit.attempt < shard.attempt and not serves:
-            # We have promised not to take it, though we would. Who serves our attempt may, and
-            # re-issues it to everybody then.
+            # We would take it. Who serves our attempt may, and re-issues it to everybody then.
             return (
                 [Send(shard.server(shard.attempt), commit, payload)]
                 if shard.passes_on(commit)
@@ -604,6 +610,33 @@ class RollingRounds:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         return effects + self._hold(shard, commit, payload, False, now)
+
+    def on_last_words(self, event: Received, now: float) -> list[Effect]:
+        """A commit that a former life of its sender has sent. It says nothing of where the present
+        one is. But others may hold that result, and there may be no other copy of it: a server that
+        threw it away would make a second."""
+        commit, payload = event.message, event.payload
+        assert isinstance(commit, Commit)
+        if commit.lineage != self.settings.lineage or commit.shard >= len(self.shard_bytes):
+            return []
+        if commit.round_id != self.round_id or not self._shards:
+            buffer, first = self.future_buffer, self.round_id
+            if self.mode == "off":
+                first = buffer.next_round(first)
+            buffer.stash_last_words(first, commit.round_id, event, commit.shard)
+            return []
+        shard = self._shards[commit.shard]
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        if (
+            shard.commit is not None
+            or commit.parent != self.chain
+            or not in_turn
+            or not self.replicated.is_sound(commit, payload)
+            # The present life is neither asked for another, nor does it keep to that result.
+            or self.result_validator.judge(event, shard, commit, self._own) is not None
+        ):
+            return []
+        return self._take(shard, commit, payload, now)
 
     def _on_not_serving(self, sender: PeerId, notice: NotServing, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
@@ -745,6 +778,10 @@ class RollingRounds:
             self._stage_gate is not None and self.is_held
         ):  # it was left while others were waited for
             return effects + self._wait(self._stage_gate, now)
+        # One of them may end the round, and begin the next.
+        last_words = self.future_buffer.last_words
+        for event in self.future_buffer.take_last_words(round_id) if last_words else ():
+            effects += self.on_last_words(event, now)
         for event in self.future_buffer.take(round_id):
             effects += self.on_message(event, now)
         return effects
@@ -943,7 +980,10 @@ class RollingRounds:
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             # not kept: it would be outdated when we are back
             return [Send(event.sender, self.lag_detector.not_serving(message))]
-        kept = self.future_buffer.stash(self.round_id, message.round_id, event, message.shard)
+        buffer, first = self.future_buffer, self.round_id
+        if self.mode == "off":
+            first = buffer.next_round(first)
+        kept = buffer.stash(first, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
             # Who asks hears that, and asks again when we are back.
             return [Send(event.sender, self.lag_detector.in_no_round(message))]

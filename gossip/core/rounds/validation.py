@@ -179,24 +179,21 @@ class ResultValidator:
         return own.payloads[message.shard : message.shard + 1]
 
     def judge(
-        self,
-        handed: Received,
-        shard: ShardRound,
-        commit: Commit,
-        own: Contributed | None,
-        now: float,
-    ) -> list[Effect] | None:
+        self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
+    ) -> Objection | None:
         """Whether a sound commit, which came as ``handed``, is taken: then None;
-        else what is done instead."""
-        sender, similarity = handed.sender, handed.similarity
+        else why it is refused."""
+        if not self.f:
+            return None  # nobody is expected to lie, and nothing was compared
         objection = self.result_checks.objection(commit, own)
-        if not objection.why and similarity is not None:
-            objection = Objection(self._why(commit, similarity, own))
+        if not objection.why and handed.similarity is not None:
+            objection = Objection(self._why(commit, handed.similarity, own))
         if objection.why:
-            shard.doubted.add(sender)
+            shard.doubted.add(handed.sender)
             if len(shard.doubted) <= self.f:
-                return self.refuse(sender, shard, commit, objection, now)
-        self.learn(commit, similarity)
+                return objection
+        if handed.similarity is not None:
+            self.learn(commit, handed.similarity)
         return None
 
     def refuse(
@@ -235,10 +232,8 @@ class ResultValidator:
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
 
-    def learn(self, commit: Commit, similarity: ResultSimilarity | None) -> None:
+    def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
         """A result is taken."""
-        if similarity is None:
-            return
         lengths = self._lengths.setdefault(commit.shard, OrderedDict())
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
         while len(lengths) > ROUNDS_KEPT:

@@ -98,6 +98,10 @@ class Poll:
     def pause(self) -> None:
         self.paused = True
 
+    def forget(self, peer: PeerId) -> None:
+        """What it has answered holds no more."""
+        del self.votes[peer]
+
     @property
     def empty(self) -> int:
         """Answers of those who have no state to vouch for."""

@@ -346,6 +346,17 @@ class Recovery:
             return self._fetch(self.pieces, now)
         return []
 
+    def on_hello(self, peer: PeerId, round_id: int) -> list[Effect]:
+        """``peer`` says that it is in a round. When it was asked to vouch it may have had no state:
+        then it is asked again. Else it would count as one that cannot have any, for as long as the
+        others take to come to the round that was named."""
+        vote = self.poll.votes.get(peer)
+        polls = self.stage == "polling" and not self.poll.paused
+        if not polls or round_id == 0 or vote is None or vote.reason != NO_STATE:
+            return []
+        self.poll.forget(peer)
+        return self._ask_for_attestations([peer])
+
     # --- what most of them say --------------------------------------------------------------------
 
     def _poll(self, now: float) -> list[Effect]:

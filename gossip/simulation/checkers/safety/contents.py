@@ -390,7 +390,8 @@ def _name_of(payload: Payload) -> bytes:
 class CheckedBeforeUse(Checker):
     """S13: what is applied was checked: a message of a stranger, of a former life, of another
     lineage, round or branch, or with a payload that is not what it says, changes nothing; what goes
-    into a rule or a model is finite and of the right size."""
+    into a rule or a model is finite and of the right size. A commit is of its round whoever hands
+    it over, so only its sender's life need not be the present one."""
 
     invariant = "S13"
     events = (Update, UpdateRequest, Commit, StateOffer)
@@ -428,7 +429,8 @@ class CheckedBeforeUse(Checker):
             return "a stranger"
         # Who was never heard in its later life, and goes on speaking in this one, was lied about.
         invented = member is not None and self.circumstances.invented_lives and not member.spoken
-        if member is not None and event.incarnation < member.incarnation and not invented:
+        bound = not isinstance(message, Commit) and not invented
+        if member is not None and event.incarnation < member.incarnation and bound:
             return f"a former life, {event.incarnation}"
         if isinstance(message, StateOffer):
             taker = core.recovery

@@ -340,13 +340,13 @@ def _counts(
     event: Received,
     message: UpdateRequest | Update | Commit | CommitRequest,
 ) -> bool:
-    """Whether it is heard: said in its sender's present life, of this lineage,
-    by one who takes part."""
+    """Whether it is heard: said in its sender's present life, or a commit of a former one, of this
+    lineage, by one who takes part."""
     member = core.membership.members.get(event.sender)
-    if (
-        member is None
-        or event.incarnation != member.incarnation
-        or message.lineage != core.settings.lineage
+    if member is None or message.lineage != core.settings.lineage:
+        return False
+    if event.incarnation > member.incarnation or (
+        event.incarnation < member.incarnation and not isinstance(message, Commit)
     ):
         return False
     return core.phase == "running" and event.sender in rounds.roster

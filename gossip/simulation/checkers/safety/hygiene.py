@@ -195,6 +195,7 @@ def _rolling_bounds(core: Inspection, n: int, shards: int) -> dict[str, int]:
         # kind, sender and shard.
         "messages kept for later rounds": STASH_MAX * 5 * n * shards,
         "rounds with messages kept": STASH_MAX,
+        "commits of former lives kept": STASH_MAX * n * shards,
         "answers of a shard": n,
         "rules asked": n * shards + shards,
         "measures of shards": shards,

@@ -1,0 +1,168 @@
+"""Most peers are started again at once, in the middle of a round: no result of it gets lost that
+somebody has applied (S10), and nobody takes a state at the word of too few (S12)."""
+
+from __future__ import annotations
+
+import pytest
+from effort import effort
+from restart_waves import with_waves
+
+from gossip.core.rounds.future_buffer import FutureBuffer
+from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.transfer.receiver import Recovery
+from gossip.faults import HangTrainer, KillTrainer, Restart
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules.schedule import Schedule
+
+LAST_COPY = Schedule(
+    1602,
+    peers=4,
+    active_s=8.041,
+    duration_s=12.5,
+    compute_s=(0.46, 0.58),
+    probe_interval_s=0.5,
+    round_timeout_s=10.0,
+    start_timeout_s=60.0,
+    bytes_per_s=27.6,
+    queue_s=0.6,
+    copies_per_s=820.4,
+    overlap=1,
+    faults=(
+        Restart(1, None, 1.2, 4.797),
+        Restart(2, None, 1.2, 4.637),
+        Restart(0, None, 0.01, 4.503),
+        Restart(2, None, 1.2, 5.853),
+        Restart(1, None, 1.2, 5.787),
+        Restart(0, None, 0.334, 6.022),
+    ),
+)
+"""Peer 0 commits, dies, and is back, before its result is at peer 3; and all others die."""
+
+LAST_COPY_OF_A_SHARD = Schedule(
+    1589,
+    peers=6,
+    active_s=6.261,
+    duration_s=13.0,
+    compute_s=(0.1, 0.2),
+    shards=(4, 4, 4),
+    probe_interval_s=1.0,
+    round_timeout_s=10.0,
+    start_timeout_s=60.0,
+    commit_log=8,
+    stable_addresses=True,
+    server_weights="1:4,2:10,4:10",
+    bytes_per_s=20.3,
+    copies_per_s=98.1,
+    overlap=1,
+    faults=(
+        Restart(3, None, 1.2, 3.346),
+        Restart(2, None, 1.2, 3.321),
+        Restart(1, None, 1.2, 3.45),
+        Restart(5, None, 0.01, 3.359),
+        Restart(4, None, 0.01, 3.483),
+        Restart(3, None, 0.01, 5.096),
+        Restart(5, None, 0.072, 5.153),
+        Restart(4, None, 0.157, 4.806),
+        Restart(2, None, 0.46, 5.06),
+    ),
+)
+"""Likewise of peer 4, which makes the last shard's."""
+
+WHILE_IT_RECOVERS = Schedule(
+    187,
+    aggregator="median",
+    active_s=9.717,
+    duration_s=10.5,
+    compute_s=(0.08, 0.11),
+    shards=(4, 4, 4),
+    batch_policy="fixed_global",
+    faults=(
+        KillTrainer(3, 6.06, 0.388),
+        Restart(0, None, 0.288, 6.115),
+        Restart(2, None, 1.2, 6.046),
+        KillTrainer(2, 8.245, 0.396),
+        Restart(0, None, 0.32, 7.943),
+        Restart(4, None, 0.01, 7.986),
+        Restart(0, None, 1.2, 8.299),
+        Restart(3, None, 0.01, 8.497),
+        Restart(2, None, 1.2, 8.17),
+        Restart(4, None, 0.01, 8.462),
+    ),
+)
+"""Peers 1, 3 and 4 are left. Peer 1 commits while peer 3 takes over a state, and peer 4 refuses
+that result, which opposes its update: peer 3 is the second that has to hand it over."""
+
+STATES_ONE_BY_ONE = Schedule(
+    376,
+    aggregator="trimmed_mean",
+    active_s=9.199,
+    duration_s=12.0,
+    compute_s=(0.46, 0.58),
+    rule_s=0.01,
+    prepare_s=1.0,
+    overlap=1,
+    faults=(
+        Restart(1, None, 0.01, 3.893),
+        Restart(0, None, 0.052, 5.611),
+        Restart(2, None, 1.2, 5.566),
+        Restart(1, None, 1.2, 5.512),
+        Restart(2, None, 1.2, 6.682),
+        Restart(0, None, 1.2, 6.581),
+        Restart(4, None, 1.2, 6.899),
+        Restart(1, None, 0.478, 6.565),
+        HangTrainer(3, 5.735, 1.325),
+    ),
+)
+"""Peer 2 asks all to vouch for a state when most have none yet, for a round that is to come."""
+
+SCHEDULES = {
+    "last copy": LAST_COPY,
+    "last copy of a shard": LAST_COPY_OF_A_SHARD,
+    "while it recovers": WHILE_IT_RECOVERS,
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_s10_a_result_outlives_those_who_made_it(schedule: Schedule) -> None:
+    outcome = run(schedule)
+    assert outcome.violation is None, outcome.violation
+
+
+@pytest.mark.parametrize("schedule", [LAST_COPY, LAST_COPY_OF_A_SHARD], ids=["one", "shards"])
+def test_s10_throwing_away_what_a_former_life_has_committed_is_caught(
+    monkeypatch: pytest.MonkeyPatch, schedule: Schedule
+) -> None:
+    monkeypatch.setattr(RollingRounds, "on_last_words", lambda self, event, now: [])
+    violation = run(schedule).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
+
+
+def test_s10_throwing_away_what_comes_while_a_state_is_taken_over_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FutureBuffer, "next_round", lambda self, here: here)
+    violation = run(WHILE_IT_RECOVERS).violation
+    assert violation is not None
+    assert violation.invariant == "S10"
+
+
+def test_s12_those_who_had_no_state_when_they_were_asked_vouch_for_one() -> None:
+    outcome = run(STATES_ONE_BY_ONE)
+    assert outcome.violation is None, outcome.violation
+
+
+def test_s12_asking_nobody_twice_who_had_no_state_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Recovery, "on_hello", lambda self, peer, round_id: [])
+    violation = run(STATES_ONE_BY_ONE).violation
+    assert violation is not None
+    assert violation.invariant == "S12"
+
+
+@pytest.mark.parametrize("seed", range(effort(3, 600)))
+def test_nothing_breaks_where_peers_are_started_again_wave_after_wave(seed: int) -> None:
+    schedule = with_waves(seed)
+    violation = run(schedule).violation if schedule is not None else None
+    assert violation is None, violation
