@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from pipeline_rig import LINEAGE, PATIENCE_S, STAGES, Rig, payload
 
@@ -249,6 +251,62 @@ def test_of_two_who_have_counted_the_same_the_later_in_order_begins_its_sum_anew
     assert collected(effects) == [tuple(own(rig))]
     effects = rig.compute(rig.view(3))  # computed again from what was kept
     assert collected(effects) == [(0, 1, 2, 3)]
+
+
+def test_what_another_has_counted_meanwhile_is_left_to_it() -> None:
+    rig = Rig(0)
+    begun = rig.begin()
+    rig.view(1)  # its link breaks: what was its own is taken over
+    taken = [rig.forward(task) for task in passes_of(rig, begun, 4)]
+    assert {s.message.micro_batch for e in taken for s in of(Activation, e)} == {0, 1, 2, 3}  # type: ignore[union-attr]
+    rig.view()
+    effects = rig.mate_counts(1, 1, *others(rig))
+    withdrawn = {s.message.micro_batch for s in of(Withdraw, effects)}  # type: ignore[union-attr]
+    dropped = {e.micro_batch for e in effects if isinstance(e, DropForward)}
+    assert withdrawn == dropped == set(others(rig)) == {0, 1, 2, 3} - set(own(rig))
+    for each in [send for effects in taken for send in of(Activation, effects)]:
+        rig.compute(rig.gradient(each.peer, each.message.micro_batch))  # type: ignore[union-attr]
+    assert not any(isinstance(effect, ResetSum) for effect in rig.said)
+    assert collected(rig.said) == [tuple(own(rig))]
+
+
+def passes_of(rig: Rig, begun: list[Effect], most: int) -> Iterator[RunForward]:
+    """The forward passes that follow one another, each once the one before is done."""
+    effects = begun
+    for _ in range(most):
+        (task,) = tasks(effects)
+        assert isinstance(task, RunForward)
+        before = len(rig.said)
+        yield task
+        effects = rig.said[before:]
+
+
+def test_what_another_has_counted_is_computed_on_for_a_member_that_waits_for_its_gradient() -> None:
+    rig = Rig(2)
+    rig.begin()
+    number = others(rig)[0]
+    sent = of(Activation, rig.forward(tasks(rig.activation(0, number))[0]))[0]  # type: ignore[arg-type]
+    assert of(Withdraw, rig.mate_counts(3, 1, number)) == []
+    assert number in rig.flow.works
+    effects = rig.hear(0, Withdraw(LINEAGE, 0, 1, number, 1))
+    assert [s.peer for s in of(Withdraw, effects)] == [sent.peer], "and so on, from stage to stage"
+    assert number not in rig.flow.works
+
+
+def test_what_was_to_be_counted_again_is_left_to_another_and_computed_when_that_one_is_lost() -> (
+    None
+):
+    rig = Rig(2)
+    rig.begin()
+    for micro_batch in range(4):
+        rig.compute(rig.activation(0, micro_batch))
+    first, second = others(rig)
+    rig.mate_counts(3, 1, first)  # the sum begins anew, with what is left
+    rig.mate_counts(3, 2, first, second)
+    rig.compute([e for e in rig.said if isinstance(e, RunForward)][-1:])
+    assert sum(isinstance(effect, ResetSum) for effect in rig.said) == 1
+    assert rig.flow.counted == tuple(own(rig))
+    assert collected(rig.compute(rig.view(3))) == [(0, 1, 2, 3)]
 
 
 def test_an_activation_of_a_former_life_is_not_computed_on() -> None:

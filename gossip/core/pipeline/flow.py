@@ -402,7 +402,14 @@ class MicroBatchFlow:
             self._stale = True
         kept = work.step in OWES_BACKWARD
         dropped = [DropForward(self.round_id, work.micro_batch)] if kept else []
-        return [*self.timers.cancel(work.overdue), *dropped]
+        withdrawn = []
+        if work.waits and work.target is not None:
+            withdrawn.append(self._withdraw(work, work.target, work.out_attempt + 1))
+        return [*self.timers.cancel(work.overdue), *dropped, *withdrawn]
+
+    def _withdraw(self, work: Work, target: PeerId, attempt: int) -> Send:
+        where = self.settings.lineage, self.round_id, self.stage + 1, work.micro_batch
+        return Send(target, Withdraw(*where, attempt))
 
     def _on_gradient(
         self, event: Received, message: ActivationGradient, now: float
@@ -491,7 +498,7 @@ class MicroBatchFlow:
             return self._go_on()
         if event.payload is None and not self.first:
             return self._drop(work) + self._go_on()
-        work.step, work.input_gradient = "counted", event.payload
+        work.step, work.was_counted, work.input_gradient = "counted", True, event.payload
         effects = self._give_back(work, work.requesters)
         return effects + self._say_counted() + self._go_on()
 
@@ -510,7 +517,8 @@ class MicroBatchFlow:
         """What follows once something has changed: the next task, or the sum is handed over."""
         if self.round_id < 0:
             return []
-        effects = self._give_up_doubles()
+        effects = self._leave_to_others()
+        effects += self._give_up_doubles()
         effects += self._next_task()
         return effects + self._collect()
 
@@ -609,8 +617,7 @@ class MicroBatchFlow:
             effects.append(Report("rerouted", told))
             work.tried.add(work.target)
             if withdraw:
-                where = self.settings.lineage, self.round_id, self.stage + 1, work.micro_batch
-                effects.append(Send(work.target, Withdraw(*where, work.out_attempt)))
+                effects.append(self._withdraw(work, work.target, work.out_attempt))
         return effects + self._send_on(work, now)
 
     def _set_overdue(self, work: Work, at: float) -> list[Effect]:
@@ -681,6 +688,30 @@ class MicroBatchFlow:
         asks = MicroBatchesMissing(*where, tuple(missing))
         before = self.barrier.working(self.stage - 1)
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
+
+    def _leave_to_others(self) -> list[Effect]:
+        """What another has counted before it is in the own sum is not computed to its end: else one
+        of the two would have to begin its sum anew. It was taken over from a member that was only
+        skipped for a while."""
+        under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
+        if not under_way:
+            return []
+        elsewhere = {b for peer in self._mates() for b in self._counted_by(peer)}
+        left = [w for w in under_way if w.micro_batch in elsewhere and self._may_leave(w)]
+        return [effect for work in left for effect in self._leave(work)]
+
+    def _may_leave(self, work: Work) -> bool:
+        """Whether nobody waits for it here. What this member has counted before, the other may be
+        giving up because of that."""
+        return not self._keeps(work.micro_batch) if work.was_counted else not work.requesters
+
+    def _leave(self, work: Work) -> list[Effect]:
+        if not work.was_counted:
+            return self._drop(work)
+        kept = work.step in OWES_BACKWARD
+        self._stale = self._stale or work is self._task
+        work.step = "given"
+        return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
     def _give_up_doubles(self) -> list[Effect]:
         """Where two have counted the same, it is the first in order who keeps it. The other begins
