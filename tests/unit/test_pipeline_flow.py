@@ -23,6 +23,7 @@ from gossip.core import (
     RunForward,
     Send,
     SetTimer,
+    StageDone,
     Withdraw,
 )
 
@@ -170,6 +171,20 @@ def test_a_receiver_that_becomes_known_later_is_given_it_again() -> None:
     assert again.message.attempt == message.attempt + 1
     rig.gradient(sent.peer, message.micro_batch, message.attempt + 1)
     assert of(Activation, rig.flow.on_joined(sent.peer, rig.now)) == [], "it has answered"
+
+
+def test_a_receiver_that_is_only_just_coming_back_is_asked_last() -> None:
+    alone = Rig(0)
+    target = sent_first(alone)[0].peer
+    rig = Rig(0)
+    for peer in STAGES[1]:
+        rig.barrier.hear(peer, 0, StageDone(LINEAGE, 1, 0, 0, STAGES[1], False))
+    rig.members.lives[target] = 1
+    assert rig.barrier.is_returning(target)
+    assert sent_first(rig)[0].peer == 5 - target
+    told = StageDone(LINEAGE, 1, 0, 0, STAGES[1], True)
+    assert rig.barrier.hear(target, 1, told)
+    assert not rig.barrier.is_returning(target)
 
 
 def test_a_refusal_sends_it_to_the_next_or_again_under_a_higher_attempt() -> None:

@@ -572,10 +572,11 @@ class MicroBatchFlow:
 
     def _send_on(self, work: Work, now: float) -> list[Effect]:
         """To the first in order who can take it and has not had it; when there is none, all are
-        tried again after a while."""
+        tried again after a while. Who is only just coming back is asked last."""
         weights = self.barrier.weights_of(self.stage + 1)
         order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, weights)
         there = [peer for peer in order if not self.members.skip_reason(peer)]
+        there.sort(key=self.barrier.is_returning)
         target = next((peer for peer in there if peer not in work.tried), None)
         if target is not None:
             return self._send(work, target, now)
