@@ -50,7 +50,7 @@ def reports(effects: list[Effect]) -> list[tuple[str, dict[str, Any]]]:
 class Auditing:
     """Peer 3 of the middle stage, which audits all that the others count."""
 
-    def __init__(self, audit: float = 2 / 1, local: int = 3) -> None:
+    def __init__(self, audit: float = 1.0, local: int = 3) -> None:
         self.rig = Rig(local, 3, stages=STAGES, audit=audit)
         self.rig.begin()
         ranking = self.rig.flow.router.ranking
@@ -137,6 +137,22 @@ def test_audits_are_drawn_with_their_probability_from_bytes_of_ones_own(audit: f
         drawn.append(asked)
         assert 0.75 * audit < len(asked) / 1000 < 1.25 * audit
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize("audit", [0.3, 1.0])
+def test_with_the_probability_of_the_settings_at_least_one_other_member_audits(
+    audit: float,
+) -> None:
+    asked = set[tuple[int, int]]()
+    for auditor in (3, THIRD):
+        rig = Rig(auditor, 200, stages=STAGES, audit=audit)
+        rig.flow.prepare((16, 16), bytes([auditor]))
+        for at in range(20):
+            rig.begin(at)
+            told = Counted(LINEAGE, at, 1, 1, tuple(range(200)), False, (bytes(32),) * 200)
+            effects = rig.hear(AUDITED, told)
+            asked |= {(at, m.micro_batch) for _, m in messages(effects, AuditRequest)}
+    assert abs(len(asked) / 4000 - audit) < 0.01
 
 
 @pytest.mark.parametrize("wrong", ["output", "gradient"])
