@@ -410,6 +410,18 @@ def test_what_the_trainer_could_not_compute_is_not_counted_and_asked_for_again()
     assert first in missing[0].message.micro_batches  # type: ignore[union-attr]
 
 
+def test_nothing_of_a_round_that_is_over_is_computed_before_the_next_one_begins() -> None:
+    rig = Rig(0)
+    first, _ = sent_first(rig)
+    sent = [first, *of(Activation, rig.forward(tasks(rig.said)[-1]))]  # type: ignore[arg-type]
+    rig.is_over = True
+    assert tasks(rig.gradient(first.peer, first.message.micro_batch)) == []  # type: ignore[union-attr]
+    assert len(sent) == 2
+    assert rig.view(1) == [], "what was another's"
+    rig.is_over = False
+    assert {task.round_id for task in tasks(rig.begin(1))} == {1}
+
+
 def test_timers_of_a_former_round_do_nothing() -> None:
     rig = Rig(0)
     _, timer = sent_first(rig)

@@ -45,7 +45,7 @@ from gossip.core.messages import (
 from gossip.core.timers import Timers
 
 from .audits import Auditor, AuditTimer, trace_of
-from .barrier import Members, StageBarrier
+from .barrier import StageBarrier
 from .route import Router
 from .work import DONE, OWES_BACKWARD, Work
 
@@ -82,6 +82,7 @@ class MicroBatchFlow:
     """Args:
     barrier: it knows who is in the other stages.
     patience_s: how long a gradient may take.
+    is_over: whether all commits of a round are held here, so that the next one begins.
     auditor: None: nobody audits.
 
     Attributes:
@@ -93,15 +94,15 @@ class MicroBatchFlow:
     def __init__(
         self,
         barrier: StageBarrier,
-        members: Members,
         timers: Timers[Any],
         patience_s: Callable[[], float],
+        is_over: Callable[[int], bool],
         auditor: Auditor | None = None,
     ) -> None:
-        self.auditor = auditor
+        self.auditor, self._is_over = auditor, is_over
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
         self.settings, self.pipeline, self.barrier = barrier.settings, pipeline, barrier
-        self.members, self.timers, self._patience_s = members, timers, patience_s
+        self.members, self.timers, self._patience_s = barrier.members, timers, patience_s
         self.router = Router(self.settings.seed, pipeline.micro_batches)
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
@@ -226,7 +227,7 @@ class MicroBatchFlow:
 
     def on_view_change(self, now: float) -> list[Effect]:
         """Somebody is skipped or back."""
-        if self.round_id < 0:
+        if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects: list[Effect] = []
         for work in self.works.values():
@@ -514,8 +515,9 @@ class MicroBatchFlow:
         return work if useful else None
 
     def _go_on(self) -> list[Effect]:
-        """What follows once something has changed: the next task, or the sum is handed over."""
-        if self.round_id < 0:
+        """What follows once something has changed: the next task, or the sum is handed over. A
+        task of a round that is over would reach the trainer in the next one."""
+        if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects = self._leave_to_others()
         effects += self._give_up_doubles()
