@@ -659,7 +659,10 @@ class MicroBatchFlow:
         counted = self.counted
         traces = tuple([trace_of(self.works[b]) for b in counted]) if self.auditor else ()
         told = Counted(*where, counted, again, traces)
-        return [Send(peer, told) for peer in self._mates()]
+        # Who is in quarantine has nothing to count, and its answer makes a quorum all the same.
+        locked = [p for p in self.barrier.locked_here if p != self.local]
+        idle = [p for p in locked if not self.members.skip_reason(p)]
+        return [Send(peer, told) for peer in (*self._mates(), *idle)]
 
     def _reclaim(self) -> list[Effect]:
         """What nobody who is there has counted, and is ours by the order of those who are there, is
