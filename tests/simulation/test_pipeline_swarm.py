@@ -139,16 +139,17 @@ def test_audits_of_honest_members_change_nothing_but_what_is_computed() -> None:
         (8, "S25"),
         (45, "L2"),
         (62, "L2"),
-        *effort([], [(69, "L2"), (377, "S22"), (408, "L2")]),
+        *effort([], [(69, "L2"), (241, "L2"), (377, "S22"), (408, "L2")]),
     ],
 )
 def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> None:
     """8 has audits, and a member that lies about activations. 45, too, has audits: links broke for
     a millisecond, and who took over a micro-batch meanwhile began its sum anew once it was
     computed, since its owner had counted it. 62 and 69: one that had lost a commit said for seconds
-    what it has counted, to members who were a round on, and all stages waited. 377: a link broke in
-    the moment in which a round ended, and something of it was computed in the next one. 408: one of
-    three was locked up, and another died."""
+    what it has counted, to members who were a round on, and all stages waited. 241: what a stage
+    that was made anew asked for was sent over a link that was down, and not again. 377: a link
+    broke in the moment in which a round ended, and something of it was computed in the next one.
+    408: one of three was locked up, and another died."""
     schedule = generate_pipeline(seed)
     assert bool(schedule.audit) == (seed in (8, 45, 377, 408))
     result = run(schedule)

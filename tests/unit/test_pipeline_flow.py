@@ -253,6 +253,35 @@ def test_outputs_are_given_again_once_they_were_computed_on_and_not_before() -> 
     assert of(Activation, rig.hear(5 - sent.peer, missing)) == []  # it is on its way
 
 
+def test_an_output_that_is_given_again_takes_the_attempt_that_its_receiver_knows_of() -> None:
+    rig = Rig(0)
+    sent, _ = sent_first(rig)
+    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
+    rig.gradient(sent.peer, micro_batch)
+    other = 5 - sent.peer
+    rig.hear(other, MicroBatchesMissing(LINEAGE, 0, 0, (micro_batch,)))
+    refused = rig.hear(other, ActivationRefused(LINEAGE, 0, 0, micro_batch, 1, known=9))
+    assert attempts(refused, Activation) == [(other, 9)]
+    assert rig.hear(other, ActivationRefused(LINEAGE, 0, 0, micro_batch, 9, known=0)) == []
+
+
+def test_an_output_that_may_be_lost_with_a_link_is_given_again_at_once() -> None:
+    rig = Rig(0)
+    sent, _ = sent_first(rig)
+    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
+    rig.gradient(sent.peer, micro_batch)
+    other = 5 - sent.peer
+    missing = MicroBatchesMissing(LINEAGE, 0, 0, (micro_batch,))
+    rig.members.skipped = {other}
+    assert attempts(rig.hear(other, missing), Activation) == [(other, 1)], "it was not there yet"
+    rig.view()
+    assert attempts(rig.hear(other, missing), Activation) == [(other, 2)]
+    assert of(Activation, rig.hear(other, missing)) == []
+    rig.view(other)
+    rig.view()
+    assert attempts(rig.hear(other, missing), Activation) == [(other, 3)]
+
+
 def test_of_two_who_have_counted_the_same_the_later_in_order_begins_its_sum_anew() -> None:
     rig = Rig(2)
     rig.begin()

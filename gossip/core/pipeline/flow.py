@@ -231,8 +231,10 @@ class MicroBatchFlow:
             return []
         effects: list[Effect] = []
         for work in self.works.values():
-            if work.waits and work.target is not None and self.members.skip_reason(work.target):
-                effects += self._send_elsewhere(work, now)
+            if work.target is None or not self.members.skip_reason(work.target):
+                continue
+            work.sent_at = float("-inf")  # it may be lost with the link
+            effects += self._send_elsewhere(work, now) if work.waits else []
         effects += [] if self.auditor is None else self.auditor.on_view_change()
         return effects + self._reclaim() + self._go_on()
 
@@ -436,14 +438,12 @@ class MicroBatchFlow:
 
     def _on_refused(self, sender: PeerId, message: ActivationRefused, now: float) -> list[Effect]:
         work = self.works.get(message.micro_batch)
-        if work is None or not work.waits:
+        if work is None or sender != work.target or message.attempt != work.out_attempt:
             return []
-        if sender != work.target or message.attempt != work.out_attempt:
-            return []
-        if message.known > message.attempt:
-            work.out_attempt = message.known
+        if message.known > message.attempt and work.output is not None:
+            work.out_attempt = message.known  # also what was only given again
             return self._send(work, sender, now)
-        return self._send_elsewhere(work, now, withdraw=False)
+        return self._send_elsewhere(work, now, withdraw=False) if work.waits else []
 
     def _on_missing(self, sender: PeerId, message: MicroBatchesMissing, now: float) -> list[Effect]:
         """Outputs are given again that were computed on, and lost with whoever had them. Those
@@ -591,7 +591,8 @@ class MicroBatchFlow:
         assert payload is not None, "an output that is sent was computed"
         if target != work.target:
             work.has_it_since = now
-        work.target, work.sent_at = target, now
+        is_within_reach = not self.members.skip_reason(target)
+        work.target, work.sent_at = target, now if is_within_reach else float("-inf")
         message = Activation(
             self.settings.lineage,
             self.round_id,
