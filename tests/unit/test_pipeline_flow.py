@@ -211,6 +211,24 @@ def test_lower_attempts_are_refused_and_a_withdrawn_micro_batch_is_dropped() -> 
     assert of(ActivationRefused, rig.activation(0, 1, attempt=2))
 
 
+def test_of_two_who_wait_for_the_same_the_other_is_asked_for_its_input_when_one_withdraws() -> None:
+    rig = Rig(2, in_flight=1)
+    rig.begin()
+    rig.activation(1, 0)  # the trainer is at it
+    rig.activation(0, 3)
+    rig.activation(1, 3)
+    effects = rig.hear(1, Withdraw(LINEAGE, 0, 1, 3, 1))
+    (refused,) = of(ActivationRefused, effects)
+    assert isinstance(refused.message, ActivationRefused)
+    assert (refused.peer, refused.message.attempt, refused.message.known) == (0, 0, 1)
+    assert 3 not in rig.flow.works
+    rig.activation(0, 3, attempt=1)
+    rig.activation(1, 2)
+    rig.activation(0, 2)
+    assert rig.hear(1, Withdraw(LINEAGE, 0, 1, 2, 1)) == [], "it has the input of the other"
+    assert rig.flow.works.keys() == {0, 2, 3}
+
+
 def test_whoever_asks_again_for_what_was_computed_gets_the_gradient_that_was_kept() -> None:
     rig = Rig(4)
     rig.begin()

@@ -394,9 +394,20 @@ class MicroBatchFlow:
         if work is None or work.requesters.get(sender, message.attempt) >= message.attempt:
             return []
         del work.requesters[sender]
-        if work.requesters or work.step in DONE or work.step == "backward":
+        if work.step in DONE or work.step == "backward":
             return []
-        return self._drop(work)
+        if not work.requesters:
+            return self._drop(work)
+        if work.step != "queued" or work.source != sender or work.was_counted:
+            return []
+        # Whoever else waits gives its own input: this one is not to be computed on any more.
+        where = self.settings.lineage, self.round_id, self.stage - 1, work.micro_batch
+        known = self._attempts[work.micro_batch]
+        asked = [
+            Send(peer, ActivationRefused(*where, attempt, known))
+            for peer, attempt in work.requesters.items()
+        ]
+        return [*self._drop(work), *asked]
 
     def _drop(self, work: Work) -> list[Effect]:
         """It is not computed here any more."""
