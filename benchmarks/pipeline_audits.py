@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,9 +35,12 @@ from gossip.simulation.schedules import Schedule
 from gossip.simulation.world import Nemesis, StageTrainer, Swarm
 
 STAGES, MICRO_BATCHES, SHARE, AUDIT = (3, 3, 3), 27, 0.1, 0.05
+EACH = MICRO_BATCHES // 3  # micro-batches of a step that a member has
 LIARS = (1, 4, 7)
 MEMBERS = ((0, 1, 2), (3, 4, 5), (6, 7, 8))
-TRIES = 3.0  # times 1 / (p * r) micro-batches: all but e ** -3 of the liars should be found by then
+TRIES = 3.0
+"""Times 1 / (p * r) micro-batches. Each is wrong and audited with p * r, so the first such comes
+within 3 / (p * r) for all but (1 - p * r) ** (3 / (p * r)) of the liars, which is 4.9 %."""
 SAMPLES, RATE = 3, 0.3  # of a micro-batch; of a step
 WIDTHS = (64, 32, 32, 10)
 
@@ -77,8 +82,23 @@ def train_until(swarm: Swarm[Peer], rounds: int) -> None:
 # --- how soon -------------------------------------------------------------------------------------
 
 
-def micro_batches_until(swarm: Swarm[Peer], liar: int, round_id: int) -> int:
-    """That the liar had counted in commits up to the round by which it was found."""
+@dataclass(frozen=True)
+class Until:
+    """Micro-batches of a liar. None: it did not come to that in twice as many as most need.
+
+    Attributes:
+        audited: Until one is audited that is wrong.
+        locked_up: Until it is in quarantine for it.
+    """
+
+    audited: int | None
+    locked_up: int | None
+
+
+def micro_batches_until(swarm: Swarm[Peer], liar: int, round_id: int | None) -> int | None:
+    """That the liar had counted in commits up to this round."""
+    if round_id is None:
+        return None
     observer = next(peer for peer in swarm.hosts if peer // 3 == liar // 3 and peer != liar)
     return sum(
         len(given.micro_batches)
@@ -88,56 +108,78 @@ def micro_batches_until(swarm: Swarm[Peer], liar: int, round_id: int) -> int:
     )
 
 
-def found_in(seed: int) -> dict[int, int | None]:
-    """Of each liar, the micro-batches until it was found; None: it was not, in three times as many
-    as most need."""
-    swarm = swarm_of(seed, AUDIT, lies())
-    rounds = 1 + int(2 * TRIES / (AUDIT * SHARE) / (MICRO_BATCHES / 3))
+def first_rounds(swarm: Swarm[Peer], event: str) -> dict[int, int]:
+    """In which round each was first the subject of an event."""
     found: dict[int, int] = {}
+    for told in said(swarm, event):
+        found[told["subject"]] = min(told["round"], found.get(told["subject"], told["round"]))
+    return found
 
-    def over() -> bool:
-        for told in said(swarm, "found_by_audit"):
-            found.setdefault(told["subject"], told["round"])
-        return set(LIARS) <= set(found) or swarm.cores[0].rounds.round_id >= rounds
 
-    while not over():
+def found_in(seed: int) -> dict[int, Until]:
+    """Of each liar."""
+    swarm = swarm_of(seed, AUDIT, lies())
+    rounds = 1 + int(2 * TRIES / (AUDIT * SHARE) / EACH)
+    while swarm.cores[0].rounds.round_id < rounds:
         swarm.run_for(2.0)
-    assert set(found) <= set(LIARS), f"seed {seed}: honest members are found: {found}"
+        if set(LIARS) <= set(first_rounds(swarm, "found_by_audit")):
+            break
+    audited, found = first_rounds(swarm, "audit_differs"), first_rounds(swarm, "found_by_audit")
+    assert set(audited) <= set(LIARS), f"seed {seed}: honest members are accused: {audited}"
     return {
-        liar: micro_batches_until(swarm, liar, found[liar]) if liar in found else None
+        liar: Until(
+            micro_batches_until(swarm, liar, audited.get(liar)),
+            micro_batches_until(swarm, liar, found.get(liar)),
+        )
         for liar in LIARS
     }
 
 
-def table_of_found(each: Sequence[dict[int, int | None]]) -> dict[str, Any]:
+def expected_within(bound: int) -> tuple[float, float]:
+    """The probabilities that a liar is audited, and that it is locked up, within so many of its
+    micro-batches: when both others have served a round since, of which each serves a third."""
+    chance, audited, locked_up = AUDIT * SHARE, 0.0, 0.0
+    for number in range(1, bound + 1):
+        first = chance * (1 - chance) ** (number - 1)
+        rounds = bound // EACH - (number - 1) // EACH  # from that in which it is audited
+        audited += first
+        locked_up += first * (1 - 2 * (2 / 3) ** rounds + (1 / 3) ** rounds)
+    return audited, locked_up
+
+
+def share_of(hits: int, tries: int) -> str:
+    """With the interval of 95 % confidence (Wilson 1927), as if all tries were independent."""
+    share, z = hits / tries, 1.96
+    middle = (share + z**2 / (2 * tries)) / (1 + z**2 / tries)
+    apart = z * math.sqrt(share * (1 - share) / tries + (z / (2 * tries)) ** 2) / (1 + z**2 / tries)
+    interval = f"{middle - apart:.1%} to {middle + apart:.1%}"
+    return f"{hits} of {tries}: {share:.1%} ({interval})"
+
+
+def table_of_found(each: Sequence[dict[int, Until]]) -> dict[str, Any]:
     """Of what ``found_in`` gave in some runs."""
-    bound, runs = TRIES / (AUDIT * SHARE), len(each)
-    numbers = [n for run in each for n in run.values()]
-    known = sorted(n for n in numbers if n is not None)
-    within = sum(n is not None and n <= bound for n in numbers)
-    all_three = sum(all(n is not None and n <= bound for n in run.values()) for run in each)
-    per_liar = {
-        liar: sum(run[liar] is not None and (run[liar] or 0) <= bound for run in each)
-        for liar in LIARS
-    }
-    return {
-        "runs": runs,
-        "bound": bound,
-        "median": statistics.median(known),
-        "mean": statistics.fmean(known),
-        "most": known[-1],
-        "never": numbers.count(None),
-        "within": f"{within} of {len(numbers)}",
-        "each liar within": per_liar,
-        "all three within": f"{all_three} of {runs}",
-    }
+    bound = round(TRIES / (AUDIT * SHARE))
+    expected = expected_within(bound)
+    found: dict[str, Any] = {"runs": len(each), "bound": bound}
+    for at, what in enumerate(("audited", "locked_up")):
+        numbers = [getattr(until, what) for run in each for until in run.values()]
+        known = sorted(n for n in numbers if n is not None)
+        found[what] = {
+            "median": statistics.median(known),
+            "mean": statistics.fmean(known),
+            "most": known[-1],
+            "never": numbers.count(None),
+            "within": share_of(sum(n <= bound for n in known), len(numbers)),
+            "expected within": f"{expected[at]:.1%}",
+        }
+    return found
 
 
 # --- what is lost without -------------------------------------------------------------------------
 
 
 def trained(
-    seed: int, faults: Sequence[ActivationFault], until: Mapping[int, int | None], rounds: int
+    seed: int, faults: Sequence[ActivationFault], until: Mapping[int, Until], rounds: int
 ) -> float:
     """Accuracy on the test set after so many steps, which are computed as the stages would, without
     the protocol between them.
@@ -176,7 +218,8 @@ def trained(
                     assert parameter.grad is not None
                     parameter.sub_(parameter.grad, alpha=RATE / executor.samples)
             executor.reset()
-        found = {peer for peer, most in until.items() if most and counted[peer] >= most}
+        ends = {peer: each.locked_up for peer, each in until.items()}
+        found = {peer for peer, most in ends.items() if most and counted[peer] >= most}
         rosters = [tuple([p for p in members if p not in found]) for members in MEMBERS]
     with torch.no_grad():
         scores = nn.Sequential(*nets)(x)
@@ -190,7 +233,7 @@ def _layers(stage: int) -> nn.Sequential:
     return nn.Sequential(linear, *([] if stage == len(STAGES) - 1 else [nn.ReLU()]))
 
 
-def table_of_damage(each: Sequence[dict[int, int | None]], rounds: int) -> dict[str, Any]:
+def table_of_damage(each: Sequence[dict[int, Until]], rounds: int) -> dict[str, Any]:
     """Args: ``each``: what ``found_in`` gave in as many runs."""
     found: dict[str, Any] = {"rounds": rounds, "runs": len(each)}
     for name in ("nobody lies", "liars, no audits", f"liars, audits of {AUDIT:.0%}"):

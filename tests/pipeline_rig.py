@@ -67,8 +67,13 @@ class Rig:
         patience = lambda: PATIENCE_S  # noqa: E731
         self.auditor = Auditor(self.barrier, self.timers, patience, self.votes.append)
         self.flow = MicroBatchFlow(
-            self.barrier, self.members, self.timers, patience, self.auditor if audit else None
+            self.barrier,
+            self.timers,
+            patience,
+            lambda round_id: self.is_over,
+            self.auditor if audit else None,
         )
+        self.is_over = False
         self.flow.prepare((16, 16))
         self.now = 0.0
         self.stage = self.barrier.stage

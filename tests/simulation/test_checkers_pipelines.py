@@ -15,6 +15,7 @@ from gossip.core import (
     Committed,
     Contributed,
     Contribution,
+    Counted,
     Payload,
     Received,
     Report,
@@ -30,6 +31,7 @@ from gossip.simulation.checkers.safety import (
     CountsOnce,
     FindsLiarsAlone,
     GoesOnTogether,
+    LeavesWhatIsCounted,
     SharesAlike,
     StageGoesOn,
     UsesNothingOld,
@@ -275,3 +277,55 @@ def test_members_with_one_history_share_alike_and_within_bounds() -> None:
         begins(3, b"one", p2=1.0, p3=7.0)
     with pytest.raises(Violation, match="S28"):
         begins(2, b"third", p2=1.0, p3=9.0)
+
+
+class Leaving:
+    """A member of the first stage, and what its mate says."""
+
+    def __init__(self) -> None:
+        self.swarm, self.checker = world(), LeavesWhatIsCounted(STAGES)
+        member, reasons = SimpleNamespace(incarnation=0), dict[int, str]()
+        self.reasons = reasons
+        membership = SimpleNamespace(
+            members={1: member}, skip_reason=lambda peer: reasons.get(peer, "")
+        )
+        seen = SimpleNamespace(membership=membership, weights={0: 1.0, 1: 1.0})
+        self.swarm.inspections[0] = seen
+        self.checker.on_start(self.swarm, 0)
+        self.checker.on_effect(self.swarm, 0, StartRound(4, None))
+
+    def told(self, number: int, *micro_batches: int, round_id: int = 4, life: int = 0) -> None:
+        message = Counted(LINEAGE, round_id, 0, number, micro_batches, False)
+        self.checker.on_event(self.swarm, 0, Received(1, life, message))
+
+    def begins(self, micro_batch: int) -> None:
+        self.checker.on_effect(self.swarm, 0, RunForward(4, micro_batch, 0, None))
+
+
+def test_nobody_begins_on_what_a_member_within_reach_has_counted() -> None:
+    leaving = Leaving()
+    leaving.begins(2)
+    leaving.told(1, 2)
+    leaving.begins(3)
+    with pytest.raises(Violation, match=r"S31.* micro-batch 2 of round 4"):
+        leaving.begins(2)
+
+
+def test_what_is_told_no_more_was_its_own_or_is_of_somebody_out_of_reach_is_begun_on() -> None:
+    leaving = Leaving()
+    leaving.told(2)
+    leaving.told(1, 2)  # older
+    leaving.told(3, 3, round_id=3)
+    leaving.begins(2)
+    leaving.begins(3)
+    leaving.told(3, 2, 3)
+    leaving.checker.on_event(leaving.swarm, 0, BackwardDone(4, 2, 0, None, 4))
+    leaving.begins(2)
+    leaving.reasons[1] = "disconnected"
+    leaving.begins(3)
+    del leaving.reasons[1]
+    leaving.swarm.inspections[0].membership.members[1].incarnation = 1
+    leaving.begins(3)
+    leaving.told(1, 3, life=1)
+    with pytest.raises(Violation, match="S31"):
+        leaving.begins(3)

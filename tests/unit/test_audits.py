@@ -10,6 +10,7 @@ from pipeline_rig import LINEAGE, PATIENCE_S, Rig, payload
 
 from gossip.core import (
     Activation,
+    ActivationRefused,
     AuditFinding,
     AuditReply,
     AuditRequest,
@@ -26,6 +27,7 @@ from gossip.core import (
     Send,
     SetTimer,
     StageDone,
+    StartRound,
 )
 from gossip.core.pipeline.audits import FOLLOWED_MAX, TRIES_MAX, _hash
 
@@ -50,7 +52,7 @@ def reports(effects: list[Effect]) -> list[tuple[str, dict[str, Any]]]:
 class Auditing:
     """Peer 3 of the middle stage, which audits all that the others count."""
 
-    def __init__(self, audit: float = 2 / 1, local: int = 3) -> None:
+    def __init__(self, audit: float = 1.0, local: int = 3) -> None:
         self.rig = Rig(local, 3, stages=STAGES, audit=audit)
         self.rig.begin()
         ranking = self.rig.flow.router.ranking
@@ -137,6 +139,22 @@ def test_audits_are_drawn_with_their_probability_from_bytes_of_ones_own(audit: f
         drawn.append(asked)
         assert 0.75 * audit < len(asked) / 1000 < 1.25 * audit
     assert drawn[0] == drawn[2] != drawn[1]
+
+
+@pytest.mark.parametrize("audit", [0.6, 1.0])
+def test_with_the_probability_of_the_settings_at_least_one_other_member_audits(
+    audit: float,
+) -> None:
+    asked = set[tuple[int, int]]()
+    for auditor in (3, THIRD):
+        rig = Rig(auditor, 50, stages=STAGES, audit=audit)
+        rig.flow.prepare((16, 16), bytes([auditor]))
+        for at in range(20):
+            rig.begin(at)
+            told = Counted(LINEAGE, at, 1, 1, tuple(range(50)), False, (bytes(32),) * 50)
+            effects = rig.hear(AUDITED, told)
+            asked |= {(at, m.micro_batch) for _, m in messages(effects, AuditRequest)}
+    assert abs(len(asked) / 1000 - audit) < 0.04
 
 
 @pytest.mark.parametrize("wrong", ["output", "gradient"])
@@ -327,8 +345,6 @@ def test_who_is_locked_up_gets_no_work_once_enough_of_its_stage_say_so() -> None
 
 def test_who_is_locked_up_itself_computes_nothing() -> None:
     rig = Rig(3, 3, stages=STAGES, audit=1.0)
-    from gossip.core import ActivationRefused, StartRound
-
     rig.flow.begin(StartRound(0, None), (4, 5), 0.0)
     effects = rig.activation(0, 0)
     assert [peer for peer, _ in messages(effects, ActivationRefused)] == [0]
@@ -336,3 +352,14 @@ def test_who_is_locked_up_itself_computes_nothing() -> None:
     effects = rig.hear(4, Counted(LINEAGE, 0, 1, 1, (0, 1, 2), False, (bytes(32),) * 3))
     assert messages(effects, AuditRequest) == []
     assert [e.micro_batches for e in effects if isinstance(e, CollectUpdate)] == [()]
+
+
+def test_who_is_locked_up_hears_what_the_others_have_counted_and_so_can_answer() -> None:
+    rig = Rig(3, 3, stages=STAGES, audit=0.1)
+    rig.barrier.locked_here = (5,)
+    rig.flow.begin(StartRound(0, None), {3: 1.0, 4: 1.0}, 0.0)
+    first = messages(rig.compute(rig.activation(0, 0)), Counted)
+    assert [peer for peer, _ in first] == [4, 5]
+    rig.view(5)
+    again = messages(rig.compute(rig.activation(0, 1)), Counted)
+    assert [peer for peer, _ in again] == [4]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from pipeline_rig import LINEAGE, PATIENCE_S, STAGES, Rig, payload
 
@@ -21,6 +23,7 @@ from gossip.core import (
     RunForward,
     Send,
     SetTimer,
+    StageDone,
     Withdraw,
 )
 
@@ -170,6 +173,20 @@ def test_a_receiver_that_becomes_known_later_is_given_it_again() -> None:
     assert of(Activation, rig.flow.on_joined(sent.peer, rig.now)) == [], "it has answered"
 
 
+def test_a_receiver_that_is_only_just_coming_back_is_asked_last() -> None:
+    alone = Rig(0)
+    target = sent_first(alone)[0].peer
+    rig = Rig(0)
+    for peer in STAGES[1]:
+        rig.barrier.hear(peer, 0, StageDone(LINEAGE, 1, 0, 0, STAGES[1], False))
+    rig.members.lives[target] = 1
+    assert rig.barrier.is_returning(target)
+    assert sent_first(rig)[0].peer == 5 - target
+    told = StageDone(LINEAGE, 1, 0, 0, STAGES[1], True)
+    assert rig.barrier.hear(target, 1, told)
+    assert not rig.barrier.is_returning(target)
+
+
 def test_a_refusal_sends_it_to_the_next_or_again_under_a_higher_attempt() -> None:
     rig = Rig(0)
     sent, _ = sent_first(rig)
@@ -192,6 +209,24 @@ def test_lower_attempts_are_refused_and_a_withdrawn_micro_batch_is_dropped() -> 
     assert any(isinstance(e, DropForward) for e in effects)
     assert 1 not in rig.flow.works
     assert of(ActivationRefused, rig.activation(0, 1, attempt=2))
+
+
+def test_of_two_who_wait_for_the_same_the_other_is_asked_for_its_input_when_one_withdraws() -> None:
+    rig = Rig(2, in_flight=1)
+    rig.begin()
+    rig.activation(1, 0)  # the trainer is at it
+    rig.activation(0, 3)
+    rig.activation(1, 3)
+    effects = rig.hear(1, Withdraw(LINEAGE, 0, 1, 3, 1))
+    (refused,) = of(ActivationRefused, effects)
+    assert isinstance(refused.message, ActivationRefused)
+    assert (refused.peer, refused.message.attempt, refused.message.known) == (0, 0, 1)
+    assert 3 not in rig.flow.works
+    rig.activation(0, 3, attempt=1)
+    rig.activation(1, 2)
+    rig.activation(0, 2)
+    assert rig.hear(1, Withdraw(LINEAGE, 0, 1, 2, 1)) == [], "it has the input of the other"
+    assert rig.flow.works.keys() == {0, 2, 3}
 
 
 def test_whoever_asks_again_for_what_was_computed_gets_the_gradient_that_was_kept() -> None:
@@ -236,6 +271,35 @@ def test_outputs_are_given_again_once_they_were_computed_on_and_not_before() -> 
     assert of(Activation, rig.hear(5 - sent.peer, missing)) == []  # it is on its way
 
 
+def test_an_output_that_is_given_again_takes_the_attempt_that_its_receiver_knows_of() -> None:
+    rig = Rig(0)
+    sent, _ = sent_first(rig)
+    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
+    rig.gradient(sent.peer, micro_batch)
+    other = 5 - sent.peer
+    rig.hear(other, MicroBatchesMissing(LINEAGE, 0, 0, (micro_batch,)))
+    refused = rig.hear(other, ActivationRefused(LINEAGE, 0, 0, micro_batch, 1, known=9))
+    assert attempts(refused, Activation) == [(other, 9)]
+    assert rig.hear(other, ActivationRefused(LINEAGE, 0, 0, micro_batch, 9, known=0)) == []
+
+
+def test_an_output_that_may_be_lost_with_a_link_is_given_again_at_once() -> None:
+    rig = Rig(0)
+    sent, _ = sent_first(rig)
+    micro_batch = sent.message.micro_batch  # type: ignore[union-attr]
+    rig.gradient(sent.peer, micro_batch)
+    other = 5 - sent.peer
+    missing = MicroBatchesMissing(LINEAGE, 0, 0, (micro_batch,))
+    rig.members.skipped = {other}
+    assert attempts(rig.hear(other, missing), Activation) == [(other, 1)], "it was not there yet"
+    rig.view()
+    assert attempts(rig.hear(other, missing), Activation) == [(other, 2)]
+    assert of(Activation, rig.hear(other, missing)) == []
+    rig.view(other)
+    rig.view()
+    assert attempts(rig.hear(other, missing), Activation) == [(other, 3)]
+
+
 def test_of_two_who_have_counted_the_same_the_later_in_order_begins_its_sum_anew() -> None:
     rig = Rig(2)
     rig.begin()
@@ -249,6 +313,62 @@ def test_of_two_who_have_counted_the_same_the_later_in_order_begins_its_sum_anew
     assert collected(effects) == [tuple(own(rig))]
     effects = rig.compute(rig.view(3))  # computed again from what was kept
     assert collected(effects) == [(0, 1, 2, 3)]
+
+
+def test_what_another_has_counted_meanwhile_is_left_to_it() -> None:
+    rig = Rig(0)
+    begun = rig.begin()
+    rig.view(1)  # its link breaks: what was its own is taken over
+    taken = [rig.forward(task) for task in passes_of(rig, begun, 4)]
+    assert {s.message.micro_batch for e in taken for s in of(Activation, e)} == {0, 1, 2, 3}  # type: ignore[union-attr]
+    rig.view()
+    effects = rig.mate_counts(1, 1, *others(rig))
+    withdrawn = {s.message.micro_batch for s in of(Withdraw, effects)}  # type: ignore[union-attr]
+    dropped = {e.micro_batch for e in effects if isinstance(e, DropForward)}
+    assert withdrawn == dropped == set(others(rig)) == {0, 1, 2, 3} - set(own(rig))
+    for each in [send for effects in taken for send in of(Activation, effects)]:
+        rig.compute(rig.gradient(each.peer, each.message.micro_batch))  # type: ignore[union-attr]
+    assert not any(isinstance(effect, ResetSum) for effect in rig.said)
+    assert collected(rig.said) == [tuple(own(rig))]
+
+
+def passes_of(rig: Rig, begun: list[Effect], most: int) -> Iterator[RunForward]:
+    """The forward passes that follow one another, each once the one before is done."""
+    effects = begun
+    for _ in range(most):
+        (task,) = tasks(effects)
+        assert isinstance(task, RunForward)
+        before = len(rig.said)
+        yield task
+        effects = rig.said[before:]
+
+
+def test_what_another_has_counted_is_computed_on_for_a_member_that_waits_for_its_gradient() -> None:
+    rig = Rig(2)
+    rig.begin()
+    number = others(rig)[0]
+    sent = of(Activation, rig.forward(tasks(rig.activation(0, number))[0]))[0]  # type: ignore[arg-type]
+    assert of(Withdraw, rig.mate_counts(3, 1, number)) == []
+    assert number in rig.flow.works
+    effects = rig.hear(0, Withdraw(LINEAGE, 0, 1, number, 1))
+    assert [s.peer for s in of(Withdraw, effects)] == [sent.peer], "and so on, from stage to stage"
+    assert number not in rig.flow.works
+
+
+def test_what_was_to_be_counted_again_is_left_to_another_and_computed_when_that_one_is_lost() -> (
+    None
+):
+    rig = Rig(2)
+    rig.begin()
+    for micro_batch in range(4):
+        rig.compute(rig.activation(0, micro_batch))
+    first, second = others(rig)
+    rig.mate_counts(3, 1, first)  # the sum begins anew, with what is left
+    rig.mate_counts(3, 2, first, second)
+    rig.compute([e for e in rig.said if isinstance(e, RunForward)][-1:])
+    assert sum(isinstance(effect, ResetSum) for effect in rig.said) == 1
+    assert rig.flow.counted == tuple(own(rig))
+    assert collected(rig.compute(rig.view(3))) == [(0, 1, 2, 3)]
 
 
 def test_an_activation_of_a_former_life_is_not_computed_on() -> None:
@@ -335,6 +455,18 @@ def test_what_the_trainer_could_not_compute_is_not_counted_and_asked_for_again()
     beat = next(e for e in rig.said if isinstance(e, SetTimer))
     missing = of(MicroBatchesMissing, rig.fire(beat))
     assert first in missing[0].message.micro_batches  # type: ignore[union-attr]
+
+
+def test_nothing_of_a_round_that_is_over_is_computed_before_the_next_one_begins() -> None:
+    rig = Rig(0)
+    first, _ = sent_first(rig)
+    sent = [first, *of(Activation, rig.forward(tasks(rig.said)[-1]))]  # type: ignore[arg-type]
+    rig.is_over = True
+    assert tasks(rig.gradient(first.peer, first.message.micro_batch)) == []  # type: ignore[union-attr]
+    assert len(sent) == 2
+    assert rig.view(1) == [], "what was another's"
+    rig.is_over = False
+    assert {task.round_id for task in tasks(rig.begin(1))} == {1}
 
 
 def test_timers_of_a_former_round_do_nothing() -> None:

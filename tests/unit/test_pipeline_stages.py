@@ -141,6 +141,17 @@ def test_a_trainer_that_answers_what_nobody_asked_changes_nothing() -> None:
     assert core.handle(BackwardDone(7, 99, 0, None, 4), 0.3) == []
 
 
+def test_a_round_is_shared_by_what_was_committed_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A member may hold the commit of a round as it begins it, which the others do not yet."""
+    core = peer(2)
+    assert core.pipeline is not None
+    monkeypatch.setattr(core.rounds, "held_pass_us", lambda: (1000, 2000, 4000))
+    core.pipeline.begin_rounds([events.StartRound(0, None)], 0.3)
+    assert len(set(core.pipeline.flow.weights.values())) == 1
+
+
 # --- the barrier ----------------------------------------------------------------------------------
 
 

@@ -218,11 +218,13 @@ class Auditor:
         return effects
 
     def _is_drawn(self, peer: PeerId, micro_batch: int) -> bool:
-        """Each of the others audits with its part of the probability."""
+        """Each of the others draws by itself, so often that at least one of them audits with the
+        probability of the settings."""
         name = f"{self.round_id}/{micro_batch}/{peer}".encode()
         draw = int.from_bytes(blake2b(name, key=self._lots, digest_size=7).digest(), "little")
         others = max(1, len(self._roster) - 1)
-        return draw / 2.0**56 < self.barrier.pipeline.audit / others
+        spared: float = (1.0 - self.barrier.pipeline.audit) ** (1.0 / others)
+        return draw / 2.0**56 < 1.0 - spared
 
     def _begin(self, audit: Audit, now: float) -> list[Effect]:
         stage, last = self.barrier.stage, len(self.barrier.pipeline.stages) - 1

@@ -131,6 +131,11 @@ class StageBarrier:
         """Whether what it has said is of the life that is known of it."""
         return self._told[peer][0] >= self.members.incarnation_of(peer)
 
+    def is_returning(self, peer: PeerId) -> bool:
+        """Whether it was started again and has not said since how far it is: it may have no state
+        yet, and takes nothing that is sent to it."""
+        return peer in self._told and not self._speaks(peer)
+
     def round_of(self, peer: PeerId) -> int:
         """The round that a peer of another stage has said it is in; 0: it has not."""
         return self._told[peer][1].round_id if peer in self._told else 0

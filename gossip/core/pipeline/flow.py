@@ -45,7 +45,7 @@ from gossip.core.messages import (
 from gossip.core.timers import Timers
 
 from .audits import Auditor, AuditTimer, trace_of
-from .barrier import Members, StageBarrier
+from .barrier import StageBarrier
 from .route import Router
 from .work import DONE, OWES_BACKWARD, Work
 
@@ -82,6 +82,7 @@ class MicroBatchFlow:
     """Args:
     barrier: it knows who is in the other stages.
     patience_s: how long a gradient may take.
+    is_over: whether all commits of a round are held here, so that the next one begins.
     auditor: None: nobody audits.
 
     Attributes:
@@ -93,15 +94,15 @@ class MicroBatchFlow:
     def __init__(
         self,
         barrier: StageBarrier,
-        members: Members,
         timers: Timers[Any],
         patience_s: Callable[[], float],
+        is_over: Callable[[int], bool],
         auditor: Auditor | None = None,
     ) -> None:
-        self.auditor = auditor
+        self.auditor, self._is_over = auditor, is_over
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
         self.settings, self.pipeline, self.barrier = barrier.settings, pipeline, barrier
-        self.members, self.timers, self._patience_s = members, timers, patience_s
+        self.members, self.timers, self._patience_s = barrier.members, timers, patience_s
         self.router = Router(self.settings.seed, pipeline.micro_batches)
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
@@ -226,12 +227,14 @@ class MicroBatchFlow:
 
     def on_view_change(self, now: float) -> list[Effect]:
         """Somebody is skipped or back."""
-        if self.round_id < 0:
+        if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects: list[Effect] = []
         for work in self.works.values():
-            if work.waits and work.target is not None and self.members.skip_reason(work.target):
-                effects += self._send_elsewhere(work, now)
+            if work.target is None or not self.members.skip_reason(work.target):
+                continue
+            work.sent_at = float("-inf")  # it may be lost with the link
+            effects += self._send_elsewhere(work, now) if work.waits else []
         effects += [] if self.auditor is None else self.auditor.on_view_change()
         return effects + self._reclaim() + self._go_on()
 
@@ -391,9 +394,20 @@ class MicroBatchFlow:
         if work is None or work.requesters.get(sender, message.attempt) >= message.attempt:
             return []
         del work.requesters[sender]
-        if work.requesters or work.step in DONE or work.step == "backward":
+        if work.step in DONE or work.step == "backward":
             return []
-        return self._drop(work)
+        if not work.requesters:
+            return self._drop(work)
+        if work.step != "queued" or work.source != sender or work.was_counted:
+            return []
+        # Whoever else waits gives its own input: this one is not to be computed on any more.
+        where = self.settings.lineage, self.round_id, self.stage - 1, work.micro_batch
+        known = self._attempts[work.micro_batch]
+        asked = [
+            Send(peer, ActivationRefused(*where, attempt, known))
+            for peer, attempt in work.requesters.items()
+        ]
+        return [*self._drop(work), *asked]
 
     def _drop(self, work: Work) -> list[Effect]:
         """It is not computed here any more."""
@@ -402,7 +416,14 @@ class MicroBatchFlow:
             self._stale = True
         kept = work.step in OWES_BACKWARD
         dropped = [DropForward(self.round_id, work.micro_batch)] if kept else []
-        return [*self.timers.cancel(work.overdue), *dropped]
+        withdrawn = []
+        if work.waits and work.target is not None:
+            withdrawn.append(self._withdraw(work, work.target, work.out_attempt + 1))
+        return [*self.timers.cancel(work.overdue), *dropped, *withdrawn]
+
+    def _withdraw(self, work: Work, target: PeerId, attempt: int) -> Send:
+        where = self.settings.lineage, self.round_id, self.stage + 1, work.micro_batch
+        return Send(target, Withdraw(*where, attempt))
 
     def _on_gradient(
         self, event: Received, message: ActivationGradient, now: float
@@ -428,14 +449,12 @@ class MicroBatchFlow:
 
     def _on_refused(self, sender: PeerId, message: ActivationRefused, now: float) -> list[Effect]:
         work = self.works.get(message.micro_batch)
-        if work is None or not work.waits:
+        if work is None or sender != work.target or message.attempt != work.out_attempt:
             return []
-        if sender != work.target or message.attempt != work.out_attempt:
-            return []
-        if message.known > message.attempt:
-            work.out_attempt = message.known
+        if message.known > message.attempt and work.output is not None:
+            work.out_attempt = message.known  # also what was only given again
             return self._send(work, sender, now)
-        return self._send_elsewhere(work, now, withdraw=False)
+        return self._send_elsewhere(work, now, withdraw=False) if work.waits else []
 
     def _on_missing(self, sender: PeerId, message: MicroBatchesMissing, now: float) -> list[Effect]:
         """Outputs are given again that were computed on, and lost with whoever had them. Those
@@ -491,7 +510,7 @@ class MicroBatchFlow:
             return self._go_on()
         if event.payload is None and not self.first:
             return self._drop(work) + self._go_on()
-        work.step, work.input_gradient = "counted", event.payload
+        work.step, work.was_counted, work.input_gradient = "counted", True, event.payload
         effects = self._give_back(work, work.requesters)
         return effects + self._say_counted() + self._go_on()
 
@@ -507,10 +526,12 @@ class MicroBatchFlow:
         return work if useful else None
 
     def _go_on(self) -> list[Effect]:
-        """What follows once something has changed: the next task, or the sum is handed over."""
-        if self.round_id < 0:
+        """What follows once something has changed: the next task, or the sum is handed over. A
+        task of a round that is over would reach the trainer in the next one."""
+        if self.round_id < 0 or self._is_over(self.round_id):
             return []
-        effects = self._give_up_doubles()
+        effects = self._leave_to_others()
+        effects += self._give_up_doubles()
         effects += self._next_task()
         return effects + self._collect()
 
@@ -564,10 +585,11 @@ class MicroBatchFlow:
 
     def _send_on(self, work: Work, now: float) -> list[Effect]:
         """To the first in order who can take it and has not had it; when there is none, all are
-        tried again after a while."""
+        tried again after a while. Who is only just coming back is asked last."""
         weights = self.barrier.weights_of(self.stage + 1)
         order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, weights)
         there = [peer for peer in order if not self.members.skip_reason(peer)]
+        there.sort(key=self.barrier.is_returning)
         target = next((peer for peer in there if peer not in work.tried), None)
         if target is not None:
             return self._send(work, target, now)
@@ -580,7 +602,8 @@ class MicroBatchFlow:
         assert payload is not None, "an output that is sent was computed"
         if target != work.target:
             work.has_it_since = now
-        work.target, work.sent_at = target, now
+        is_within_reach = not self.members.skip_reason(target)
+        work.target, work.sent_at = target, now if is_within_reach else float("-inf")
         message = Activation(
             self.settings.lineage,
             self.round_id,
@@ -609,8 +632,7 @@ class MicroBatchFlow:
             effects.append(Report("rerouted", told))
             work.tried.add(work.target)
             if withdraw:
-                where = self.settings.lineage, self.round_id, self.stage + 1, work.micro_batch
-                effects.append(Send(work.target, Withdraw(*where, work.out_attempt)))
+                effects.append(self._withdraw(work, work.target, work.out_attempt))
         return effects + self._send_on(work, now)
 
     def _set_overdue(self, work: Work, at: float) -> list[Effect]:
@@ -649,7 +671,10 @@ class MicroBatchFlow:
         counted = self.counted
         traces = tuple([trace_of(self.works[b]) for b in counted]) if self.auditor else ()
         told = Counted(*where, counted, again, traces)
-        return [Send(peer, told) for peer in self._mates()]
+        # Who is in quarantine has nothing to count, and its answer makes a quorum all the same.
+        locked = [p for p in self.barrier.locked_here if p != self.local]
+        idle = [p for p in locked if not self.members.skip_reason(p)]
+        return [Send(peer, told) for peer in (*self._mates(), *idle)]
 
     def _reclaim(self) -> list[Effect]:
         """What nobody who is there has counted, and is ours by the order of those who are there, is
@@ -681,6 +706,30 @@ class MicroBatchFlow:
         asks = MicroBatchesMissing(*where, tuple(missing))
         before = self.barrier.working(self.stage - 1)
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
+
+    def _leave_to_others(self) -> list[Effect]:
+        """What another has counted before it is in the own sum is not computed to its end: else one
+        of the two would have to begin its sum anew. It was taken over from a member that was only
+        skipped for a while."""
+        under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
+        if not under_way:
+            return []
+        elsewhere = {b for peer in self._mates() for b in self._counted_by(peer)}
+        left = [w for w in under_way if w.micro_batch in elsewhere and self._may_leave(w)]
+        return [effect for work in left for effect in self._leave(work)]
+
+    def _may_leave(self, work: Work) -> bool:
+        """Whether nobody waits for it here. What this member has counted before, the other may be
+        giving up because of that."""
+        return not self._keeps(work.micro_batch) if work.was_counted else not work.requesters
+
+    def _leave(self, work: Work) -> list[Effect]:
+        if not work.was_counted:
+            return self._drop(work)
+        kept = work.step in OWES_BACKWARD
+        self._stale = self._stale or work is self._task
+        work.step = "given"
+        return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
     def _give_up_doubles(self) -> list[Effect]:
         """Where two have counted the same, it is the first in order who keeps it. The other begins

@@ -64,9 +64,9 @@ class StagePipeline:
         auditor = Auditor(barrier, timers, patience_s, rounds.result_validator.note_audit)
         self.flow = MicroBatchFlow(
             barrier,
-            members,
             timers,
             patience_s,
+            lambda round_id: rounds.round_id > round_id,
             auditor if self.pipeline.audit else None,
         )
         self.rebuild = StageRebuild(settings, barrier, members, timers)

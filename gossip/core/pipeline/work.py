@@ -31,6 +31,7 @@ class Work:
         has_it_since, sent_at, asked: when the target was sent it first, and last; how often again.
         gradient: of the output.
         input_gradient: to be given to the stage before.
+        was_counted: it has been in the sum: who waited for its gradient was given it.
         auditors: of the target, who wait for its gradient to come.
     """
 
@@ -51,6 +52,7 @@ class Work:
     overdue: Token | None = None
     gradient: Payload | None = None
     input_gradient: Payload | None = None
+    was_counted: bool = False
     auditors: dict[PeerId, AuditRequest] = field(default_factory=dict)
 
     @property

@@ -72,6 +72,7 @@ from .safety import (
     HandsOnWhatItHolds,
     IdenticalReplicas,
     KeepsWhatWasHeld,
+    LeavesWhatIsCounted,
     NobodyAsksTheDead,
     NoDeathByAStalledPeer,
     NoFalseDeath,
@@ -294,6 +295,7 @@ def stage_panels(
         FindsLiarsAlone(stages, circumstances),
         StageGoesOn(stages, circumstances),
         SharesAlike(stages, circumstances),
+        LeavesWhatIsCounted(stages, circumstances),
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))

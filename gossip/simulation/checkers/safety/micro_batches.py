@@ -1,7 +1,8 @@
-"""S20 to S23, S25, S26 and S28, of pipelines: every micro-batch counts once in each stage, whoever
-computes it gets the same, nothing old is computed on, no stage goes on before all have committed,
-audits find liars alone, whose work is done by others from then on, a stage that is made anew goes
-on with the others, and members agree on how much of the micro-batches each of them gets."""
+"""S20 to S23, S25, S26, S28 and S31, of pipelines: every micro-batch counts once in each stage,
+whoever computes it gets the same, nothing old is computed on, no stage goes on before all have
+committed, audits find liars alone, whose work is done by others from then on, a stage that is made
+anew goes on with the others, members agree on how much of the micro-batches each of them gets, and
+nobody begins to compute what another has counted."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from gossip.core import (
     Committed,
     Contributed,
     Contribution,
+    Counted,
     Effect,
     Event,
     PeerId,
@@ -327,3 +329,56 @@ class SharesAlike(StageChecker):
         self.demand(found == known, swarm, peer, f"{text} {found} here, by {known} elsewhere")
         apart = max(found.values()) / min(found.values())
         self.demand(apart <= SPEED_RATIO_MAX + TOLERANCE, swarm, peer, f"{text} {found}")
+
+
+class LeavesWhatIsCounted(StageChecker):
+    """S31: a member of the first stage does not begin on a micro-batch that a member within reach
+    has told it to have counted, but for what has been in its own sum."""
+
+    invariant = "S31"
+    events = (Received, BackwardDone)
+    effects = (RunForward, StartRound)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        self._round: dict[PeerId, int] = {}
+        self._told: dict[PeerId, dict[PeerId, tuple[int, Counted]]] = {}  # and in which life
+        self._had: dict[PeerId, set[int]] = {}  # in its own sum, in this round
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._begin(peer, -1)
+
+    def _begin(self, peer: PeerId, round_id: int) -> None:
+        self._round[peer], self._told[peer], self._had[peer] = round_id, {}, set()
+
+    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+        here = self._round[peer]
+        if isinstance(event, BackwardDone):
+            if not event.audit and event.round_id == here:
+                self._had[peer].add(event.micro_batch)
+        elif isinstance(event, Received) and isinstance(event.message, Counted):
+            told, known = event.message, self._told[peer]
+            life, before = known.get(event.sender, (-1, told))
+            newer = (event.incarnation, told.number) > (life, before.number)
+            if told.round_id == here and (life < 0 or newer):
+                known[event.sender] = event.incarnation, told
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, StartRound):
+            self._begin(peer, effect.round_id)
+            return
+        assert isinstance(effect, RunForward)
+        micro_batch = effect.micro_batch
+        if self.stage_of[peer] or effect.audit or micro_batch in self._had[peer]:
+            return
+        seen = swarm.inspections[peer]
+        by = [
+            other
+            for other, (life, told) in self._told[peer].items()
+            if micro_batch in told.micro_batches
+            and other in seen.weights
+            and not seen.membership.skip_reason(other)
+            and life >= seen.membership.members[other].incarnation
+        ]
+        text = f"begins on micro-batch {micro_batch} of round {effect.round_id}, counted by {by}"
+        self.demand(not by, swarm, peer, text)
