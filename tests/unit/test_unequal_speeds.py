@@ -210,14 +210,15 @@ def test_a_peer_is_late_for_a_round_that_began_before_it_was_done_with_an_earlie
 
     def script(n: FakeNode) -> None:
         n.prepared()
-        deal(n, 0, time.monotonic() - 9.0)
+        began_at = time.monotonic() - 9.0
+        deal(n, 0, began_at)
         for round_id in range(2):
-            began_at = time.monotonic()
             n.expect(control.Contribute)
             n.send(control.ApplyCommand(round_id, -1, 0.0))
             n.expect(control.AppliedReply)
-            # the next round begins behind this one, and the one after that before it was offered
-            deal(n, round_id + 1, began_at if round_id else time.monotonic())
+            # round 1 begins behind round 0, and round 2 with round 1: before that was offered
+            began_at = began_at if round_id else time.monotonic()
+            deal(n, round_id + 1, began_at)
         n.halt()
 
     with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
