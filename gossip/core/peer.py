@@ -684,6 +684,7 @@ class Peer:
             return Halt(f"the checkpoint of step {event.round_id} cannot be used: {error}", 2)
         if self._rolling is not None:
             self._rolling.replicated.resume(whole)
+        self.shutdown.begin_at(event.round_id)
         return None
 
     def _ledger(self) -> LedgerReply:
@@ -710,25 +711,13 @@ class Peer:
     def _decide(self, now: float) -> list[Effect]:
         if self.bootstrap.only_waits(now):
             return []
+        if self._comes_after_the_end(now):
+            return self._begin("training is over", (self.local,), now)
         match decision := self.bootstrap.decide(now):
             case gathering.WaitForPeers(missing):
                 return list(self.bootstrap.report_waiting(missing, now))
             case gathering.BeginFresh(present):
-                self._enter("quorum is here")
-                self.membership.view.note_state(self.local, now)  # none is sent to us
-                self.hello_exchange.begin()
-                self.rounds.begin_branch(self.hello_exchange.state)
-                self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
-                ready = Report(
-                    "ready",
-                    {"present": list(present), "waited_s": round(self.bootstrap.waited_s(now), 3)},
-                )
-                return [
-                    *self.bootstrap.begun_anew(),
-                    ready,
-                    *self._configured(),
-                    *self.rounds.start(now),
-                ]
+                return self._begin("quorum is here", present, now)
             case gathering.TakeState(donor, reason):
                 self.rounds.future_buffer.begin_without(self.bootstrap.missed_by(donor))
                 if self.pipeline is not None:
@@ -750,6 +739,32 @@ class Peer:
                 return self._end(halt, self.membership.leave(now) if lost else ())
             case _:
                 assert_never(decision)
+
+    def _comes_after_the_end(self, now: float) -> bool:
+        """Whether the others have completed the training at the round of our checkpoint: our
+        trainer finds that out by itself, and needs nobody for it."""
+        over_at, here = self.shutdown.over_at(now), self.rounds.round_id
+        return here > 0 and over_at is not None and over_at <= here
+
+    def _begin(
+        self,
+        trigger: Literal["quorum is here", "training is over"],
+        present: tuple[PeerId, ...],
+        now: float,
+    ) -> list[Effect]:
+        """With the state that the trainer has."""
+        self._enter(trigger)
+        self.membership.view.note_state(self.local, now)  # none is sent to us
+        self.hello_exchange.begin()
+        self.rounds.begin_branch(self.hello_exchange.state)
+        self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
+        waited_s = round(self.bootstrap.waited_s(now), 3)
+        return [
+            *self.bootstrap.begun_anew(),
+            Report("ready", {"present": list(present), "waited_s": waited_s}),
+            *self._configured(),
+            *self.rounds.start(now),
+        ]
 
     def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
         """The trainer has made a state for the stage, or wants others' for that."""
@@ -797,8 +812,9 @@ class Peer:
             hello.round_id == 0
             or hello.layout != self.hello_exchange.layout
             or self.peer_progress.may_be_on_other_branch(sender, hello)
+            or (self.phase == "draining" and hello.stage == "ready")
         ):
-            # it has just come, or from afar: tell it where we are
+            # it has just come, or from afar, or goes on without us: tell it where we are
             effects += self.hello_exchange.answer(sender, incarnation, now)
         return effects
 
@@ -928,8 +944,14 @@ class Peer:
                 [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
             )
         self.membership.expect_steps(STALL_ROUNDS * self.rounds.deadline.round_timeout_s())
+        has_state = self.phase == "running" or self.recovery.has_own
+        roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.look(
-            self.rounds.roster, self.rounds.quorum(), self.rounds.round_id, now
+            roster if has_state else {*roster, *self.shutdown.members.met()},
+            self.rounds.quorum(),
+            self.rounds.round_id,
+            now,
+            has_state=has_state,
         )
         if halt is None and self.pipeline is not None:
             told, halt = self.pipeline.watch.look(self.rounds.round_id, now)
@@ -943,7 +965,7 @@ class Peer:
     def _on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         self.shutdown.offered(event.round_id)
         self.recovery.giving.expect_rounds(self.phase != "draining")
-        halt = self.shutdown.verdict(now)
+        halt = self.shutdown.verdict(now, has_state=True)
         if halt is None and self.pipeline is not None:
             current = self.pipeline.current(event)
             if current is None:

@@ -12,6 +12,7 @@ Phase: TypeAlias = Literal["unprepared", "gathering", "running", "recovering", "
 Trigger: TypeAlias = Literal[
     "prepared",
     "quorum is here",
+    "training is over",
     "stage rebuilt",
     "needs a state",
     "state restored",
@@ -27,6 +28,7 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("unprepared", "stops"): "draining",
     ("unprepared", "gives up"): "halted",
     ("gathering", "quorum is here"): "running",
+    ("gathering", "training is over"): "running",
     ("gathering", "stage rebuilt"): "running",
     ("gathering", "needs a state"): "recovering",
     ("gathering", "stops"): "draining",

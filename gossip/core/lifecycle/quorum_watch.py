@@ -36,17 +36,21 @@ class QuorumWatch:
         self._missing_since: float | None = None
 
     def look(
-        self, roster: Collection[PeerId], need: int, round_id: int, now: float
+        self, roster: Collection[PeerId], need: int, round_id: int, now: float, *, has_state: bool
     ) -> tuple[list[Report], Halt | None]:
         """Returns what there is to say, and how this peer ends, if it does.
 
         Args:
             need: Peers of ``roster`` without which no round is closed.
+            has_state: Whether this peer could go on with the state that it has. Unless it could,
+                ``roster`` is whoever may give it one.
         """
-        if (halt := self.shutdown.verdict(now)) is not None or (
+        if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
             self.shutdown.had_last_round() and self.shutdown.wanted < round_id
         ):
             return [], halt  # our trainer needs nobody for what it still does
+        if not has_state:  # somebody has to give it one
+            need = max(need, 2)
         here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
@@ -72,5 +76,9 @@ class QuorumWatch:
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None
         left = f"{len(here)} {'peer is' if len(here) == 1 else 'peers are'} left"
-        left += f", a round needs {need}{why}, and this peer is in round {round_id}"
+        left += (
+            f", a round needs {need}{why}, and this peer is in round {round_id}"
+            if has_state
+            else ", and this peer waits for the state of another"
+        )
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

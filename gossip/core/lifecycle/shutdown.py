@@ -6,6 +6,9 @@ at, and stays a while: for ``drain_timeout_s`` with those who are here and behin
 who are lost (asleep, cut off, killed and started again) until ``linger_s`` after it lost them. Who
 comes back meanwhile finds the final state. Whoever starts the peers may know that one will not come
 back; nobody is waited for then.
+
+Where the checkpoint that a peer began with was the end already, the others learn that from it: it
+stays until they have come and say so too.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class Shutdown:
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
+        self._loaded = -1  # the round of the checkpoint that this life began with
         self.wanted = -1  # the round that our trainer has offered an update for last
         self._stopped_at = inf
         self._completing = False
@@ -77,6 +81,10 @@ class Shutdown:
         ):
             self._back_at[change.peer] = now
 
+    def begin_at(self, round_id: int) -> None:
+        """Our trainer has loaded a checkpoint of that round."""
+        self._loaded = round_id
+
     def offered(self, round_id: int) -> None:
         """Our trainer has offered an update for that round."""
         self.wanted = round_id
@@ -102,7 +110,7 @@ class Shutdown:
             return []
         lost = sorted(
             peer
-            for peer in self._others()
+            for peer in {*self._others(), *self._unmet()}
             if self.members.skip_reason(peer) and self._needed_until(peer) > now
         )
         told = (
@@ -113,7 +121,8 @@ class Shutdown:
     def linger_until(self) -> float:
         """How long those who are behind may need us at most; ``-inf``: there is nobody."""
         rounds = self.settings.rounds
-        until = max([self._needed_until(peer) for peer in self._others()], default=-inf)
+        others = (*self._others(), *self._unmet())
+        until = max([self._needed_until(peer) for peer in others], default=-inf)
         # Whoever comes and goes does not keep us for ever;
         # and who is told to stop has no time for that.
         return min(
@@ -123,9 +132,25 @@ class Shutdown:
             + (rounds.linger_s if self._completing else 0.0),
         )
 
+    def _had_nothing_to_do(self) -> bool:
+        """Whether the checkpoint that this life began with was the end of the training."""
+        return self._completing and self.progress.round_id == self._loaded
+
+    def _unmet(self) -> list[PeerId]:
+        """Who has not come to a training that is over, and would wait there for a quorum."""
+        if not self._had_nothing_to_do():
+            return []
+        met = {*self.members.met(), self.members.local}
+        first = self.settings.peers
+        return [peer for peer in first if peer not in met and not self.members.has_ended(peer)]
+
     def _needed_until(self, peer: PeerId) -> float:
         drain_s = self.settings.rounds.drain_timeout_s
         here = self.seen.get(peer, 0) >= self.progress.round_id and not self.differs(peer)
+        if self._had_nothing_to_do():
+            if peer not in self.members.met():
+                return self._stopped_at + self.settings.rounds.linger_s
+            here = False  # it may not know yet that nothing is left to do
         # One that is in our round may have another result of it,
         # and not have said so but by asking.
         here = here and self._asked_in.get(peer) != self.progress.round_id
@@ -200,9 +225,9 @@ class Shutdown:
             return None
         return self.completed_at(self.settings.f + 1)
 
-    def verdict(self, now: float) -> Halt | None:
+    def verdict(self, now: float, *, has_state: bool) -> Halt | None:
         """How this peer ends, when the training is over and its trainer does not find
-        that out by itself."""
+        that out by itself. ``has_state``: whether it could go on with the state that it has."""
         over_at, here = self.over_at(now), self.progress.round_id
         if over_at is None:
             return None
@@ -213,9 +238,8 @@ class Shutdown:
                 if enough
                 else None
             )
-        if self.progress.quorum() == 1 or any(
-            self._expected_until(peer) > now for peer in self._others()
-        ):
+        goes_on_alone = has_state and self.progress.quorum() == 1
+        if goes_on_alone or any(self._expected_until(peer) > now for peer in self._others()):
             return None
         return Halt(
             f"the others have completed the training at round {over_at} and are gone: "

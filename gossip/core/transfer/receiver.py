@@ -140,7 +140,7 @@ class Recovery:
         self._offer: StateOffer | None = None
         self._rest: Payload | None = None  # of what is offered, all but the pieces
         self._untouched = True  # it has not begun to take another state
-        self._has_own = False  # of the rounds, which it can go on with so long
+        self.has_own = False  # a state of the rounds, which it can go on with so long
         self._no_state = NoStateEvidence(local, settings.f, swarm)
         self._began_at = 0.0
         self._tries = 0
@@ -159,7 +159,7 @@ class Recovery:
                 # Who may yet go back to its own state is not one that has none: else one liar would
                 # be all who have one, where all others have left their branches at once.
                 back = self.stage != "idle" and (
-                    self._has_own or self.pieces is not None or self.stage == "restoring"
+                    self.has_own or self.pieces is not None or self.stage == "restoring"
                 )
                 if request.what == "state":
                     patience_s = self.settings.rounds.round_timeout_s
@@ -188,7 +188,7 @@ class Recovery:
         if self.stage != "idle":
             return []
         self._asked.clear()
-        self._has_own, self._began_at, self._tries, self.attestation, self.attestations = (
+        self.has_own, self._began_at, self._tries, self.attestation, self.attestations = (
             has_own,
             now,
             0,
@@ -319,7 +319,7 @@ class Recovery:
             or timer.nonce != self._nonce
         ):
             return False
-        if not self._has_own:
+        if not self.has_own:
             return self._no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
@@ -543,7 +543,7 @@ class Recovery:
         return self._fetch(self.pieces, now)
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
-        self.stage, self._has_own, self._untouched = "restoring", False, False
+        self.stage, self.has_own, self._untouched = "restoring", False, False
         return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
