@@ -40,6 +40,7 @@ class Cell:
     steps: int
     lr: float
     fragments: int = 1
+    overlap: int = 0
 
 
 def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
         command = [
             *[*GOSSIP, "run", "-n", str(peers), "--aggregator", "mean", "--seed", str(cell.seed)],
             *["--topology", cell.topology, "--local-steps", str(cell.local_steps), *options],
-            *["--fragments", str(cell.fragments)],
+            *["--fragments", str(cell.fragments), "--overlap", str(cell.overlap)],
             *["--round-timeout", "120", "--run-dir", str(run), str(SCRIPT)],
             *["--text", str(text), "--steps", str(cell.steps), "--lr", str(cell.lr)],
             *["--result", str(result)],
@@ -75,9 +76,9 @@ def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
         }
 
 
-def _kind(cell: Cell) -> tuple[str, int, str, int]:
+def _kind(cell: Cell) -> tuple[str, int, str, int, int]:
     """All but the seed."""
-    return cell.topology, cell.local_steps, cell.outer, cell.fragments
+    return cell.topology, cell.local_steps, cell.outer, cell.fragments, cell.overlap
 
 
 def nothing() -> None:
@@ -88,13 +89,13 @@ def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
     """Markdown: a row for each kind of cell, the mean of its seeds and their standard error."""
     kinds = list(dict.fromkeys(map(_kind, cells)))
     lines = [
-        "| topology | local steps | outer step | fragments | validation loss | over 1 | MiB a peer "
-        "| rounds | MiB a peer and round |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| topology | local steps | outer step | fragments | overlap | validation loss | over 1 "
+        "| MiB a peer | rounds | MiB a peer and round |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     base: dict[str, float] = {}
     for kind in kinds:
-        topology, steps, outer, fragments = kind
+        topology, steps, outer, fragments, overlap = kind
         of = [
             rows[name_of(cell)] for cell in cells if _kind(cell) == kind and name_of(cell) in rows
         ]
@@ -108,7 +109,7 @@ def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
         over = f"{100 * (mean / base[topology] - 1):+.1f} %" if topology in base else ""
         sent = statistics.fmean(row["bytes"] for row in of) / 2**20
         lines.append(
-            f"| {topology} | {steps} | {outer or 'none: gradients'} | {fragments} "
+            f"| {topology} | {steps} | {outer or 'none: gradients'} | {fragments} | {overlap} "
             f"| {mean:.3f}{error} | {over} | {sent:.1f} | {of[0]['rounds']} "
             f"| {sent / of[0]['rounds']:.2f} |"
         )
@@ -127,18 +128,20 @@ def main() -> int:
     parser.add_argument("--local-steps", type=int, nargs="+", default=[1, 10, 30, 100])
     parser.add_argument("--outer", nargs="+", default=[MEAN, NESTEROV])
     parser.add_argument("--fragments", type=int, nargs="+", default=[1], help="with local steps")
+    parser.add_argument("--overlap", type=int, nargs="+", default=[0], help="with local steps")
     parser.add_argument("--topology", nargs="+", default=["rolling"])
     parser.add_argument("--into", type=Path, default=Path("runs/local_steps.jsonl"))
     parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
     cells = [
-        Cell(steps, outer, topology, seed, options.steps, options.lr, fragments)
+        Cell(steps, outer, topology, seed, options.steps, options.lr, fragments, overlap)
         for seed in range(options.seeds)
         for topology in options.topology
         for steps in options.local_steps
         for outer in (options.outer if steps > 1 else [""])
         for fragments in (options.fragments if steps > 1 else [1])
+        for overlap in (options.overlap if steps > 1 else [0])
     ]
     if options.show:
         kept = read_rows(options.into)

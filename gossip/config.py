@@ -196,6 +196,16 @@ class RunConfig(BaseModel):
         le=1000,
         description="parts of the model, of which each round of local steps exchanges one",
     )
+    fragment_mixing: float | None = Field(
+        default=None,
+        ge=0.0,
+        lt=1.0,
+        allow_inf_nan=False,
+        description=(
+            "share of its own parameters that a peer keeps of a fragment whose result comes a "
+            "round later, with fragments and overlap; 0.5 when empty"
+        ),
+    )
     overlap: int = Field(
         default=0,
         ge=0,
@@ -455,6 +465,15 @@ class RunConfig(BaseModel):
         """That each peer takes by itself between two rounds: of ``local_steps`` there are as many
         rounds as fragments."""
         return self.local_steps // self.fragments
+
+    @property
+    def own_share(self) -> float | None:
+        """The share of its own parameters that a peer keeps of the fragment that a round is on: 0
+        where the round is applied before it goes on. None: a round is on all parameters."""
+        if self.fragments == 1:
+            return None
+        given = self.fragment_mixing
+        return (0.5 if given is None else given) if self.overlap else 0.0
 
     @property
     def outer_step(self) -> str:

@@ -176,6 +176,14 @@ Fragments = Annotated[
         show_default=False,
     ),
 ]
+FragmentMixing = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of its own parameters that a peer keeps of a fragment when a result comes a "
+        "round later, with --fragments and --overlap 1. From 0 to below 1; 0.5 by default.",
+        show_default=False,
+    ),
+]
 Overlap = Annotated[
     int | None,
     typer.Option(
@@ -426,6 +434,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "local_steps": (LocalSteps, None),
     "outer": (Outer, None),
     "fragments": (Fragments, None),
+    "fragment_mixing": (FragmentMixing, None),
     "overlap": (Overlap, None),
     "byzantine": (Byzantine, None),
     "fault": (Fault, None),

@@ -110,6 +110,12 @@ def _check_overlap(config: RunConfig, rolling: bool) -> None:
 def _check_fragments(config: RunConfig, rolling: bool) -> None:
     """Whether rounds can take turns with the fragments of a model. Raises ConfigError."""
     fragments, steps = config.fragments, config.local_steps
+    if config.fragment_mixing is not None and (fragments == 1 or not config.overlap):
+        raise ConfigError(
+            f"fragment_mixing = {config.fragment_mixing:g}: no result comes a round later without "
+            "fragments and overlap",
+            "leave it out, or --fragments 4 --overlap 1",
+        )
     if fragments == 1:
         return
     what = f"fragments = {fragments}"
@@ -124,12 +130,6 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
         raise ConfigError(
             f"{what}: in {config.topology} rounds peers mix all of their parameters",
             "leave it out, or --topology rolling",
-        )
-    if config.overlap:
-        raise ConfigError(
-            f"{what} and overlap = {config.overlap}: a result that is applied later would meet "
-            "steps on other fragments",
-            "leave out one of both",
         )
     if load_encoding(config.encoding).shaped:
         raise ConfigError(

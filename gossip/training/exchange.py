@@ -329,6 +329,11 @@ class Exchange:
         return int(pending is not None and self.round_id <= pending.go.round_id)
 
     @property
+    def unsettled(self) -> tuple[torch.Tensor, ...]:
+        """The parameters of the update whose round ``settle`` waits for; none: there is none."""
+        return () if self._in_flight is None else self.exchanged
+
+    @property
     def state_step(self) -> int:
         """The next step in the state that was taken over last; 0 without any."""
         return max(0, self.restored_at - self.collectives)

@@ -15,6 +15,10 @@ alone. Its parameters go on from what the round has made of them, and those of t
 this peer's steps have led. While a peer waits for others all its parameters are the anchor, so that
 it can hand over, save and step what all share; the own ones are on top again when it goes on.
 
+With fragments and overlap it goes on while the round of a fragment runs, with its own parameters of
+that fragment. When the round is applied, they become alpha own + (1 - alpha) shared, where alpha is
+``mixing``.
+
 The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
 one. Only their settings, such as the learning rate, are part of the state that is handed over.
 """
@@ -56,13 +60,14 @@ class LocalSteps:
         inner_step: Callable[[], object],
         total: int,
         outer: outer_steps.OuterStep,
-        fragments: bool = False,
+        mixing: float | None = None,
     ) -> None:
         """
         Args:
             layout: Of the whole model.
             inner_step: Of the user's optimizers, without an exchange.
-            fragments: A round exchanges a part of the model.
+            mixing: A round exchanges a part of the model, of which a peer keeps this share of its
+                own parameters, from 0 to below 1; None: a round is on all parameters.
         """
         self.total, self.taken, self.good, self.ended = total, 0, 0, False
         self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
@@ -71,7 +76,8 @@ class LocalSteps:
         # where this peer's steps began: the anchor, or a step with its own difference from there
         self._start: list[Tensor] = []
         self._is_ahead = False  # they did so there
-        self._fragments = fragments
+        self._fragments, self._mixing = mixing is not None, mixing or 0.0
+        self._settled: set[int] = set()  # parameters of rounds that were applied since it was apart
         self._is_apart = False  # between two rounds own steps are on top of the anchor
         self._own: list[Tensor] = []  # the own parameters, while those of the model are the anchor
         self._left: list[Tensor] = []  # the own parameters, where the shared ones took their place
@@ -117,7 +123,8 @@ class LocalSteps:
     def put_difference(self) -> bool:
         """Goes back to the anchor. The gradients are the model difference now; a parameter that has
         no gradient and that no step has moved still has none. With fragments it has the steps since
-        the last round of each, and ``go_on`` ends the round. Returns whether any step was taken.
+        the last round of each, and ``go_on`` ends the round; ``drop`` comes before that where the
+        difference is of no use. Returns whether any step was taken.
         """
         for parameter, value, start in self._triples(self._base):
             gradient = parameter.grad
@@ -137,27 +144,46 @@ class LocalSteps:
         """Where the steps began that are not exchanged yet."""
         return self._anchor if self._fragments else self._start
 
-    def go_on(self, exchanged: Sequence[Tensor]) -> None:
-        """Behind a round: own steps are on top of the shared parameters again, but for those of
-        ``exchanged``, which were part of its update."""
+    def settled(self, exchanged: Sequence[Tensor]) -> None:
+        """A round was applied whose update was of the parameters ``exchanged``."""
+        if self._fragments:
+            self._settled.update(map(id, exchanged))
+
+    def go_on(self) -> None:
+        """Behind a round: own steps are on top of the shared parameters again, but for those that
+        ``settled`` has named."""
         if not self._own:
+            self._settled.clear()
             return  # a round is on all parameters, or a state of others has taken their place
-        gone = {id(parameter) for parameter in exchanged}
         with torch.no_grad():
             for own, (parameter, now, before) in zip(
                 self._own, self._triples(self._anchor), strict=True
             ):
-                if id(parameter) in gone:
-                    own.copy_(now)
-                elif not torch.equal(now, before):
-                    own.add_(now - before)
+                self._put_on_top(parameter, now, before, own)
         self._go_apart()
+
+    def _put_on_top(self, parameter: Tensor, now: Tensor, before: Tensor, own: Tensor) -> None:
+        """``own`` parameters were on top of the shared ones ``before``, and are on top of those of
+        ``now``."""
+        if id(parameter) not in self._settled:
+            if not torch.equal(now, before):
+                own.add_(now - before)
+        elif self._mixing:
+            own.lerp_(now, 1.0 - self._mixing)
+        else:
+            own.copy_(now)
+
+    def drop(self) -> None:
+        """The steps that ``put_difference`` has gone back from count for nothing."""
+        if self._own:
+            self._own = [start.clone() for start in self._start]
 
     def _go_apart(self) -> None:
         """From the anchor, where the parameters are, to the own ones."""
         self._note_anchor()
         self._layout.set_parameters(self._own)
         self._own, self._is_apart = [], True
+        self._settled.clear()
 
     @property
     def own_parameters(self) -> list[Tensor]:
@@ -231,10 +257,10 @@ class LocalSteps:
     def _put_back(self, own: list[Tensor]) -> None:
         starts = self._start if self.taken and self._is_apart else []
         with torch.no_grad():
-            for at, (_, shared, base) in enumerate(self._triples(self._base)):
-                if not torch.equal(shared, base):
-                    for each in (own[at], *starts[at : at + 1]):
-                        each.add_(shared - base)
+            for at, (parameter, shared, base) in enumerate(self._triples(self._base)):
+                for each in (own[at], *starts[at : at + 1]):
+                    self._put_on_top(parameter, shared, base, each)
+        self._settled.clear()
         self._note_anchor()
         if not self._is_apart:
             self._start = self._anchor
@@ -253,6 +279,7 @@ class LocalSteps:
         """A state of others was taken over, with what belongs to it."""
         self._kept = copy.deepcopy(states) if self.taken else {}
         self._own = []
+        self._settled.clear()
         if not self.taken:
             self._is_apart = False
 

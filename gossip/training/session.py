@@ -306,7 +306,7 @@ class Session:
             trained.inner_step,
             config.steps_per_round,
             outer.load(config.outer_step),
-            fragments=config.fragments > 1,
+            mixing=config.own_share,
         )
         return replace(trained, optimizer=local.outer, inner_step=local.outer.step)
 
@@ -1031,11 +1031,18 @@ class Session:
         loss, self._loss = self._loss if loss is None else loss, None
         self._exchange.contribute(0 if overflow else samples, loss, computed, steps)
         if self._local is not None:
-            if self._exchange.in_flight:
-                self._local.go_ahead()
-            else:
-                self._local.go_on(self._exchange.exchanged)
+            self._go_on(self._local)
         return True
+
+    def _go_on(self, local: LocalSteps) -> None:
+        """An update was offered, and its round is applied or in flight."""
+        if not self._exchange.in_flight:
+            local.settled(self._exchange.exchanged)
+            local.go_on()
+        elif self._config.fragments == 1:
+            local.go_ahead()
+        else:
+            local.go_on()
 
     def _run_stage(self, work: StageWork) -> None:
         """A step of a pipeline."""
@@ -1070,7 +1077,7 @@ class Session:
         the samples that this peer has in it."""
         exchange, reading = self._exchange, self._reading
         before, restores = self._state_before_round(), exchange.restores
-        in_turn = exchange.settle()
+        in_turn = self._settle()
         go = exchange.wait_go()
         replaced = exchange.restores != restores
         self._state_in_flight = {} if replaced else before
@@ -1079,6 +1086,15 @@ class Session:
         if not go.sharded or reading is None:
             return True
         return (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
+
+    def _settle(self) -> bool:
+        """Waits for the round in flight, and applies it to the parameters that all share. Returns
+        whether no other was applied."""
+        exchanged = self._exchange.unsettled
+        in_turn = self._exchange.settle()
+        if self._local is not None:
+            self._local.settled(exchanged)
+        return in_turn
 
     def _state_before_round(self) -> dict[str, Any]:
         """What goes with the parameters that the round of the next update begins with."""
@@ -1091,6 +1107,9 @@ class Session:
         it is undone."""
         self._exchange.log(json.dumps({"round": self.round, "skipped": "overlap"}))
         self._dropped = self._state_in_flight
+        if self._local is not None:
+            self._local.drop()
+            self._local.go_on()
         self._batches.drop()
         self._outdated = False
         self._computing_since = time.monotonic()
@@ -1121,7 +1140,7 @@ class Session:
         self._in_round = True
         try:
             with self._at_anchor():
-                self._exchange.settle()
+                self._settle()
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
@@ -1342,6 +1361,7 @@ class Session:
         self._in_round = True
         try:
             with self._at_anchor():
+                self._settle()
                 (exchange.give if self._is_rolling else exchange.give_directly)(data)
         except SystemExit as end:
             if self._termination.since is None and not end.code:
@@ -1476,7 +1496,7 @@ class Session:
         assert join is not None
         join()
         if self._local is not None:
-            self._local.go_on(())  # with own parameters of a checkpoint
+            self._local.go_on()  # with own parameters of a checkpoint
         self._draw()
 
     def _check_joined(self) -> None:

@@ -179,6 +179,7 @@ def run(
     if settled.pipeline is not None:
         local = f", {len(settled.pipeline.stages)} stages"
     beside = ", overlap" if settled.overlap else ""
+    beside += f" (mixing {settled.own_share:g})" if settled.overlap and settled.own_share else ""
     what = f"{counted(settled.peers, 'peer')}, {exchange}{local}{beside}"
     about = About(settled.name, what, str(folder), settled.rounds)
     shown = screen_for(about, as_json, quiet, output)

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 import zygote
 
 from gossip.run import checkpoints
@@ -75,13 +76,17 @@ def processes(pid: int) -> list[int]:
     return [pid, *[each for child in map(int, direct) for each in processes(child)]]
 
 
-def test_killed_and_resumed_they_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--overlap", "1")])
+def test_killed_and_resumed_they_end_as_if_nothing_had_happened(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     """The own steps on the fragment that was not exchanged last go on, too."""
-    undisturbed = ended(started(tmp_path / "undisturbed", 24, 0.0, "--deterministic"))
+    options = "--deterministic", *options
+    undisturbed = ended(started(tmp_path / "undisturbed", 24, 0.0, *options))
     assert [words[:3] for words in undisturbed] == [("0", "0", "24"), ("1", "0", "24")]
     assert len({words[3] for words in undisturbed}) == 1
     folder = tmp_path / "killed"
-    run = started(folder, 24, 0.05, "--deterministic")
+    run = started(folder, 24, 0.05, *options)
     until = time.monotonic() + WAIT_S
     while not (folder / "ckpt" / checkpoints.name_of(8)).is_dir():
         assert time.monotonic() < until
@@ -90,7 +95,7 @@ def test_killed_and_resumed_they_end_as_if_nothing_had_happened(tmp_path: Path) 
     for pid in processes(run.pid):
         os.kill(pid, signal.SIGKILL)
     run.communicate(timeout=WAIT_S)
-    again = ended(started(folder, 24, 0.0, "--deterministic", "--resume", "auto"))
+    again = ended(started(folder, 24, 0.0, *options, "--resume", "auto"))
     assert {words[1] for words in again} <= {"8", "16"}
     assert [words[3] for words in again] == [words[3] for words in undisturbed]
 

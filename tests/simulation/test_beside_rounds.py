@@ -18,9 +18,9 @@ SCHEDULE = Schedule(
 )
 
 
-@pytest.mark.parametrize("local_steps", [1, 5])
+@pytest.mark.parametrize(("local_steps", "fragments"), [(1, 1), (5, 1), (4, 2)])
 def test_all_end_alike_and_no_sample_is_used_twice(
-    local_steps: int, monkeypatch: pytest.MonkeyPatch
+    local_steps: int, fragments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: list[bool] = []
     judge = ToyTrainer._is_of_use
@@ -30,7 +30,7 @@ def test_all_end_alike_and_no_sample_is_used_twice(
         return used[-1]
 
     monkeypatch.setattr(ToyTrainer, "_is_of_use", counted)
-    outcome = run(replace(SCHEDULE, local_steps=local_steps))
+    outcome = run(replace(SCHEDULE, local_steps=local_steps, fragments=fragments))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["S24"] > 50
     assert used.count(True) > 2 * used.count(False) > 0
@@ -75,3 +75,4 @@ def test_some_schedules_with_rolling_rounds_have_overlap() -> None:
     beside = [schedule for schedule in drawn if schedule.overlap]
     assert 5 < len(beside) < 40
     assert all(topologies.load(schedule.topology).rolling for schedule in beside)
+    assert any(schedule.fragments > 1 for schedule in map(generate, range(300)) if schedule.overlap)

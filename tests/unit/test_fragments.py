@@ -136,7 +136,8 @@ def test_more_fragments_than_layers_are_refused() -> None:
         ({"local_steps": 30, "fragments": 4}, "no whole number"),
         ({"fragments": 2}, "no whole number"),
         ({"local_steps": 4, "fragments": 2, "topology": "random-k"}, "mix all"),
-        ({"local_steps": 4, "fragments": 2, "overlap": 1}, "overlap = 1"),
+        ({"local_steps": 4, "fragments": 2, "fragment_mixing": 0.5}, "fragment_mixing = 0.5"),
+        ({"local_steps": 4, "overlap": 1, "fragment_mixing": 0.5}, "fragment_mixing = 0.5"),
         ({"local_steps": 4, "fragments": 2, "encoding": "powersgd:4"}, "powersgd:4"),
         (
             {"local_steps": 4, "fragments": 2, "aggregator": "centered_clipping"},
@@ -177,26 +178,38 @@ def test_a_checkpoint_of_other_fragments_is_not_resumed_from(tmp_path: Path) -> 
 
 @dataclass
 class ByHand:
-    """Streaming DiLoCo of one peer, in plain torch: without overlap, a fragment a round."""
+    """Streaming DiLoCo of one peer, in plain torch: a fragment a round. ``late``: its result comes
+    with the next round, and the peer keeps the share ``mixing`` of its own parameters."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     fragments: int
+    mixing: float = 0.0
+    late: bool = False
 
     def __post_init__(self) -> None:
         self.anchors = [p.detach().clone() for p in self.model.parameters()]
         self.memory = [torch.zeros_like(anchor) for anchor in self.anchors]
         chosen = Layout(self.model, self.optimizer).cut(self.fragments)
         self.parts = [{id(parameter) for parameter in part.parameters} for part in chosen]
+        self.sent: dict[int, torch.Tensor] = {}
 
     def round(self, number: int) -> None:
-        part = self.parts[number % self.fragments]
-        for at, parameter in enumerate(self.model.parameters()):
-            if id(parameter) in part:
-                difference = self.anchors[at] - parameter.detach()
-                self.memory[at] = 0.9 * self.memory[at] + difference
-                self.anchors[at] -= 0.7 * (difference + 0.9 * self.memory[at])
-                parameter.data.copy_(self.anchors[at])
+        before, part = self.sent, self.parts[number % self.fragments]
+        self.sent = {
+            at: self.anchors[at] - parameter.detach()
+            for at, parameter in enumerate(self.model.parameters())
+            if id(parameter) in part
+        }
+        self.apply(before if self.late else self.sent)
+
+    def apply(self, differences: dict[int, torch.Tensor]) -> None:
+        parameters = list(self.model.parameters())
+        for at, difference in differences.items():
+            self.memory[at] = 0.9 * self.memory[at] + difference
+            self.anchors[at] -= 0.7 * (difference + 0.9 * self.memory[at])
+            own = self.mixing * parameters[at].detach()
+            parameters[at].data.copy_(own + (1.0 - self.mixing) * self.anchors[at])
 
     @property
     def shared(self) -> torch.Tensor:
@@ -220,6 +233,94 @@ def test_one_peer_trains_as_streaming_diloco_does_by_hand(fragments: int) -> Non
     assert torch.allclose(flat_parameters(model), twin.shared, atol=1e-5), (
         "the end: the shared ones"
     )
+
+
+@pytest.mark.parametrize(("fragments", "mixing"), [(2, 0.5), (4, None), (4, 0.0)])
+def test_with_overlap_a_result_comes_a_round_later_and_is_mixed_in_as_by_hand(
+    fragments: int, mixing: float | None
+) -> None:
+    model, optimizer = deep_model()
+    share = 0.5 if mixing is None else mixing
+    twin = ByHand(*deep_model(), fragments, mixing=share, late=True)
+    options = {"fragments": fragments, "fragment_mixing": mixing, "outer": NESTEROV}
+    with FakeNodeSwarm(echo, local_steps=4, overlap=1, **options) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(24):
+            assert swarm.session.step == seed
+            step(model, optimizer, seed)
+            step(twin.model, twin.optimizer, seed)
+            if (seed + 1) % (4 // fragments) == 0:
+                twin.round((seed + 1) // (4 // fragments) - 1)
+            assert torch.allclose(flat_parameters(model), flat_parameters(twin.model), atol=1e-5)
+        assert swarm.session.round == 6 * fragments - 1, "one is in flight"
+    twin.apply(twin.sent)
+    assert torch.allclose(flat_parameters(model), twin.shared, atol=1e-5), (
+        "the end: the shared ones, with every round"
+    )
+
+
+def test_with_overlap_a_collective_operation_mixes_in_what_was_in_flight() -> None:
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0, slot=0)
+        n.expect(control.Contribute)
+        assert n.arena is not None
+        n.apply(0, 1, n.arena.updates[0])
+        n.expect(control.AppliedReply)
+        n.go(1, slot=1)
+        said = n.expect(control.Contribute)
+        collected = ((0, said.collective),)
+        n.send(control.ApplyCommand(1, -1, 0.0, collected=collected, is_step=False))
+        n.expect(control.AppliedReply)
+        n.go(2)
+        n.halt()
+
+    model, optimizer = deep_model()
+    twin = ByHand(*deep_model(), 2, mixing=0.5, late=True)
+    with FakeNodeSwarm(script, local_steps=4, overlap=1, fragments=2, outer=NESTEROV) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(3):
+            step(model, optimizer, seed)
+            step(twin.model, twin.optimizer, seed)
+            if seed == 1:
+                twin.round(0)
+        assert swarm.session.mean(loss=1.0)["loss"] == 1.0, "in the middle of a round"
+        twin.apply(twin.sent)
+        assert torch.allclose(flat_parameters(model), flat_parameters(twin.model), atol=1e-6)
+
+
+def test_with_overlap_steps_that_are_dropped_leave_those_before_them() -> None:
+    """The others went on without this peer: the steps beside that are undone, and what was learnt
+    before them stays, but for the fragments of the rounds."""
+
+    def hurries(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        # a round that it offered to, and one that it did not
+        n.send(control.ApplyCommand(0, -1, 0.0), control.ApplyCommand(1, -1, 0.0))
+        n.go(2)
+        for _ in range(2):
+            n.expect(control.AppliedReply)
+        n.halt()
+
+    model, optimizer = deep_model()
+    sent = [p.detach().clone() for p in model.parameters()]
+    own = []
+    with FakeNodeSwarm(hurries, local_steps=4, overlap=1, fragments=4, outer="mean") as swarm:
+        swarm.session.prepare(model, optimizer)
+        fragments = Layout(model, optimizer).cut(4)
+        for seed in range(2):
+            step(model, optimizer, seed)
+            own.append([p.detach().clone() for p in model.parameters()])
+    assert any('"skipped": "overlap"' in line for line in swarm.nodes[0].logs)
+    offered = {id(p) for p in fragments[0].parameters}
+    for parameter, shared, first, then in zip(model.parameters(), sent, *own, strict=True):
+        if id(parameter) in offered:
+            assert torch.allclose(then, 0.5 * (shared + first)), "the round was lost"
+        else:
+            assert torch.equal(then, first)
+            assert not torch.equal(then, shared)
 
 
 def test_a_round_is_sent_with_its_fragment_and_leaves_the_others_where_they_were() -> None:
@@ -421,12 +522,13 @@ def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[L
     """A peer that has exchanged its first fragment, and has steps of its own on the second."""
     model, optimizer = small_model()
     layout = Layout(model, optimizer)
-    steps = LocalSteps(layout, optimizer.step, 1, outer.load("mean"), fragments=True)
+    steps = LocalSteps(layout, optimizer.step, 1, outer.load("mean"), mixing=0.0)
     parts = layout.cut(2)
     backward(model, 0)
     steps.step(dict)
     steps.put_difference()
-    steps.go_on(parts[0].parameters)
+    steps.settled(parts[0].parameters)
+    steps.go_on()
     return model, optimizer, steps, parts
 
 
@@ -477,7 +579,7 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
 
     again, again_optimizer = small_model(seed=9)
     later = LocalSteps(
-        Layout(again, again_optimizer), again_optimizer.step, 1, outer.load("mean"), fragments=True
+        Layout(again, again_optimizer), again_optimizer.step, 1, outer.load("mean"), mixing=0.0
     )
     with torch.no_grad():
         for to, of in zip(again.parameters(), model.parameters(), strict=True):
@@ -486,7 +588,7 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     assert loaded.why == ""
     later.load_own(loaded.parameters)
     assert torch.equal(flat_parameters(again), shared), "it joins with what all share"
-    later.go_on(())
+    later.go_on()
     assert torch.equal(flat_parameters(again), own)
     with pytest.raises(StateMismatch, match="of another model"):
         later.load_own(loaded.parameters[1:])

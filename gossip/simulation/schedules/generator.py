@@ -322,12 +322,11 @@ def _with_overlap(drawn: Schedule) -> Schedule:
 
 def _with_fragments(drawn: Schedule) -> Schedule:
     """The same with rounds that are on a part of the model, in some of those with local steps where
-    somebody serves and nobody computes beside rounds. Not among payloads that trickle: there a
-    round that follows a collective operation may take longer than L11 allows, also without
-    fragments."""
+    somebody serves. Not among payloads that trickle: there a round that follows a collective
+    operation may take longer than L11 allows, also without fragments."""
     lot = Random(f"schedule/{drawn.seed}/split model")
     cuts = [cut for cut in FRAGMENTS if drawn.local_steps % cut == 0]
-    if lot.random() >= FRAGMENTED or not cuts or drawn.overlap:
+    if lot.random() >= FRAGMENTED or not cuts:
         return drawn
     trickles = any(isinstance(fault, Trickle | Unreadable) for fault in drawn.faults)
     if trickles or not topologies.load(drawn.topology).rolling:

@@ -263,11 +263,9 @@ class Schedule:
                 self.fragments > 1
                 and self.local_steps % self.fragments == 0
                 and rolling
-                and not self.overlap
                 and not self.stages
             ),
-            f"fragments = {self.fragments}: 1, or with rolling rounds, without overlap, a divisor "
-            "of local_steps",
+            f"fragments = {self.fragments}: 1, or with rolling rounds a divisor of local_steps",
         )
         yield (
             self.overlap in ((0, 1) if rolling else (0,)),

@@ -369,7 +369,7 @@ class ToyTrainer:
         assert go is not None
         following = replace(go, round_id=go.round_id + 1)
         at_end = self.rounds is not None and following.round_id >= self.rounds
-        if at_end or following.round_id % DRAINS == 0:
+        if at_end or following.round_id % DRAINS == 0 or self._calls(following.round_id):
             return None
         if (had := go.samples) is None:
             return following
@@ -520,6 +520,7 @@ class ToyTrainer:
         """Whether what was computed beside the last round can be offered in this one."""
         mine, theirs = draft.go.samples, go.samples
         in_turn = draft.go.round_id == go.round_id == self.next_round
+        in_turn = in_turn and draft.go.collectives == go.collectives  # of the same fragment
         same = (
             mine is None
             or theirs is None
@@ -536,7 +537,9 @@ class ToyTrainer:
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
-        beside = self._outer_step(self._in_flight)[0] if self.local_steps > 1 else ()
+        # With fragments what was done beside the last round is on another part of the model.
+        whole = self.local_steps > 1 and self.fragments == 1
+        beside = self._outer_step(self._in_flight)[0] if whole else ()
         self._draft = self._drafted(go, beside)
         self.computing = ComputedAhead()
         return [(self._pause_s(self._draft.samples), self.computing)]
