@@ -59,12 +59,15 @@ class ResultSimilarity:
     """How a server's result compares with this peer's own update of the round: Euclidean lengths
     and the inner product.
 
-    ``own`` is 0.0 where there is no such update, or an empty one.
+    ``own`` is 0.0 where there is no such update, or an empty one. ``even``: how long it would be if
+    all parts of the own update had numbers of the same size; 0.0 where there is one part only, and
+    where the product is not negative.
     """
 
     length: float
     own: float = 0.0
     product: float = 0.0
+    even: float = 0.0
 
     @property
     def cosine(self) -> float:
@@ -394,7 +397,7 @@ class Admission:
 
     ``nbytes``: what the payload must have, -1 when none may come; of a state, the most that it may
     have. ``compare_with``: what a result is compared with (``Received.similarity``): the own
-    update, or nothing; None: no comparison.
+    update, first the shard of the result and then the others, or nothing; None: no comparison.
     """
 
     nbytes: int

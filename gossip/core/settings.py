@@ -144,6 +144,9 @@ class ResultSettings:
     # cosine to the own update; near the end of a training,
     # 1 to 2 % of honest results are below for a peer
     opposed: float = -0.5
+    # times the root mean square of the own update's numbers; a shard whose numbers are smaller has
+    # next to no gradient: a batch decides the sign of its update, and honest results oppose many
+    faint: float = 0.3
     # times the longest results of late, and the own update; a longer one is doubted
     longer: float = 3.0
     # A scheduler that is a step ahead or behind differs by less: warm-ups about double a rate, most

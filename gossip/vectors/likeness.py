@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import sqrt
+from math import isfinite, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -20,7 +20,8 @@ Admit: TypeAlias = Callable[[PeerId, Message], Admission]
 
 
 def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilarity:
-    """Of float32 vectors of the same length. ``others`` is the own update, or nothing."""
+    """Of float32 vectors. ``others`` is the own update, or nothing: first the part of it that is as
+    long as the result, then its other parts."""
     vector, own = result.data, others[0].data if others else None
     squares = own_squares = product = 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # what is too long is infinitely long
@@ -33,7 +34,19 @@ def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilar
                 product += float(np.dot(same, block))
     if own is None:
         return ResultSimilarity(sqrt(squares))
-    return ResultSimilarity(sqrt(squares), sqrt(own_squares), product)
+    even = _even(len(vector), own_squares, others[1:]) if product < 0.0 else 0.0
+    return ResultSimilarity(sqrt(squares), sqrt(own_squares), product, even)
+
+
+def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
+    """How long a part of so many ``elements`` would be if all parts had numbers of the same size.
+    ``squares``: of that part. 0.0 where there is no other, or one is not finite."""
+    if not rest:
+        return 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = squares + sum([float(np.dot(part.data, part.data)) for part in rest])
+    everywhere = elements + sum([len(part.data) for part in rest])
+    return sqrt(total * elements / everywhere) if isfinite(total) else 0.0
 
 
 def compared(arrival: Received, admit: Admit) -> Received:

@@ -234,6 +234,34 @@ def test_a_result_may_be_as_long_as_the_own_update_or_as_those_that_more_than_f_
     assert desk.judge(0, ResultSimilarity(12.1, 1.0, 1.0)) is not None
 
 
+def _with_known_lengths() -> ResultBench:
+    """Its servers have made results of length 1."""
+    desk = ResultBench(f=1)
+    for server in (3, 4):
+        assert desk.judge(server, ResultSimilarity(1.0), server, server) is None
+    return desk
+
+
+@pytest.mark.parametrize(
+    ("similarity", "refused"),
+    [
+        (ResultSimilarity(1.0, 0.29, -0.29, even=1.0), False),
+        (ResultSimilarity(1.0, 0.31, -0.31, even=1.0), True),
+        (ResultSimilarity(1.0, 0.29, -0.29), True),  # there is no other shard
+        # What is just not opposed, and as long as may be, goes back by 1.5.
+        (ResultSimilarity(1.49, 0.29, -1.49 * 0.29, even=1.0), False),
+        (ResultSimilarity(1.51, 0.29, -1.51 * 0.29, even=1.0), True),
+        (ResultSimilarity(2.9, 0.29, -2.9 * 0.29 * 0.51, even=1.0), False),
+        (ResultSimilarity(2.9, 0.29, -2.9 * 0.29 * 0.53, even=1.0), True),
+        (ResultSimilarity(3.1, 0.29, -3.1 * 0.29 * 0.1, even=1.0), True),
+    ],
+)
+def test_a_result_may_oppose_an_own_update_that_is_faint_in_its_shard_by_as_much_as_any_may_go_back(
+    similarity: ResultSimilarity, refused: bool
+) -> None:
+    assert (_with_known_lengths().judge(0, similarity, round_id=9) is not None) == refused
+
+
 def test_a_result_of_few_samples_may_be_longer() -> None:
     desk = ResultBench(f=1)
     for server in (3, 4):
@@ -281,7 +309,9 @@ def payload(*numbers: float) -> Payload:
 def test_the_own_update_is_compared_with_results_of_its_round_and_shard_only() -> None:
     desk, own = ResultBench(), Contributed(4, 2, (payload(1.0), payload(2.0)))
     commit = Commit(b"l", 4, 1, 0, 0, 0, b"", b"d" * 16, (), (), (), None, "")
-    assert desk.result_validator.compared_with(commit, 4, own) == (own.payloads[1],)
+    first, second = own.payloads
+    assert desk.result_validator.compared_with(commit, 4, own) == (second, first)
+    assert desk.result_validator.compared_with(replace(commit, shard=2), 4, own) == ()
     assert desk.result_validator.compared_with(commit, 3, own) == ()
     assert desk.result_validator.compared_with(commit, 4, None) == ()
     assert desk.result_validator.compared_with(UpdateRequest(b"l", 4, 0, 0, b""), 4, own) is None
@@ -308,6 +338,16 @@ def test_likeness_is_lengths_and_product() -> None:
     assert similarity_of(payload(1e30), (payload(1.0),)).length == float("inf")
     assert ResultSimilarity(1.0).cosine == 0.0
     assert ResultSimilarity(float("inf"), 1.0, float("nan")).cosine == 0.0
+
+
+def test_how_long_a_part_would_be_if_all_were_alike_is_told_where_the_result_points_away() -> None:
+    own = payload(0.3, 0.4), payload(4.0), payload(3.0, 0.0)
+    even = (25.25 * 2 / 5) ** 0.5
+    assert similarity_of(payload(-3.0, -4.0), own).even == pytest.approx(even)
+    assert similarity_of(payload(3.0, 4.0), own).even == 0.0
+    assert similarity_of(payload(-3.0, -4.0), own[:1]).even == 0.0
+    for number in (float("inf"), float("nan"), 1e30):
+        assert similarity_of(payload(-3.0, -4.0), (own[0], payload(number))).even == 0.0
 
 
 @pytest.mark.parametrize("numbers", [BLOCK_NUMBERS, 2 * BLOCK_NUMBERS + 1])

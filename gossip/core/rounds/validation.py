@@ -176,7 +176,8 @@ class ResultValidator:
             return ()
         if own.own is not None and len(own.payloads) == 1:
             return (own.own,)
-        return own.payloads[message.shard : message.shard + 1]
+        at, parts = message.shard, own.payloads
+        return (*parts[at : at + 1], *parts[:at], *parts[at + 1 :]) if at < len(parts) else ()
 
     def judge(
         self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
@@ -243,29 +244,36 @@ class ResultValidator:
         longer = self.settings.longer
         # Most often the own update is long enough, and no former result need be looked at.
         if not similarity.length <= longer * similarity.own:
-            # A server that says that there were few samples cannot leave out the own ones.
-            samples = max(1, _samples(commit), own.samples if own is not None else 0)
-            usual = max(self._usual(commit.shard, samples), similarity.own)
+            usual = self._usual(commit, similarity, own)
             if usual and not similarity.length <= longer * usual:
                 return (
                     f"it is {similarity.length / usual:.3g} times as long as results and own "
                     "updates are"
                 )
-        cosine = similarity.cosine
-        return (
-            f"it opposes the own update, with a cosine of {cosine:.2f}"
-            if cosine < self.settings.opposed
-            else ""
-        )
+        cosine, opposed = similarity.cosine, self.settings.opposed
+        if not cosine < opposed:
+            return ""
+        if similarity.own < self.settings.faint * similarity.even:
+            # What the own batch says here is mostly noise. But nothing goes further against it than
+            # what is just not opposed, and as long as may be.
+            usual = self._usual(commit, similarity, own)
+            if similarity.length * cosine >= opposed * longer * usual:
+                return ""
+        return f"it opposes the own update, with a cosine of {cosine:.2f}"
 
-    def _usual(self, shard: int, samples: int) -> float:
-        """How long results of so many samples are at most, as more than f servers have made them:
-        so liars cannot raise it step by step. The fewer samples, the longer: at the end of an epoch
-        a round may have a single one left."""
+    def _usual(
+        self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None
+    ) -> float:
+        """How long results of so many samples are at most, as more than f servers have made them,
+        or the own update is: so liars cannot raise it step by step. The fewer samples, the longer:
+        at the end of an epoch a round may have a single one left."""
+        # A server that says that there were few cannot leave out the own ones.
+        samples = max(1, _samples(commit), own.samples if own is not None else 0)
         longest = defaultdict[PeerId, float](float)
-        for server, length, of in self._lengths.get(shard, {}).values():
+        for server, length, of in self._lengths.get(commit.shard, {}).values():
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
-        return sorted(longest.values(), reverse=True)[self.f] if len(longest) > self.f else 0.0
+        known = sorted(longest.values(), reverse=True)[self.f :]
+        return max([*known[:1], similarity.own])
 
 
 def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int]) -> None:

@@ -3,7 +3,11 @@ and what it must refuse while at most f peers say so."""
 
 from __future__ import annotations
 
-from gossip.core import Commit, Inspection, PeerId, ResultSimilarity, RollingInspection
+from collections.abc import Sequence
+
+import numpy as np
+
+from gossip.core import Commit, Inspection, Payload, PeerId, ResultSimilarity, RollingInspection
 
 
 def is_doubtful(
@@ -15,7 +19,7 @@ def is_doubtful(
         similarity is not None
         and not similarity.length <= core.settings.results.longer * similarity.own
     )
-    if far or _is_opposed(core, similarity):
+    if far or _is_opposed(core, rounds, commit, similarity) or _recoils(core, similarity):
         return True
     if not _speaks_for_all(core, rounds, commit):
         return False
@@ -30,7 +34,7 @@ def must_be_refused(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
     """Why, in words that follow "although"; "" when it may be taken. It may be too long, too."""
-    if _is_opposed(core, similarity):
+    if _is_opposed(core, rounds, commit, similarity):
         return "it opposes its own update"
     if not _speaks_for_all(core, rounds, commit):
         return ""
@@ -45,11 +49,39 @@ def must_be_refused(
     return ""
 
 
-def _is_opposed(core: Inspection, similarity: ResultSimilarity | None) -> bool:
+def _is_opposed(
+    core: Inspection,
+    rounds: RollingInspection,
+    commit: Commit,
+    similarity: ResultSimilarity | None,
+) -> bool:
+    """Whether it points against the own update, where that has more than noise."""
+    limits = core.settings.results
+    if similarity is None or not (
+        similarity.product < limits.opposed * similarity.length * similarity.own
+    ):
+        return False
+    parts = rounds.own.payloads if rounds.own is not None else ()
+    if len(parts) < 2:
+        return True
+    here = _mean_square(parts[commit.shard : commit.shard + 1])
+    return not here < limits.faint**2 * _mean_square(parts)
+
+
+def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
+    """Whether it goes back, along the own update, by more than what does not count as opposed may:
+    that may be found false however small the own update is."""
+    limits = core.settings.results
     return (
         similarity is not None
-        and similarity.product < core.settings.results.opposed * similarity.length * similarity.own
+        and similarity.product < limits.opposed * limits.longer * similarity.own**2
     )
+
+
+def _mean_square(parts: Sequence[Payload]) -> float:
+    """Of all numbers of ``parts``."""
+    numbers = np.concatenate([part.data for part in parts]).astype(np.float64)
+    return float(np.mean(numbers * numbers))
 
 
 def _speaks_for_all(core: Inspection, rounds: RollingInspection, commit: Commit) -> bool:
