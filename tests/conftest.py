@@ -135,11 +135,14 @@ class GroupedScheduling(LoadScopeScheduling):
 
 @cache
 def group_of(file: Path) -> str:
-    """The group of a file's tests; "": none. Those of the whole tree parse all of it once. Those
+    """The group of a file's tests; "": none. Those that read the whole tree parse it once. Those
     that fork commands share the process that forks them, which takes seconds to start."""
+    text = file.read_text()
+    if "\nfrom parsed import " in text:
+        return "parsed"
     if file.parent == TESTS:
         return file.stem
-    return "zygote" if "\nimport zygote\n" in file.read_text() else ""
+    return "zygote" if "\nimport zygote\n" in text else ""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -153,6 +156,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """pytest looks for garbage five times at its end, which takes seconds: once is enough to find
+    what fails when it is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

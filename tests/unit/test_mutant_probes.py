@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 from effort import effort
+from parsed import tree_of
 
 import gossip
 from gossip.simulation.campaign.play import run
@@ -288,7 +289,7 @@ def test_what_a_function_keeps_is_computed_in_each_schedule(
 def test_what_is_taken_to_change_nothing_changes_nothing(reach: ModuleType) -> None:
     changing = set()
     for path in [*(ROOT / "gossip/core").rglob("*.py"), *(ROOT / "topologies").glob("*.py")]:
-        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for function in ast.walk(tree_of(path)):
             if isinstance(function, ast.FunctionDef) and _changes_itself(function):
                 changing.add(function.name)
     assert {
