@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import resource
 import sys
 import uuid
@@ -138,11 +139,10 @@ def group_of(file: Path) -> str:
     """The group of a file's tests; "": none. Those that read the whole tree parse it once. Those
     that fork commands share the process that forks them, which takes seconds to start."""
     text = file.read_text()
-    if "\nfrom parsed import " in text:
-        return "parsed"
-    if file.parent == TESTS:
-        return file.stem
-    return "zygote" if "\nimport zygote\n" in text else ""
+    for shared in ("parsed", "zygote"):
+        if re.search(rf"^(?:from|import) {shared}\b", text, re.MULTILINE):
+            return shared
+    return file.stem if file.parent == TESTS else ""
 
 
 @pytest.hookimpl(optionalhook=True)
