@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import resource
 import sys
 import uuid
@@ -135,11 +136,13 @@ class GroupedScheduling(LoadScopeScheduling):
 
 @cache
 def group_of(file: Path) -> str:
-    """The group of a file's tests; "": none. Those of the whole tree parse all of it once. Those
+    """The group of a file's tests; "": none. Those that read the whole tree parse it once. Those
     that fork commands share the process that forks them, which takes seconds to start."""
-    if file.parent == TESTS:
-        return file.stem
-    return "zygote" if "\nimport zygote\n" in file.read_text() else ""
+    text = file.read_text()
+    for shared in ("parsed", "zygote"):
+        if re.search(rf"^(?:from|import) {shared}\b", text, re.MULTILINE):
+            return shared
+    return file.stem if file.parent == TESTS else ""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -153,6 +156,13 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """pytest looks for garbage five times at its end, which takes seconds: once is enough to find
+    what fails when it is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+import zygote
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -432,13 +432,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def found(copy: Path) -> dict[str, Any]:
     """What each change does there."""
-    done = subprocess.run(
+    done = zygote.run(
         [sys.executable, "-c", USE],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy)},
+        env={**os.environ, zygote.PACKAGE: str(copy)},
         capture_output=True,
         text=True,
-        check=False,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from parsed import parsed
 
 import gossip
 from gossip import errors
@@ -51,12 +52,6 @@ def texts() -> tuple[str, ...]:
     """Of all sources."""
     paths = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))]
     return tuple(path.read_text("utf-8") for path in paths)
-
-
-@cache
-def parsed(text: str) -> ast.Module:
-    """That takes seconds for all of them, so it is for the process alone that runs these tests."""
-    return ast.parse(text)
 
 
 def trees(*words: str) -> Iterator[ast.Module]:

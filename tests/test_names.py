@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from parsed import tree_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ("gossip", "launch", "aggregators", "topologies")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs")
@@ -61,7 +63,7 @@ INVENTED = re.compile(
 def trees(project: Path) -> Iterator[tuple[Path, ast.Module]]:
     for folder in PACKAGE:
         for path in sorted((project / folder).rglob("*.py")):
-            yield path.relative_to(project), ast.parse(path.read_text("utf-8"))
+            yield path.relative_to(project), tree_of(path)
 
 
 @cache

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 
 import pytest
+from parsed import tree_of
 
 from gossip.core import (
     Commit,
@@ -34,7 +35,7 @@ LIVE = {"Peer", "Membership", "RollingRounds", "GossipRounds"}
 
 def places(folder: str) -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted((ROOT / folder).rglob("*.py")):
-        yield path, ast.parse(path.read_text())
+        yield path, tree_of(path)
 
 
 def foreign_privates(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,8 @@ from one process that has imported them, one for each process that runs tests.
 own streams, working directory, environment, session and command line, as ``/proc`` tells them. A
 launcher started so has its warm process in the same way, a script its node, and a benchmark the run
 that it measures. ``HOST`` in the environment names the network namespace to start in, ``FIRST`` a
-script that runs before all else, as ``sitecustomize`` would.
+script that runs before all else, as ``sitecustomize`` would, ``PACKAGE`` a folder in which another
+copy of our package is.
 
 Tests of how a command starts, of what it imports, of the processor time that it takes, and of what
 it says when it cannot start use ``subprocess``; so every way to start is also taken as a shell
@@ -68,7 +69,7 @@ OF_COMMANDS = (
     "gossip.topologies.rolling",
     "pydantic_settings",
 )
-HOST, FIRST = "TEST_HOST", "TEST_FIRST"
+HOST, FIRST, PACKAGE = "TEST_HOST", "TEST_FIRST", "TEST_PACKAGE"
 READY_S = 100.0
 REQUEST_BYTES_MAX, FDS_MAX = 2**18, 64
 # Room for what /proc shows of a child, which is written over what it shows of this process.
@@ -99,7 +100,8 @@ class Zygote:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno()), "-" * ROOM_BYTES],
-                env={**self.environment, ROOM: "-" * ROOM_BYTES},
+                # Hash values are others than those of who runs tests, as in any other process.
+                env={**self.environment, "PYTHONHASHSEED": "random", ROOM: "-" * ROOM_BYTES},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -275,6 +277,8 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     if "-P" not in flags:
         beside = os.path.dirname(os.path.realpath(rest[1]))
         sys.path.insert(0, {"-m": request["folder"], "-c": ""}.get(rest[0], beside))
+    if package := os.environ.get(PACKAGE):
+        take_ours_from(package)
     if first := os.environ.get(FIRST):
         runpy.run_path(first)
     if rest[1] not in (WARM, NODE):
@@ -282,6 +286,13 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
         Spare.install(2 if rest[2:3] == ["demo"] else 1)
         os.execve = execute
     return lambda: run_main(*rest[:2])
+
+
+def take_ours_from(folder: str) -> None:
+    """Forgets our package as far as it was imported: it is another one."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "gossip"]:
+        del sys.modules[name]
+    sys.path.insert(0, folder)
 
 
 def move_in(host: str) -> None:

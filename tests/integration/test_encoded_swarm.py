@@ -37,10 +37,9 @@ def swarm(tmp_path: Path) -> Iterator[Callable[..., ProcessSwarm]]:
 @pytest.mark.parametrize(
     ("encoding", "rule", "trainer"),
     [
-        ("int4", "trimmed_mean", TRAINER),
         ("topk:0.1", "krum", TRAINER),
         ("powersgd:1", "geometric_median", WIDE),
-        *effort([], [("randomk:0.2", "mean", WIDE)]),
+        *effort([], [("int4", "trimmed_mean", TRAINER), ("randomk:0.2", "mean", WIDE)]),
     ],
 )
 def test_replicas_stay_bit_identical_when_a_peer_dies(
@@ -56,7 +55,7 @@ def test_replicas_stay_bit_identical_when_a_peer_dies(
     assert any(commit["digest"] for commit in running.commits(0))
 
 
-@pytest.mark.parametrize("encoding", effort(["int8"], ["int8", "topk:0.2"]))
+@pytest.mark.parametrize("encoding", effort(["int4"], ["int4", "int8", "topk:0.2"]))
 @pytest.mark.parametrize(
     ("fault", "rejected"),
     [

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import zygote
 from effort import effort
-from swarm import ProcessSwarm
 
+from gossip.run.telemetry import read_lines
 from gossip.vectors.sharding import shard_sizes
 
 pytestmark = pytest.mark.timeout(300)
@@ -60,55 +60,10 @@ peer.close()
 SMALL = TRAINER.replace(str(HIDDEN), "64").replace("lr=5e-4", "lr=0.2")
 
 
-def outcome(
-    folder: Path, rule: str, trainer: str = TRAINER
-) -> tuple[ProcessSwarm, list[float], list[int]]:
-    """Accuracy of each honest peer's model on data of all kinds, and how often it was asked to
-    judge."""
-    folder.mkdir()
-    swarm = ProcessSwarm(
-        folder,
-        PEERS,
-        trainer=trainer,
-        aggregator=rule,
-        f=1,
-        reference_samples=64,
-        round_timeout_s=20.0,
-        faults=(f"sign_flip:{LIAR}",),
-    )
-    try:
-        said = swarm.finish(*range(LIAR))
-    finally:
-        swarm.close()
-    found = [re.fullmatch(r"accuracy (\S+) asked (\d+)", line) for line in said.values()]
-    assert all(found), said
-    return (
-        swarm,
-        [float(match[1]) for match in found if match],
-        [int(match[2]) for match in found if match],
-    )
-
-
-def test_a_judge_stops_the_liar_and_keeps_those_who_are_different(tmp_path: Path) -> None:
-    assert len(shard_sizes(ELEMENTS, PEERS, whole_vector=True, cross_shard=True)) == 3
-    swarm, judged, asked = outcome(tmp_path / "judged", "judged_clipping")
-    assert min(judged) > 0.95
-    commits = [commit for peer in range(LIAR) for commit in swarm.commits(peer)]
-    assert {commit["shard"] for commit in commits} == {0, 1, 2}, "it is cut in shards"
-    assert {event["subject"] for event in swarm.events(0, "suspected")} == {LIAR}
-    for peer in range(LIAR):
-        served = {commit["round"] for commit in commits if commit["server"] == peer}
-        assert 0 < asked[peer] <= len(served) + 2, "one gradient for each round that it served"
-
-    _, unjudged, asked = outcome(tmp_path / "unjudged", "suspicion", SMALL)
-    assert max(unjudged) < 0.8
-    assert asked == [0, 0, 0]
-
-
-def run(folder: Path, fault: str, *words: str) -> tuple[str, dict[str, Any]]:
-    """What ``gossip run`` of a small model with one liar has printed, and the summary."""
+def run(folder: Path, fault: str, *words: str, trainer: str = SMALL) -> tuple[str, dict[str, Any]]:
+    """What ``gossip run`` with one liar has printed, and the summary."""
     folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(SMALL)
+    (folder / "train.py").write_text(trainer)
     command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(PEERS), "-f", "1"]
     command += ["--fault", fault, "--run-dir", "out", *words, "train.py"]
     done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
@@ -117,19 +72,37 @@ def run(folder: Path, fault: str, *words: str) -> tuple[str, dict[str, Any]]:
     return done.stdout + done.stderr, summary
 
 
-def test_with_a_reference_the_rule_judges_by_it_and_the_first_screen_says_so(
-    tmp_path: Path,
-) -> None:
-    said, summary = run(tmp_path, f"sign_flip:{LIAR}*10", "--reference", "64")
+def ends(said: str) -> dict[int, tuple[float, int]]:
+    """Each peer's accuracy on data of all kinds, and how often it was asked to judge."""
+    found = re.findall(r"(\d)\| accuracy (\S+) asked (\d+)", said)
+    assert len(found) == PEERS, said
+    return {int(peer): (float(accuracy), int(asked)) for peer, accuracy, asked in found}
+
+
+def test_a_judge_stops_the_liar_and_keeps_those_who_are_different(tmp_path: Path) -> None:
+    """With a reference the rule judges by it, and the first screen says so."""
+    assert len(shard_sizes(ELEMENTS, PEERS, whole_vector=True, cross_shard=True)) == 3
+    words = ("--reference", "64", "--round-timeout", "20")
+    said, summary = run(tmp_path / "judged", f"sign_flip:{LIAR}", *words, trainer=TRAINER)
     assert (
         "judged_clipping: updates are judged by 64 samples (reference_samples are given, and no "
         "aggregator)"
     ) in said
     assert summary["aggregator"] == "judged_clipping"
     assert summary["suspected"] == [LIAR]
-    accuracies = [float(found) for found in re.findall(r"\d\| accuracy (\S+) asked", said)]
-    assert len(accuracies) == PEERS
-    assert min(accuracies) > 0.95
+    told = ends(said)
+    assert min(accuracy for accuracy, _ in told.values()) > 0.95
+    rows = read_lines(tmp_path / "judged" / "out" / "commits.jsonl")
+    commits = [row for row in rows if "shard" in row]
+    assert {commit["shard"] for commit in commits} == {0, 1, 2}, "it is cut in shards"
+    for peer in range(LIAR):
+        served = {commit["round"] for commit in commits if commit["server"] == peer}
+        assert 0 < told[peer][1] <= len(served) + 2, "one gradient for each round that it served"
+
+    said, _ = run(tmp_path / "unjudged", f"sign_flip:{LIAR}", "--aggregator", "suspicion")
+    told = ends(said)
+    assert max(accuracy for accuracy, _ in told.values()) < 0.8
+    assert {asked for _, asked in told.values()} == {0}
 
 
 def test_without_trust_a_liar_is_suspected_and_nobody_locked_up(tmp_path: Path) -> None:

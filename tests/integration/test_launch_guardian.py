@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zygote
 
 from gossip.launch import guardian
 from gossip.launch.guardian import carries, members, stat
@@ -43,7 +44,7 @@ def start_launcher(
     config = resolved.with_values("drawn", run="00000000000000aa", f=0).config
     config.dump(folder / "config.json")
     command = [sys.executable, "-c", LAUNCHER, str(folder / "config.json"), str(FAKE), mode]
-    return subprocess.Popen(
+    return zygote.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ), folder
 

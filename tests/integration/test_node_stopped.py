@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+import zygote
+
 from gossip.ipc import messages as control
 from gossip.ipc.channel import Channel
 
@@ -52,7 +54,7 @@ sys.exit(node.run())
 def node_of(trainer_end: socket.socket) -> Iterator[subprocess.Popen[str]]:
     """A node that has started."""
     command = [sys.executable, "-c", NODE, str(trainer_end.fileno())]
-    process = subprocess.Popen(
+    process = zygote.Popen(
         command, pass_fds=[trainer_end.fileno()], stdout=subprocess.PIPE, text=True
     )
     trainer_end.close()

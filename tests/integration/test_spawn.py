@@ -61,7 +61,7 @@ LAST_S = 60.0  # for processes to end; a limit, and none of what is promised
 @pytest.mark.parametrize("how", effort([signal.SIGINT], [signal.SIGINT, signal.SIGKILL]))
 def test_no_peer_outlives_who_spawned_it(how: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    caller = subprocess.Popen(
+    caller = zygote.Popen(
         [sys.executable, "script.py"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,

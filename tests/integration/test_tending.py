@@ -13,8 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zygote
 from launch_alone import ALL_THERE
 
 from gossip.config import resolve
@@ -47,7 +49,7 @@ def start(folder: Path) -> Iterator[Start]:
     program.symlink_to(LAUNCHER)
 
     def launcher(mode: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = zygote.Popen(
             [sys.executable, str(program), str(folder), mode], stdout=subprocess.PIPE, text=True
         )
         started.append(process)
@@ -64,9 +66,14 @@ def start(folder: Path) -> Iterator[Start]:
         process.wait()
 
 
-def gossip(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def gossip(
+    *words: str, cwd: Path, start: Callable[..., Any] = zygote.run
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "gossip.launch.cli", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    done: subprocess.CompletedProcess[str] = start(
+        command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
+    )
+    return done
 
 
 def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, start: Start) -> None:
@@ -87,7 +94,7 @@ def test_a_run_is_listed_read_and_stopped_from_another_terminal(folder: Path, st
     )
     assert followed.stdout is not None
     first = followed.stdout.readline()
-    done = gossip("stop", "one", cwd=home)
+    done = gossip("stop", "one", cwd=home, start=subprocess.run)
     assert done.returncode == 0, done.stderr
     assert f"launcher pid {launcher.pid}" in done.stdout
     assert "one has ended after" in done.stdout

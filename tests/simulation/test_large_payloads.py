@@ -47,7 +47,7 @@ def lasting(seconds: float) -> Schedule:
 
 FAST = lasting(20.0)
 """Over fast links a third of the time has more rounds than all of it has over slow ones."""
-LOOKED_AT_S = effort(30.0, 60.0)
+LOOKED_AT_S = effort(20.0, 60.0)
 """The faults that are planted below show within that in a run without any other."""
 SPEEDS = {
     (1000.0, 0.0): 8,

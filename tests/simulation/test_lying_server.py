@@ -63,7 +63,7 @@ class Pauses(Observer):
 def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(lie: str) -> None:
     seen = Verdicts()
     schedule = Schedule(
-        7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.02, 0.04), aggregator="suspicion"
+        7, peers=5, active_s=3.0, duration_s=3.0, compute_s=(0.02, 0.04), aggregator="suspicion"
     )
     outcome = run(replace(schedule, faults=(NodeAttack(lie, (ATTACKER,)),)), [seen])
     assert outcome.violation is None, outcome.violation

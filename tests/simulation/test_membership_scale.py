@@ -12,8 +12,10 @@ from math import log10
 from typing import Any
 
 import pytest
+from effort import effort
 
 from gossip.core.events import Effect
+from gossip.core.membership import table
 from gossip.core.membership.suspicion import shortest_s
 from gossip.core.membership.table import LARGE
 from gossip.core.settings import MembershipSettings
@@ -142,11 +144,15 @@ def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_
 # --- a mass crash ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "connections_close"), [(30, True), (LARGE + 6, False)])
+@pytest.mark.parametrize(
+    ("n", "large", "connections_close"),
+    [(30, LARGE, True), effort((30, 24, False), (LARGE + 6, LARGE, False))],
+)
 def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(
-    n: int, connections_close: bool
+    n: int, large: int, connections_close: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a ``LARGE`` one helpers and audiences are drawn, not chosen among all."""
+    monkeypatch.setattr(table, "LARGE", large)
     after = mass_crash(MassCrash(n, 3, connections_close))
     assert after.victims == n // 10
     assert after.false_deaths == after.false_suspicions == 0

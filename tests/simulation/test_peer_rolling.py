@@ -120,8 +120,8 @@ def assert_one_history(
 
 def test_a_quiet_swarm_uses_every_sample_once_and_stays_identical() -> None:
     swarm = rolling_swarm(5, seed=1)
-    swarm.run_for(6.0)
-    assert min(rounds_of(swarm).values()) > 120
+    swarm.run_for(4.0)
+    assert min(rounds_of(swarm).values()) > 80
     assert_one_history(swarm)
     for peer in swarm.up:
         told = swarm.reports(peer, "epoch")
@@ -144,7 +144,7 @@ def test_what_a_round_gives_out_is_told_when_the_roster_changes_size(
     swarm = rolling_swarm(4, seed=2, batch_policy=policy, batch=4)
     swarm.run_for(2.0)
     swarm.crash(3)
-    swarm.run_for(5.0)
+    swarm.run_for(3.5)
     for peer in swarm.up:
         told = [r.fields for r in swarm.reports(peer, "batch")]
         assert [(each["peers"], each["samples"], each["policy"]) for each in told] == [
@@ -162,7 +162,7 @@ def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(
     policy: BatchPolicy,
 ) -> None:
     swarm = rolling_swarm(6, seed=5, batch_policy=policy, batch=8, **FOUR_TIMES_SLOWER)
-    swarm.run_for(60.0)
+    swarm.run_for(40.0)
     assert_one_history(swarm)
     for peer in swarm.up:
         told = [
@@ -178,7 +178,7 @@ def test_a_peer_four_times_slower_keeps_contributing_with_smaller_slices(
         assert policy == "fixed_local" or epochs[-1]["left"] == 0
     commits = [effect.commit for _, effect in swarm.hosts[0].commits][60:]
     took_part = [commit for commit in commits if any(c.peer == 3 for c in commit.contributors)]
-    assert len(commits) > 300
+    assert len(commits) > 200
     assert len(took_part) > 0.98 * len(commits)
 
 
@@ -214,16 +214,6 @@ def test_a_long_first_round_does_not_fill_the_network_with_hellos() -> None:
     swarm.inject(2, Received(1, 0, replace(hello, address=address(1)[0], bulk=address(1)[1])))
     swarm.run_for(1.0)
     assert 0 < len(hellos) < 100
-
-
-def test_one_seed_has_one_trace() -> None:
-    traces = []
-    for _ in range(2):
-        swarm = rolling_swarm(4, seed=3)
-        swarm.at(2.0, lambda swarm=swarm: swarm.crash(1))
-        swarm.run_for(4.0)
-        traces.append(swarm.trace_hash)
-    assert traces[0] == traces[1]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +290,7 @@ def test_a_restarted_peer_takes_over_the_state_and_contributes_again() -> None:
 
 @pytest.mark.parametrize(
     ("asleep_s", "compute_s"),
-    [(0.3, 0.01), (5.0, 0.01), *effort([], [(1.0, 0.01), (40.0, 0.05)])],
+    [(0.3, 0.01), (3.0, 0.01), *effort([], [(1.0, 0.01), (5.0, 0.01), (40.0, 0.05)])],
 )
 def test_a_sleeper_wakes_harmless_and_catches_up(asleep_s: float, compute_s: float) -> None:
     """What it has missed may be 20 rounds or 800: no commit that was kept reaches back so far."""
@@ -331,10 +321,10 @@ def test_the_serving_peer_may_sleep() -> None:
     def sleep_while_it_serves(peer: PeerId, effect: Effect) -> None:
         if swarm.now > 2.0 and not asleep and isinstance(effect, Aggregate):
             asleep.append(peer)
-            swarm.at(swarm.now, lambda: swarm.pause_for(peer, 5.0))
+            swarm.at(swarm.now, lambda: swarm.pause_for(peer, 3.0))
 
     swarm.hooks.append(OnEffect(sleep_while_it_serves))
-    swarm.run_for(9.0)
+    swarm.run_for(6.5)
     assert asleep
     assert_one_history(swarm)
     assert max(rounds_of(swarm).values()) - min(rounds_of(swarm).values()) <= 2
@@ -353,7 +343,7 @@ def test_a_minority_pauses_and_joins_again_when_the_cut_heals() -> None:
     swarm = rolling_swarm(5, seed=9)
     swarm.run_for(2.0)
     swarm.network.partition({0, 1}, {2, 3, 4})
-    swarm.run_for(6.0)
+    swarm.run_for(4.0)
     rounds = rounds_of(swarm)
     assert rounds[0] < rounds[3] - 50, "the minority went on committing"
     swarm.network.heal()
@@ -453,12 +443,13 @@ def settle(swarm: Swarm[Peer]) -> None:
     swarm.run_until(lambda: min(rounds_of(swarm).values()) >= goal, 30.0)
 
 
-@pytest.mark.parametrize("seed", range(effort(1, 12)))
+# In make test the same befalls a swarm in test_epoch_rounds.py.
+@pytest.mark.parametrize("seed", effort([], range(12)))
 def test_crashes_and_pauses_at_random_leave_one_history(seed: int) -> None:
     rng = random.Random(f"nemesis/{seed}")
     swarm = rolling_swarm(rng.randint(4, 7), seed=1000 + seed)
     swarm.run_for(1.0)
-    shake(swarm, rng, ["crash", "pause"], bouts=effort(3, 6))
+    shake(swarm, rng, ["crash", "pause"])
     settle(swarm)
     assert_one_history(swarm)
 

@@ -66,11 +66,11 @@ def test_every_life_in_a_swarm_with_faults_replays_to_the_same_commits(
     tmp_path: Path, topology: str
 ) -> None:
     swarm = recorded_swarm(tmp_path, topology)
-    swarm.at(1.0, lambda: swarm.crash(1))
-    swarm.at(2.0, lambda: swarm.pause_for(2, 1.5))
-    swarm.at(4.0, lambda: swarm.restart(1))
-    swarm.at(6.0, lambda: swarm.stop(3))
-    swarm.run_for(8.0)
+    swarm.at(0.8, lambda: swarm.crash(1))
+    swarm.at(1.2, lambda: swarm.pause_for(2, 1.0))
+    swarm.at(2.5, lambda: swarm.restart(1))
+    swarm.at(3.7, lambda: swarm.stop(3))
+    swarm.run_for(5.0)
     for host in [*swarm.past, *swarm.hosts.values()]:
         replayed = replay(recorder.path_of(tmp_path, host.peer, host.incarnation))
         assert [each.chain for each in replayed.commits] == [each.chain for _, each in host.commits]

@@ -4,7 +4,6 @@ and where updates may lie."""
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import zygote
 from torch import Tensor
 
 from gossip.aggregators import kernels
@@ -414,10 +414,10 @@ assert kernels.is_prepared(9, 1_000_000)
 print("numba" in sys.modules)
 """
     environment = {key: value for key, value in os.environ.items() if key != "GOSSIP_KERNELS"}
-    made = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    made = zygote.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
-    assert made.stdout.strip() == "True"
+    assert made.stdout.strip() == "True", made.stderr
 
 
 def test_what_one_process_compiles_the_others_wait_for_and_find(

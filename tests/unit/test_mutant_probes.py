@@ -7,12 +7,12 @@ import ast
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import zygote
 from effort import effort
 
 import gossip
@@ -318,10 +318,9 @@ def test_the_copy_with_all_probes_plays_what_the_package_plays(
     reach: ModuleType, tmp_path: Path
 ) -> None:
     where = reach.plant_probes(_module("catalogue").load(), tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(where)}
+    environment = {**os.environ, zygote.PACKAGE: str(where)}
     seeds = effort((5,), (1, 5))
     plays = [sys.executable, "-c", PLAYS.format(seeds=seeds)]
-    done = subprocess.run(
-        plays, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = zygote.run(plays, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [run(generate(seed)).trace_hash for seed in seeds]

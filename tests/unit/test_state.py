@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import copy
 import itertools
-import os
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import zygote
 
 from gossip.errors import UnsupportedModel
 from gossip.training.state import (
@@ -18,6 +18,8 @@ from gossip.training.state import (
     state_digest,
     unpack_state,
 )
+
+HERE = Path(__file__).parent
 
 
 def net(width: int = 6) -> torch.nn.Module:
@@ -151,20 +153,17 @@ def test_tied_and_transposed_parameters_survive():
 def test_equal_states_have_equal_bytes_in_every_process():
     lines = (
         "import sys",
-        f"sys.path.insert(0, {os.path.dirname(__file__)!r})",
+        f"sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}",
+        "print(hash('x'))",
         "from test_state import trained",
         "from gossip.training.state import pack_state, state_digest",
         "print(state_digest(pack_state(*trained('adamw'), {'x': 1, 'y': [2]})).hex())",
     )
-    elsewhere = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    elsewhere = zygote.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    theirs, digest = elsewhere.stdout.split()
+    assert int(theirs) != hash("x"), "both have the same hash seed"
     seen = {state_digest(pack_state(*trained("adamw"), {"y": [2], "x": 1})).hex() for _ in range(3)}
-    seen.add(elsewhere.stdout.strip())
+    seen.add(digest)
     assert len(seen) == 1
     assert state_digest(pack_state(*trained("adamw", seed=1), {})).hex() not in seen
 

@@ -8,6 +8,8 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
+from parsed import tree_of
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 CODE = ("gossip", "aggregators", "topologies", "launch")
@@ -21,7 +23,7 @@ def messages() -> list[str]:
     """Every text in the code. What is filled in is a ``…``."""
     found = []
     for path in chain.from_iterable((ROOT / folder).rglob("*.py") for folder in CODE):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.JoinedStr):
                 parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
                 found.append("".join(map(str, parts)))
