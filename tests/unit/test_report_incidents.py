@@ -414,6 +414,19 @@ def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Pa
     assert trusting.unseen_liars(run) == [1]
 
 
+@pytest.mark.parametrize(
+    ("fault", "about"),
+    [
+        ("sign_flip:1", "its updates"),
+        ("wrong_results:1", "results or states"),
+        ("negated_gradients:1", "what it computes of micro-batches"),
+    ],
+)
+def test_what_a_liar_lies_about_is_told(fault: str, about: str, tmp_path: Path) -> None:
+    run = made(tmp_path, [], faults=[fault])
+    assert one(run, f"lies about {about}: ").who == (1,)
+
+
 def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Path) -> None:
     refused = {"peer": 0, "event": "refused_result", "server": 2, "round": 4, "reason": "x"}
     assert overview.nothing_noticed(made(tmp_path, [])).endswith("that anybody noticed.")

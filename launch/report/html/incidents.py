@@ -133,6 +133,8 @@ def _planned(fault: Fault | str) -> str:
 
 
 def _about(fault: Fault) -> str:
+    if isinstance(fault, ActivationFault):
+        return "what it computes of micro-batches"
     return "results or states" if isinstance(fault, NodeAttack) else "its updates"
 
 
