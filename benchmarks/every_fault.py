@@ -28,14 +28,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from whole_runs import GOSSIP, HERE, environment, folder
+from whole_runs import GOSSIP, HERE, end_all, environment, folder
 
 PEERS, F = 8, 2
 TRAIN = HERE / "every_fault_train.py"
 FIRST_S, APART_S, JITTER_S = 8.0, 8.0, 2.0
 """When the first fault comes, and how far from each other they are: each can be seen alone."""
 LIES = ("sign_flip:{}*10", "scale:{}*100", "gaussian:{}*50", "random_direction:{}*20")
-START_S, END_S = 60.0, 180.0
+START_S, END_S = 300.0, 300.0
 LOOK_S = 0.02
 
 
@@ -103,10 +103,13 @@ def main() -> int:
     options = parser.parse_args()
     with folder(options.into and options.into.resolve()) as into:
         story = drawn(options.seed, options.unplanned)
-        first = start(options, into, "first", story, [*story.lies, *story.planned])
-        play(first, into / "runs" / "first", story)
-        again = start(options, into, "second", story, story.lies)
-        code = again.wait(END_S)
+        running = [start(options, into, "first", story, [*story.lies, *story.planned])]
+        try:
+            play(running[0], into / "runs" / "first", story)
+            running.append(start(options, into, "second", story, story.lies))
+            code = running[1].wait(END_S)
+        finally:
+            end_all([each for each in running if each.poll() is None])
         (into / "truth.json").write_text(json.dumps(asdict(story), indent=1) + "\n")
     return code
 

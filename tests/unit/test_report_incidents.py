@@ -122,6 +122,60 @@ def test_a_hang_is_over_when_the_peer_is_in_a_round_again(tmp_path: Path) -> Non
     assert (stopped.start, stopped.stop) == (1.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("written", "log", "said"),
+    [
+        (
+            {
+                "type": "NameError",
+                "message": "no 'x'\nmore",
+                "frames": [{"file": "a/t.py", "line": 3}],
+            },
+            "Traceback ...\nNameError: no 'x'\n",
+            "its script ended with an error: NameError: no 'x' (t.py:3)",
+        ),
+        # Before gossip.init() nobody writes more than the log.
+        (
+            None,
+            "  x = (\nSyntaxError: '(' was never closed\n\n",
+            "SyntaxError: '(' was never closed",
+        ),
+        ({"type": 5, "message": [], "frames": [7]}, "", "its script ended with an error: error"),
+        (None, None, "its script ended with an error"),
+    ],
+)
+def test_what_a_script_died_of_is_told(
+    written: dict[str, Any] | None, log: str | None, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "peer-1").mkdir()
+    if written is not None:
+        write_json(tmp_path / "peer-1" / "error.json", written)
+    if log is not None:
+        (tmp_path / "peer-1" / "out.log").write_text(log)
+    died = {"t": 2.0, "peer": 1, "event": "exited", "signal": None, "code": 1, "how": "exit code 1"}
+    found = one(made(tmp_path, [died]), "its script ended with an error")
+    assert found.what.endswith(said)
+    assert found.noticed == "by its launcher; all that it wrote is in peer-1/out.log"
+
+
+def test_of_a_peer_that_came_back_it_is_told_when_its_process_was_started(tmp_path: Path) -> None:
+    fault = "restart:1@10+3s"
+    run = made(
+        tmp_path,
+        [
+            {"t": 1.0, "peer": 1, "event": "fault", "kind": "restart", "fault": fault, "round": 10},
+            {"t": 1.1, "peer": 1, "event": "exited", "signal": 9, "how": "killed by SIGKILL"},
+            {"t": 4.0, "peer": 1, "event": "spawned", "incarnation": 1},
+            {"t": 6.0, "peer": 1, "event": "started", "incarnation": 1},
+            {"t": 9.0, "peer": 1, "event": "round", "round": 80, "step": 81, "incarnation": 1},
+        ],
+        faults=[fault],
+    )
+    assert one(run, "to be started again").back == (
+        "in round 80, 8.0 s after its death; its process was started after 3.0 s"
+    )
+
+
 def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) -> None:
     def went(peer: int, at: int, reason: str) -> dict[str, Any]:
         turn = {"round": at, "shard": 0, "attempt": 1, "reason": reason}
@@ -282,6 +336,8 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: 
         "the last words are of step 470; the newest checkpoint of before is that of step 450, so "
         "20 steps are lost"
     )
+    told = overview.verdict(run, [found])
+    assert "was killed. Then run second went on from a checkpoint 11.0 s later. " in told
     # That one may be gone since: what counts is where the next run went on.
     found = incidents.of(run, incidents.Continuation("second", BEGAN + 20.0, 460))[-1]
     assert found.effect == (

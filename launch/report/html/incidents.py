@@ -13,6 +13,7 @@ import numpy as np
 from gossip.faults import LINK_KINDS, ActivationFault, ByzantineFault, Fault, NodeAttack, Slow
 from gossip.launch.report import missed
 from gossip.launch.report.happenings import PartitionRecord, fault_of
+from gossip.launch.report.script_errors import script_error
 from gossip.run import real, whole
 
 from . import membership
@@ -262,6 +263,10 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if fault:
             what += f" (planned: {_planned(fault)})"
         told = []
+        if blow.kind == "raised":
+            error = script_error(run.folder, blow.peer)
+            what += f": {error}" if error else ""
+            told.append(f"by its launcher; all that it wrote is in peer-{blow.peer}/out.log")
         if blow.skip_ms is not None:
             told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
         if blow.dead_ms is not None:
@@ -304,9 +309,11 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
     found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
     if found and found[0].after_s is not None:
         one = found[0]
-        return at + (one.after_s or 0.0), (
-            f"in round {one.round}, {lasted(one.after_s)} after its death"
-        )
+        told = f"in round {one.round}, {lasted(one.after_s)} after its death"
+        again = _first(run, "spawned", at, peer=peer)
+        if again is not None:
+            told += f"; its process was started after {lasted(again['t'] - at)}"
+        return at + (one.after_s or 0.0), told
     if any(one.peer == peer for one in found):
         return None, "started again, and in no round before the end"
     return None, "never"
