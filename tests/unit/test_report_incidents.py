@@ -241,8 +241,39 @@ def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path
         ],
     )
     found = one(run, "held for dead")
-    assert (found.who, found.noticed) == ((3,), "by peer 0: no answer")
+    assert (found.who, found.noticed) == ((3,), "dead for peer 0: no answer")
     assert found.back == "alive again after 4.0 s"
+    assert found.what.endswith("explains it")
+
+
+def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood_still(
+    tmp_path: Path,
+) -> None:
+    away = "2 stood still"
+    run = made(
+        tmp_path,
+        [
+            {"t": 4.0, "peer": 0, "event": "skip", "subject": 3, "by": 0, "round": 39},
+            {"t": 4.1, "peer": 1, "event": "skip", "subject": 2, "by": 1, "round": 40},
+            {"t": 5.0, "peer": 0, "event": "dead", "subject": 2, "by": 0, "round": 49},
+            {"t": 6.0, "peer": 2, "event": "attempt", "round": 41, "attempt": 1, "reason": away},
+            {"t": 6.1, "peer": 0, "event": "alive_again", "subject": 2},
+        ],
+        rounds=90,
+    )
+    found = one(run, "fell silent")
+    assert found.what.endswith("it stood still, as who is stopped does")
+    assert (found.t, found.round, found.who) == (BEGAN + 4.1, 40, (2,))
+    assert found.noticed == "first skipped by peer 1; dead for peer 0 after 900 ms: no answer"
+    assert found.back == "alive again after 2.0 s"
+
+
+def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth(
+    tmp_path: Path,
+) -> None:
+    said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4, "trust": 0.4}
+    run = made(tmp_path, [{"t": 1.0, "event": "suspected", **said}], rounds=20)
+    assert one(run, "suspicion").effect.startswith("in 100 % of the rounds; 0 % of its updates")
 
 
 def test_who_is_gone_because_the_run_is_over_is_none(tmp_path: Path) -> None:
