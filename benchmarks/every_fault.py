@@ -30,6 +30,8 @@ from typing import Any
 
 from whole_runs import GOSSIP, HERE, end_all, environment, folder
 
+from gossip.run import node_in
+
 PEERS, F = 8, 2
 TRAIN = HERE / "every_fault_train.py"
 FIRST_S, APART_S, JITTER_S = 8.0, 8.0, 2.0
@@ -66,7 +68,8 @@ def drawn(seed: int, unplanned: bool) -> Story:
     kinds = draw.sample(LIES, 2)
     cut_off = draw.sample(peers[4:], 2)
     events = ["server", "hang", "partition", "rebirth"]
-    draw.shuffle(events)
+    while events.index("server") < max(events.index("hang"), events.index("rebirth")):
+        draw.shuffle(events)  # a server that is dead could be neither of those two
     starts = (FIRST_S + APART_S * at + draw.uniform(0, JITTER_S) for at in range(len(events)))
     moments = {event: round(at, 1) for event, at in zip(events, starts, strict=True)}
     hung_s, cut_s, away_s = (round(draw.uniform(2, 4), 1) for _ in range(3))
@@ -182,9 +185,13 @@ def wait_until(launcher: subprocess.Popen[bytes], moment: float) -> None:
 
 
 def processes_of(run: Path, peer: int) -> list[int]:
-    """Node and trainer of a peer, as its node has written them down."""
-    told = json.loads((run / f"peer-{peer}" / "peer.json").read_text())
-    return [int(told["pid"]), int(told["trainer_pid"])]
+    """Node and trainer of a peer, as its node has written them down; none where that has ended:
+    another process may have its number."""
+    folder = run / f"peer-{peer}"
+    node = node_in(folder)
+    if node is None or not node.alive:
+        return []
+    return [node.pid, int(json.loads((folder / "peer.json").read_text())["trainer_pid"])]
 
 
 if __name__ == "__main__":

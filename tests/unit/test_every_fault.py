@@ -33,6 +33,8 @@ def test_each_fault_is_drawn_once_and_can_be_seen_alone(tool: ModuleType, seed: 
     kinds = (Crash, Hang, Partition, Restart)
     assert {type(each) for each in plan if isinstance(each, kinds)} == set(kinds)
     assert len(begins(plan)) == len(kinds)
+    (server,) = [fault for fault in plan if isinstance(fault, Crash)]
+    assert all(fault.at_s < server.at_s for fault in plan if isinstance(fault, Hang | Restart))
     moments = [*begins(plan), story.killed_at_s]
     assert min(b - a for a, b in pairwise(moments)) >= 6.0
 
