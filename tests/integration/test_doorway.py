@@ -134,7 +134,7 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
             "".join(f"{json.dumps(row)}\n" for row in rows)
         )
 
-    heard.when.append((lambda view: any("waiting for peers" in line for line in heard.said), end))
+    heard.when.append((lambda view: any("waiting for peer" in line for line in heard.said), end))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
     assert outcome.exit_code == 4
     assert "x the run is over: 1 have completed it, and nobody else is there" in heard.said
