@@ -310,16 +310,16 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
             f"woken after {lasted(woken['t'] - at)}; in a round again {lasted(first - at)} after "
             "it was stopped"
         )
-    again = _first(run, "spawned", at, peer=peer)
-    if again is None:
-        return None, "never"
-    started = f"its process was started after {lasted(again['t'] - at)}"
+    again = _first(run, "spawned", at, peer=peer)  # under torchrun nobody tells of that
+    started = "" if again is None else f"its process was started after {lasted(again['t'] - at)}"
     found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
-    if not found or found[0].after_s is None:
-        return None, f"{started}, and was in no round before the end"
-    one = found[0]
-    told = f"in round {one.round}, {lasted(one.after_s)} after its death; {started}"
-    return at + (one.after_s or 0.0), told
+    if found and found[0].after_s is not None:
+        one = found[0]
+        told = f"in round {one.round}, {lasted(one.after_s)} after its death"
+        return at + (one.after_s or 0.0), "; ".join(filter(None, (told, started)))
+    if found or started:
+        return None, f"{started or 'started again'}, and was in no round before the end"
+    return None, "never"
 
 
 def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
