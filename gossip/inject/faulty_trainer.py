@@ -1,5 +1,5 @@
-"""Carries out what the plan and drills have for one trainer: it is slow, or learns from wrong
-labels. Made only for peers that have faults."""
+"""Carries out what the plan and drills have for one trainer: it is slow, learns from wrong labels,
+or lies about its passes in a pipeline. Made only for peers that have faults."""
 
 from __future__ import annotations
 

@@ -44,9 +44,10 @@ def waiting(  # noqa: PLR0913
         else ""
     )
     missing = ", ".join(map(name, sorted(lacking)))
+    peers = "peer" if len(lacking) == 1 else "peers"
     return (
-        f"! waiting for peers {missing} since {seconds:.0f} s (at most {config.start_timeout_s:g} "
-        f"s{enough}); here: {here}"
+        f"! waiting for {peers} {missing} since {seconds:.0f} s (at most "
+        f"{config.start_timeout_s:g} s{enough}); here: {here}"
     )
 
 

@@ -13,6 +13,8 @@ from gossip.errors import ConfigError
 from .peer_setup import script_command
 
 MODULE = "-m"
+NAMED_MAX = 8
+"""So many scripts that could have been meant are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,16 @@ class Program:
         script = Path(self.script)
         if script.is_dir():
             raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
-        near = (
-            sorted(path.name for path in script.parent.glob("*.py"))[:8]
-            if script.parent.is_dir()
-            else []
-        )
-        raise ConfigError(
-            f"there is no script {script}", f"in that folder: {', '.join(near)}" if near else None
-        )
+        raise ConfigError(f"there is no script {script}", _scripts_in(script.parent))
+
+
+def _scripts_in(folder: Path) -> str:
+    """What could have been meant, in words."""
+    there = sorted(path.name for path in folder.glob("*.py")) if folder.is_dir() else []
+    if not there:
+        return f"there is no Python file in {folder.resolve()}: go to your script's folder"
+    more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
+    return f"in that folder: {', '.join(there[:NAMED_MAX])}{more}"
 
 
 def _no_module(name: str) -> tuple[str, str]:

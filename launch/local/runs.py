@@ -8,16 +8,27 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.registry import JoinEndpoint
-from gossip.launch.report import RUNS, Screen, alone, counted, launchers, missed, summary
+from gossip.launch.report import (
+    RUNS,
+    Screen,
+    alone,
+    counted,
+    launchers,
+    missed,
+    near,
+    summary,
+    word_for,
+)
 from gossip.run import (
     SWARM_KEY,
+    checkpoints,
     fitting,
     settled_resume,
     tell_on_stderr,
@@ -127,6 +138,22 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
         )
 
 
+def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
+    """Of a run that did not come to its end: from where it goes on, and where the reasons are."""
+    if found["exit_code"] == 0:
+        return
+    try:
+        saves_to = checkpoints.folder_of(folder)
+        steps = [step for step, _ in checkpoints.listed(saves_to)] if saves_to else []
+    except ConfigError:
+        steps = []  # whoever resumes is told of it
+    if steps:
+        at = f"step {max(steps)} in {near(str(saves_to))}"
+        yield f"  to go on: the command that began the run, with --resume auto ({at})"
+    if found["status"] != "stopped":
+        yield f"  why: gossip explain {word_for(folder.resolve())}"
+
+
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
     """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError:
     All for nothing."""
@@ -143,6 +170,8 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         told = folder / "summary.json"
         where = f": {told}" if str(told) not in found["record_incomplete"] else ""
         screen.say(f"{own}{of}, {outcome.wall_s:.1f} s{where}")
+        for line in _what_next(folder, found):
+            screen.say(line)
     if lacking := found["record_incomplete"]:
         lost, first = sum(lacking.values()), next(iter(lacking))
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""

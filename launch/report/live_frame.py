@@ -113,6 +113,8 @@ def _progress(about: About, view: RunView, now: float, began: float, width: int)
     if view.round < 0:
         rows = own(view)
         here = len(rows) - len(view.missing)
+        if _all_ended(rows):
+            return Text(f"no round was done  {clock(now - began)}")
         return Text(f"starting: {here} of {counted(len(rows), 'peer')} here  {clock(now - began)}")
     total = view.steps or about.rounds
     return progress_line(view, now, total, width, "" if total else f"since {clock(now - began)}")
@@ -144,6 +146,10 @@ def _figures(view: RunView) -> list[str]:
         f"loss {figure(view.loss)}" if view.loss is not None else "",
         f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
     ]
+
+
+def _all_ended(rows: Sequence[PeerRow]) -> bool:
+    return bool(rows) and all(row.state in ("gone", "done") for row in rows)
 
 
 def own(view: RunView) -> list[PeerRow]:
@@ -190,6 +196,8 @@ def model(view: RunView) -> str:
     """Where it will be."""
     if not view.saves_to:
         begun = view.saves_to is not None or view.round >= 0
+        if not begun and _all_ended(own(view)):
+            return "none was saved"
         return NOT_SAVED if begun else "the script has not said yet where it is saved"
     steps = (view.saves_every or 0) * view.local_steps
     every = f"every {steps} steps and at the end" if steps else "at the end"

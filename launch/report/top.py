@@ -138,7 +138,10 @@ def choose(run: str | None, runs: Path) -> Path:
         return run_state.find(run, runs)
     found = run_state.folders(runs)
     if not found:
-        raise ConfigError(f"there are no runs in {runs}/", "gossip top FOLDER")
+        raise ConfigError(
+            f"there are no runs in {runs}/",
+            "gossip run -n 4 train.py starts one; gossip top FOLDER shows one of another place",
+        )
     running = [each for each in found if not standing_of(each).over]
     return (running or found)[0].resolve()
 

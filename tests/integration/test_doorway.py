@@ -77,7 +77,7 @@ async def test_a_start_names_who_is_missing_and_what_came_back(
     )
     waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
     heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
-    heard.when.append((waits("waiting for peers 1 "), lambda: mine.end("terminate")))
+    heard.when.append((waits("waiting for peer 1 "), lambda: mine.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
     assert any("here: 0" in line for line in heard.said if "waiting" in line)
     assert any(
@@ -107,7 +107,7 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
     assert any(
-        "waiting for peers 0, 1 " in line or "waiting for peers 1 " in line for line in heard.said
+        "waiting for peers 0, 1 " in line or "waiting for peer 1 " in line for line in heard.said
     )
     written = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     kept = [(row["subject"], row["why"]) for row in written if row.get("event") == "unmet"]
@@ -134,7 +134,7 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
             "".join(f"{json.dumps(row)}\n" for row in rows)
         )
 
-    heard.when.append((lambda view: any("waiting for peers" in line for line in heard.said), end))
+    heard.when.append((lambda view: any("waiting for peer" in line for line in heard.said), end))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
     assert outcome.exit_code == 4
     assert "x the run is over: 1 have completed it, and nobody else is there" in heard.said

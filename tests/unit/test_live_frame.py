@@ -100,6 +100,21 @@ def test_before_the_first_round_it_says_who_is_here() -> None:
     assert lines[2] == "waiting for peers 0,2"
 
 
+def test_a_run_whose_peers_all_ended_before_a_round_does_not_start_any_more() -> None:
+    view = RunView(2)
+    for peer in (0, 1):
+        view.feed(event("started", peer, incarnation=0, pid=7))
+    view.feed(event("exited", 0, code=1, how="exit code 1"))
+    assert drawn(view, 4.0)[1].startswith("starting: ")
+    assert "has not said yet" in drawn(view, 4.0)[3]
+    view.feed(event("exited", 1, code=1, how="exit code 1"))
+    assert drawn(view, 4.0)[1:4] == [
+        "no round was done  0:04",
+        "failed: 0 of 2 peers are done; gone: peers 0,1",
+        "model: none was saved",
+    ]
+
+
 def test_what_is_wrong_is_in_the_line_of_health() -> None:
     view = RunView(4)
     now = rounds(view, 20, [0, 1, 2, 3])

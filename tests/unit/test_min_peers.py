@@ -167,7 +167,7 @@ def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
     view.feed(said_by(0, [2], 6.0))
     assert (
         waiting(view, RunConfig(peers=3), 6.0, 6.0)
-        == "! waiting for peers 2 since 6 s (at most 60 s); here: 0, 1"
+        == "! waiting for peer 2 since 6 s (at most 60 s); here: 0, 1"
     )
 
 

@@ -49,6 +49,7 @@ def test_what_is_run_is_found_without_running_any_of_it(
     ("words", "said", "hint"),
     [
         (["tain.py"], "there is no script tain.py", "train.py"),
+        (["elsewhere/train.py"], "there is no script elsewhere/train.py", "elsewhere: go to your"),
         (["lab"], "lab is a folder, not a script", "train.py"),
         (["-m", "lab.tain"], "there is no module lab.tain to run", "python -m"),
         (["-m", "lab"], "there is no module lab to run", "needs a __main__.py"),

@@ -122,6 +122,60 @@ def test_a_hang_is_over_when_the_peer_is_in_a_round_again(tmp_path: Path) -> Non
     assert (stopped.start, stopped.stop) == (1.0, 4.0)
 
 
+@pytest.mark.parametrize(
+    ("written", "log", "said"),
+    [
+        (
+            {
+                "type": "NameError",
+                "message": "no 'x'\nmore",
+                "frames": [{"file": "a/t.py", "line": 3}],
+            },
+            "Traceback ...\nNameError: no 'x'\n",
+            "its script ended with an error: NameError: no 'x' (t.py:3)",
+        ),
+        # Before gossip.init() nobody writes more than the log.
+        (
+            None,
+            "  x = (\nSyntaxError: '(' was never closed\n\n",
+            "SyntaxError: '(' was never closed",
+        ),
+        ({"type": 5, "message": [], "frames": [7]}, "", "its script ended with an error: error"),
+        (None, None, "its script ended with an error"),
+    ],
+)
+def test_what_a_script_died_of_is_told(
+    written: dict[str, Any] | None, log: str | None, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "peer-1").mkdir()
+    if written is not None:
+        write_json(tmp_path / "peer-1" / "error.json", written)
+    if log is not None:
+        (tmp_path / "peer-1" / "out.log").write_text(log)
+    died = {"t": 2.0, "peer": 1, "event": "exited", "signal": None, "code": 1, "how": "exit code 1"}
+    found = one(made(tmp_path, [died]), "its script ended with an error")
+    assert found.what.endswith(said)
+    assert found.noticed == "by its launcher; all that it wrote is in peer-1/out.log"
+
+
+def test_of_a_peer_that_came_back_it_is_told_when_its_process_was_started(tmp_path: Path) -> None:
+    fault = "restart:1@10+3s"
+    run = made(
+        tmp_path,
+        [
+            {"t": 1.0, "peer": 1, "event": "fault", "kind": "restart", "fault": fault, "round": 10},
+            {"t": 1.1, "peer": 1, "event": "exited", "signal": 9, "how": "killed by SIGKILL"},
+            {"t": 4.0, "peer": 1, "event": "spawned", "incarnation": 1},
+            {"t": 6.0, "peer": 1, "event": "started", "incarnation": 1},
+            {"t": 9.0, "peer": 1, "event": "round", "round": 80, "step": 81, "incarnation": 1},
+        ],
+        faults=[fault],
+    )
+    assert one(run, "to be started again").back == (
+        "in round 80, 8.0 s after its death; its process was started after 3.0 s"
+    )
+
+
 def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) -> None:
     def went(peer: int, at: int, reason: str) -> dict[str, Any]:
         turn = {"round": at, "shard": 0, "attempt": 1, "reason": reason}
@@ -187,8 +241,39 @@ def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path
         ],
     )
     found = one(run, "held for dead")
-    assert (found.who, found.noticed) == ((3,), "by peer 0: no answer")
+    assert (found.who, found.noticed) == ((3,), "dead for peer 0: no answer")
     assert found.back == "alive again after 4.0 s"
+    assert found.what.endswith("explains it")
+
+
+def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood_still(
+    tmp_path: Path,
+) -> None:
+    away = "2 stood still"
+    run = made(
+        tmp_path,
+        [
+            {"t": 4.0, "peer": 0, "event": "skip", "subject": 3, "by": 0, "round": 39},
+            {"t": 4.1, "peer": 1, "event": "skip", "subject": 2, "by": 1, "round": 40},
+            {"t": 5.0, "peer": 0, "event": "dead", "subject": 2, "by": 0, "round": 49},
+            {"t": 6.0, "peer": 2, "event": "attempt", "round": 41, "attempt": 1, "reason": away},
+            {"t": 6.1, "peer": 0, "event": "alive_again", "subject": 2},
+        ],
+        rounds=90,
+    )
+    found = one(run, "fell silent")
+    assert found.what.endswith("it stood still, as who is stopped does")
+    assert (found.t, found.round, found.who) == (BEGAN + 4.1, 40, (2,))
+    assert found.noticed == "first skipped by peer 1; dead for peer 0 after 900 ms: no answer"
+    assert found.back == "alive again after 2.0 s"
+
+
+def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth(
+    tmp_path: Path,
+) -> None:
+    said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4, "trust": 0.4}
+    run = made(tmp_path, [{"t": 1.0, "event": "suspected", **said}], rounds=20)
+    assert one(run, "suspicion").effect.startswith("in 100 % of the rounds; 0 % of its updates")
 
 
 def test_who_is_gone_because_the_run_is_over_is_none(tmp_path: Path) -> None:
@@ -282,6 +367,8 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: 
         "the last words are of step 470; the newest checkpoint of before is that of step 450, so "
         "20 steps are lost"
     )
+    told = overview.verdict(run, [found])
+    assert "was killed. Then run second went on from a checkpoint 11.0 s later. " in told
     # That one may be gone since: what counts is where the next run went on.
     found = incidents.of(run, incidents.Continuation("second", BEGAN + 20.0, 460))[-1]
     assert found.effect == (
@@ -412,6 +499,19 @@ def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Pa
     seen = {"t": 2.0, "peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "round": 9}
     run = made(tmp_path / "seen", [seen], rounds=30, faults=["sign_flip:1,3"])
     assert trusting.unseen_liars(run) == [1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "about"),
+    [
+        ("sign_flip:1", "its updates"),
+        ("wrong_results:1", "results or states"),
+        ("negated_gradients:1", "what it computes of micro-batches"),
+    ],
+)
+def test_what_a_liar_lies_about_is_told(fault: str, about: str, tmp_path: Path) -> None:
+    run = made(tmp_path, [], faults=[fault])
+    assert one(run, f"lies about {about}: ").who == (1,)
 
 
 def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from gossip.faults import LINK_KINDS, ActivationFault, ByzantineFault, Fault, NodeAttack, Slow
 from gossip.launch.report import missed
 from gossip.launch.report.happenings import PartitionRecord, fault_of
+from gossip.launch.report.script_errors import script_error
 from gossip.run import real, whole
 
 from . import membership
@@ -24,6 +25,10 @@ from .recorded import RecordedRun
 FAULT_MAX = 48
 LIARS_EACH = 4
 """Of a fault with more Byzantine peers than these there is one row for all."""
+SILENT_MAX_S = 5.0
+"""Who is held for dead was skipped so long before at most."""
+STOOD_STILL_ROUNDS = 50
+"""A peer that did nothing says so of a round that is so far from that in which others missed it."""
 TOLD = ("crash", "restart", "hang", "leave")
 """Faults of which other rows tell."""
 KINDS = {
@@ -133,6 +138,8 @@ def _planned(fault: Fault | str) -> str:
 
 
 def _about(fault: Fault) -> str:
+    if isinstance(fault, ActivationFault):
+        return "what it computes of micro-batches"
     return "results or states" if isinstance(fault, NodeAttack) else "its updates"
 
 
@@ -242,7 +249,7 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             until=run.ended,
             noticed=_suspected(run, (peer,)),
             back=_trusted(run, (peer,)),
-            effect=f"lowest trust {number(real(why.get('trust')))}",
+            effect=_weight(run, (peer,)) or f"lowest trust {number(real(why.get('trust')))}",
             grave=2,
         )
 
@@ -260,6 +267,10 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if fault:
             what += f" (planned: {_planned(fault)})"
         told = []
+        if blow.kind == "raised":
+            error = script_error(run.folder, blow.peer)
+            what += f": {error}" if error else ""
+            told.append(f"by its launcher; all that it wrote is in peer-{blow.peer}/out.log")
         if blow.skip_ms is not None:
             told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
         if blow.dead_ms is not None:
@@ -299,14 +310,15 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
             f"woken after {lasted(woken['t'] - at)}; in a round again {lasted(first - at)} after "
             "it was stopped"
         )
+    again = _first(run, "spawned", at, peer=peer)  # under torchrun nobody tells of that
+    started = "" if again is None else f"its process was started after {lasted(again['t'] - at)}"
     found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
     if found and found[0].after_s is not None:
         one = found[0]
-        return at + (one.after_s or 0.0), (
-            f"in round {one.round}, {lasted(one.after_s)} after its death"
-        )
-    if any(one.peer == peer for one in found):
-        return None, "started again, and in no round before the end"
+        told = f"in round {one.round}, {lasted(one.after_s)} after its death"
+        return at + (one.after_s or 0.0), "; ".join(filter(None, (told, started)))
+    if found or started:
+        return None, f"{started or 'started again'}, and was in no round before the end"
     return None, "never"
 
 
@@ -323,17 +335,38 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         back = _first(run, "alive_again", t, subject=peer)
         told[peer] = back["t"] if back else run.ended
+        skip = _first(run, "skip", t - SILENT_MAX_S, subject=peer)
+        begin = skip["t"] if skip is not None and skip["t"] < t else t
+        first = f"first skipped by {_by(skip)}; " if skip is not None and begin < t else ""
+        after = f" after {lasted(t - begin)}" if first else ""
+        stood = _stood_still(run, peer, whole(row.get("round")) or 0)
         yield Incident(
-            what="held for dead; no fault and no end of its process explains it",
+            what="fell silent and was held for dead; no fault and no end of its process explains it"
+            + (": it stood still, as who is stopped does" if stood else ""),
             who=(peer,),
-            t=t,
-            round=whole(row.get("round")),
+            t=begin,
+            round=whole((skip if first and skip else row).get("round")),
             until=back["t"] if back else None,
-            noticed=f"by {peers([whole(row.get('by')) or 0])}: {row.get('reason') or 'no answer'}",
-            back=f"alive again after {lasted(back['t'] - t)}" if back else "never",
-            effect=impact.effect(t, None),
+            noticed=f"{first}dead for {_by(row)}{after}: {row.get('reason') or 'no answer'}",
+            back=f"alive again after {lasted(back['t'] - begin)}" if back else "never",
+            effect=impact.effect(begin, back["t"] if back else None),
             grave=2,
         )
+
+
+def _by(row: Mapping[str, Any]) -> str:
+    """Who says so."""
+    return peers([whole(row.get("by")) or 0])
+
+
+def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
+    """Whether a peer has found out by its own clock, about that round, that it did nothing for a
+    while."""
+    return any(
+        f"{peer} stood still" in reasons
+        for (round_id, _), reasons in run.attempts.items()
+        if abs(round_id - around) <= STOOD_STILL_ROUNDS
+    )
 
 
 def _over(run: RecordedRun) -> float:

@@ -50,8 +50,10 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
     unseen = unseen_liars(run)
     were = "was" if len(unseen) == 1 else "were"
     lied = f" {peers(unseen).capitalize()} lied and {were} never suspected." if unseen else ""
+    later = next((one.back for one in befell if one.back.startswith("run ")), "")
+    went_on = f"Then {later}. " if later else ""
     return told + (
-        f"{counted(len(befell), 'incident')} befell "
+        f"{went_on}{counted(len(befell), 'incident')} befell "
         f"{peers({peer for one in befell for peer in one.who})}. The table says when, who noticed, "
         f"and what it cost.{lied}"
     )

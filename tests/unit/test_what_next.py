@@ -1,0 +1,59 @@
+"""The last lines of a run that did not come to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.config import resolve
+from gossip.launch.local import runs
+from gossip.launch.local.outcome import RunOutcome
+from gossip.launch.report import RunView
+from gossip.run.telemetry import write_json
+
+FOUND = {"record_incomplete": {}, "not_saved": None, "trained_alone": [], "faults_missed": []}
+
+
+def last_lines(folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What ``finish`` says of a run in ``folder / "run"`` that ended like that."""
+    said: list[str] = []
+
+    class SayScreen:
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    class Over(RunOutcome):
+        exit_code = code
+
+    summary: dict[str, Any] = {**FOUND, "status": status, "exit_code": code, "rounds": 3}
+    monkeypatch.setattr(runs, "conclude", lambda *_: {**summary, "finished": int(code == 0)})
+    monkeypatch.chdir(folder)
+    config = resolve({"peers": 2, "name": "x", "run_dir": str(folder / "run")}).config
+    runs.finish(folder / "run", Over(config, RunView(2)), SayScreen(), False)
+    return said[1:]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "why"), [("stopped", 130, []), ("failed", 1, ["  why: gossip explain run"])]
+)
+def test_it_says_from_where_it_goes_on_and_how_to_learn_why(
+    status: str, code: int, why: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    assert last_lines(tmp_path, status, code, monkeypatch) == why
+    for step in (420, 441):
+        (tmp_path / "ckpt" / f"step-{step:09}").mkdir(parents=True)
+    write_json(tmp_path / "run" / "checkpoints.json", {"folder": str(tmp_path / "ckpt")})
+    assert last_lines(tmp_path, status, code, monkeypatch) == [
+        "  to go on: the command that began the run, with --resume auto (step 441 in ckpt)",
+        *why,
+    ]
+
+
+def test_a_run_that_came_to_its_end_has_nothing_more_to_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    assert last_lines(tmp_path, "finished", 0, monkeypatch) == []
