@@ -18,7 +18,6 @@ import shlex
 import signal
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -33,6 +32,7 @@ from whole_runs import (
     last_words,
     output_of,
     run_all,
+    scratch,
 )
 
 sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests
@@ -94,8 +94,8 @@ def steps_per_s(options: argparse.Namespace, keys: str, on: Hosts | None) -> flo
     """Of one run, as peer 0 tells. Raises: Failed."""
     log = ""
     for _ in range(TRIES):
-        with tempfile.TemporaryDirectory(prefix="gossip-bench-") as name:
-            folder, script, settings = Path(name), TRAIN, {}
+        with scratch() as folder:
+            script, settings = TRAIN, {}
             if on is not None:
                 script = folder / "train.py"
                 script.write_text(ON_HOSTS)

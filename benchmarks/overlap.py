@@ -14,11 +14,19 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from whole_runs import GOSSIP, HERE, Failed, conclude, environment, parser, run_all, summary_of
+from whole_runs import (
+    GOSSIP,
+    HERE,
+    Failed,
+    conclude,
+    environment,
+    parser,
+    run_all,
+    scratch,
+    summary_of,
+)
 
 SCRIPT = HERE / "overlap_train.py"
 ALWAYS = "@0s+3600s"
@@ -51,15 +59,15 @@ def settings(pause_s: float, steps: int, peers: int) -> list[Setting]:
 
 def play(setting: Setting, overlap: int, seed: int, peers: int) -> dict[str, Any]:
     """One run. Raises: Failed."""
-    with tempfile.TemporaryDirectory(prefix="gossip-benchmark-") as scratch:
-        result, run = Path(scratch) / "result.json", Path(scratch) / "run"
+    with scratch() as folder:
+        result, run = folder / "result.json", folder / "run"
         command = [
             *[*GOSSIP, "run", "-n", str(peers), "--aggregator", "mean", "--seed", str(seed)],
             *["--overlap", str(overlap), "--run-dir", str(run), *setting.words, str(SCRIPT)],
             *["--steps", str(setting.steps), "--pause", str(setting.pause_s)],
             *["--lr", str(setting.lr), "--result", str(result)],
         ]
-        run_all([(command, environment())], Path(scratch) / "log")
+        run_all([(command, environment())], folder / "log")
         if not summary_of(run)["replicas_identical"]:
             raise Failed(f"{setting.name}, overlap {overlap}, seed {seed}: replicas differ")
         found: dict[str, Any] = json.loads(result.read_text())

@@ -7,9 +7,10 @@ table.
 Ten peers train a network on the digits, whose labels a Dirichlet(0.1) split shares out among the
 eight honest ones. Two are honest until round 124, and then send the negated gradient ten times
 over. Each run is a line of ``--into``; one that has its line is not run again, so the command goes
-on where it was ended. Printed is the accuracy at the end: with the trust table, without it, and
-whether that is within the bounds: no rule more than 3 points below what it has without trust, and
-none under 80 % that holds otherwise.
+on where it was ended. A run that fails has no line, and its folder stays; of one that has not ended
+after five minutes ``not_ended.txt`` there says what each process is at. Printed is the accuracy at
+the end: with the trust table, without it, and whether that is within the bounds: no rule more than
+3 points below what it has without trust, and none under 80 % that holds otherwise.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from digits_train import digits
 from torch import nn
-from whole_runs import GOSSIP, Failed, environment, run_all
+from whole_runs import GOSSIP, Failed, environment, run_all, scratch
 
 from gossip.aggregators import load, names
 from gossip.launch.bench.splits import split
@@ -74,8 +74,7 @@ def train(rounds: int, seed: int, into: Path) -> None:
 def measured(rule: str, trust: bool, options: argparse.Namespace) -> dict[str, Any]:
     """One run. Raises: Failed."""
     bound = load(rule)
-    with tempfile.TemporaryDirectory(prefix="gossip-sleepers-") as place:
-        folder = Path(place)
+    with scratch("gossip-sleepers-") as folder:
         result, run = folder / "result.json", folder / "run"
         command = [*GOSSIP, "run", "-n", str(PEERS), "-f", str(F), "--aggregator", rule]
         command += ["--topology", "full" if bound.needs_center else "rolling"]

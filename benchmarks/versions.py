@@ -20,10 +20,9 @@ import math
 import resource
 import signal
 import sys
-import tempfile
 from pathlib import Path
 
-from whole_runs import TRAIN, Failed, ask_to_end, environment, last_words, run_all
+from whole_runs import TRAIN, Failed, ask_to_end, environment, last_words, run_all, scratch
 
 from gossip.launch.bench.estimates import Estimate
 
@@ -38,8 +37,7 @@ def processor_s() -> float:
 
 def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of a round and of the processor, of one run of one version. Raises: Failed."""
-    with tempfile.TemporaryDirectory(prefix="gossip-versions-") as place:
-        folder = Path(place)
+    with scratch("gossip-versions-") as folder:
         result, log = folder / "result.json", folder / "log"
         command = [sys.executable, "-m", "gossip.launch.cli"]
         command += ["run", "-n", str(options.peers)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import not_ended
+
+from gossip.run import STACKS_VARIABLE
 
 HERE = Path(__file__).resolve().parent
 TRAIN = HERE / "digits_train.py"
@@ -50,21 +55,24 @@ def last_words(log: Path) -> str:
 
 
 def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> None:
-    """Runs the commands side by side; ends them all when one fails or the time is up.
-    Raises ``Failed``."""
-    deadline = time.monotonic() + RUN_TIMEOUT_S
+    """Runs the commands side by side; ends them all when one fails or the time is up. What those
+    are at that have not ended then is written down beside ``log``. Raises ``Failed``."""
+    deadline, stacks = time.monotonic() + RUN_TIMEOUT_S, log.parent / "stacks"
     with log.open("w+") as out:
         running: list[subprocess.Popen[bytes]] = []
         try:
             for command, env in commands:
+                told = {**env, STACKS_VARIABLE: str(stacks)}
                 running.append(
                     subprocess.Popen(
-                        command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                        command, env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out
                     )
                 )
             while any(process.poll() is None for process in running) and not _asked_to_end:
                 if time.monotonic() > deadline:
-                    raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
+                    words = last_words(log)
+                    kept = not_ended.keep([each.pid for each in running], log.parent, stacks)
+                    raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s, see {kept}\n{words}")
                 if any(process.poll() for process in running):
                     break  # one failed: the others would wait for it
                 time.sleep(0.02)
@@ -121,11 +129,25 @@ def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
 
 
 @contextmanager
+def scratch(prefix: str = "gossip-benchmark-") -> Iterator[Path]:
+    """A temporary folder. It stays, with the records of its runs, when one of them has failed."""
+    place = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield place
+    except Failed as failure:
+        raise Failed(f"{failure}\nits folder is kept: {place}") from failure
+    except BaseException:
+        shutil.rmtree(place)
+        raise
+    shutil.rmtree(place)
+
+
+@contextmanager
 def folder(into: Path | None) -> Iterator[Path]:
     """Where the runs go: a folder that is kept, or one that is not."""
     if into is None:
-        with tempfile.TemporaryDirectory(prefix="gossip-benchmark-") as scratch:
-            yield Path(scratch)
+        with scratch() as place:
+            yield place
     else:
         into.mkdir(parents=True, exist_ok=True)
         yield into

@@ -67,6 +67,7 @@ NOT_OPTIONS = (
     "debug",
     "track",
     "prometheus_port",
+    "stacks",
 )
 """Names of GOSSIP_* variables that are no options of a run."""
 

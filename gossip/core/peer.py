@@ -951,7 +951,7 @@ class Peer:
             self.rounds.quorum(),
             self.rounds.round_id,
             now,
-            has_state=has_state,
+            stateless=None if has_state else self.recovery.stateless,
         )
         if halt is None and self.pipeline is not None:
             told, halt = self.pipeline.watch.look(self.rounds.round_id, now)

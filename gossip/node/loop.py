@@ -29,7 +29,15 @@ from gossip.core import Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.ipc import Channel, ChannelClosed
 from gossip.ipc import messages as control
-from gossip.run import Announcement, Journal, NodeLife, RunProgress, SeedFolder, write_error
+from gossip.run import (
+    Announcement,
+    Journal,
+    NodeLife,
+    RunProgress,
+    SeedFolder,
+    dump_stacks_on_signal,
+    write_error,
+)
 from gossip.transport import Arrival, Hub
 from gossip.vectors import WireFormat
 
@@ -651,6 +659,7 @@ def main() -> int:
     """``python -m gossip.node``: a node in a process of its own,
     described by ``GOSSIP_*`` variables."""
     torch.set_num_threads(1)
+    dump_stacks_on_signal("node")
     node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
     # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

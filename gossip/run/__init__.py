@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from .scheduler_env import slurm_task as slurm_task
     from .scheduler_env import torchrun_task as torchrun_task
     from .scheduler_env import write_settings as write_settings
+    from .stacks import STACKS_SIGNAL as STACKS_SIGNAL
+    from .stacks import STACKS_VARIABLE as STACKS_VARIABLE
+    from .stacks import dump_stacks_on_signal as dump_stacks_on_signal
     from .stage_parts import OTHERS as OTHERS
     from .stage_parts import SavedStage as SavedStage
     from .telemetry import JsonLines as JsonLines
@@ -173,6 +176,11 @@ else:
                 "OTHERS",
                 "SavedStage",
                 "stage_parts",
+            ),
+            "stacks": (
+                "STACKS_SIGNAL",
+                "STACKS_VARIABLE",
+                "dump_stacks_on_signal",
             ),
             "telemetry": (
                 "JsonLines",

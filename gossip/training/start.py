@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
-from gossip.run import Task, fitting, meet, torchrun_task
+from gossip.run import Task, dump_stacks_on_signal, fitting, meet, torchrun_task
 
 from .node_start import PeerPlace, connect, from_environment, starter
 from .tracking import hand_on, trackers_wanted
@@ -52,6 +52,7 @@ def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) 
         raise ConfigError(
             "gossip.init() was called twice", "a process is one peer; call peer.close() first"
         )
+    dump_stacks_on_signal("trainer")
     place = from_environment()
     if place is not None and (overrides or track):
         given = ", ".join(sorted([*overrides, *(["track"] if track else [])]))

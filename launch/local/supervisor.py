@@ -23,6 +23,7 @@ from gossip.run import (
     Logbook,
     WriteFailures,
     announce_end,
+    dump_stacks_on_signal,
     nobody_left,
     shown,
     whole,
@@ -110,6 +111,7 @@ class Supervisor:
 
     async def run(self) -> RunOutcome:
         """Until the last process of the last peer is gone."""
+        dump_stacks_on_signal("launcher")
         began = time.monotonic()
         self._events = JsonLines(
             self.folder / f"events{self._files}.jsonl", "events", self.troubles
@@ -137,9 +139,7 @@ class Supervisor:
                 else counted(len(self.peers), "peer")
             )
             self._logbook.note(f"started {which}: {' '.join(self.command)}")
-            await asyncio.gather(
-                *(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items())
-            )
+            await self._all_lives(watcher)
         finally:
             watcher.cancel()
             self._tries.close()
@@ -171,6 +171,15 @@ class Supervisor:
         return self.outcome
 
     # --- one peer ---------------------------------------------------------------------------------
+
+    async def _all_lives(self, watcher: asyncio.Task[None]) -> None:
+        """Until the last process is gone. Raises: what has broken the watcher."""
+        watcher.add_done_callback(self._end_without_watcher)
+        await asyncio.gather(
+            *(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items())
+        )
+        if watcher.done():
+            watcher.result()
 
     async def _life_of(self, peer: int, incarnation: int) -> None:
         """All the lives of one peer."""
@@ -536,6 +545,15 @@ class Supervisor:
                 and len(self.view.here) < self._need
             ):
                 self._give_up(now - began)
+
+    def _end_without_watcher(self, watcher: asyncio.Task[None]) -> None:
+        """What breaks the watcher ends the run: nobody else gives up on peers that do not come, or
+        sees that everybody has left."""
+        if watcher.cancelled():
+            return
+        self._stop.set()
+        for process in self._processes.values():
+            process.send_all(signal.SIGKILL)
 
     def _end_if_everybody_left(self) -> None:
         """Newcomers may be on their way to a run that ends meanwhile."""

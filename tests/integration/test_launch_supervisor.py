@@ -95,6 +95,19 @@ async def test_peers_that_finish_make_a_run_that_finishes(tmp_path: Path) -> Non
     assert not any(map(alive, pids_of(tmp_path / "run")))
 
 
+async def test_what_breaks_the_watcher_ends_the_run_and_its_peers(tmp_path: Path) -> None:
+    """Nobody else gives up on peers that do not come: without it such a run would have no end."""
+    watched, heard = supervisor(tmp_path, "polite")
+
+    def breaks() -> None:
+        raise OSError("no screen")
+
+    heard.when.append((lambda view: len(view.ready) == 3, breaks))
+    with pytest.raises(OSError, match="no screen"):
+        await run(watched)
+    assert not any(map(alive, pids_of(tmp_path / "run")))
+
+
 async def test_events_of_all_peers_are_merged_into_one_file_with_its_schema_first(
     tmp_path: Path,
 ) -> None:

@@ -26,7 +26,7 @@ from gossip.faults.world import (
     Spike,
 )
 from gossip.simulation.campaign.play import _Pace, run
-from gossip.simulation.campaign.runner import CampaignTally
+from gossip.simulation.campaign.runner import LARGE, CampaignTally
 from gossip.simulation.checkers import Panel, RunConditions, Violation, every_checker
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.liveness.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
@@ -145,6 +145,17 @@ def test_a_campaign_says_which_checker_never_had_anything_to_judge() -> None:
     assert not [text for text in tally.vacuous if "PushesToAll" in text]
     tally.topologies["random-k"] = 1
     assert "PushesToAll has never judged" in tally.vacuous
+
+
+def test_a_campaign_without_gossip_rounds_need_not_judge_their_end() -> None:
+    tally = CampaignTally()
+    tally.rounds, tally.drawn["crash"] = [50] * LARGE, 1
+    tally.judged.update({"L1": 0, "L12": 0})
+    tally.topologies["rolling"] = LARGE
+    assert "L1 was never judged" in tally.vacuous
+    assert "L12 was never judged" not in tally.vacuous
+    tally.topologies["full"] = 1
+    assert "L12 was never judged" in tally.vacuous
 
 
 # --- excuses --------------------------------------------------------------------------------------

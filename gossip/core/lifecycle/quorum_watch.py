@@ -36,22 +36,32 @@ class QuorumWatch:
         self._missing_since: float | None = None
 
     def look(
-        self, roster: Collection[PeerId], need: int, round_id: int, now: float, *, has_state: bool
+        self,
+        roster: Collection[PeerId],
+        need: int,
+        round_id: int,
+        now: float,
+        *,
+        stateless: Collection[PeerId] | None = None,
     ) -> tuple[list[Report], Halt | None]:
         """Returns what there is to say, and how this peer ends, if it does.
 
         Args:
             need: Peers of ``roster`` without which no round is closed.
-            has_state: Whether this peer could go on with the state that it has. Unless it could,
-                ``roster`` is whoever may give it one.
+            stateless: None: this peer could go on with the state that it has. Else ``roster`` is
+                whoever may give it one, and these of them have said that they have none either.
         """
+        has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
             self.shutdown.had_last_round() and self.shutdown.wanted < round_id
         ):
             return [], halt  # our trainer needs nobody for what it still does
-        if not has_state:  # somebody has to give it one
-            need = max(need, 2)
         here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
+        reached = len(here)
+        if stateless is not None:
+            need = max(need, 2)  # somebody has to give it one
+            if not set(here).difference(stateless, (self.local,)):
+                here = [self.local]  # who all wait for one that is gone would wait for ever
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
             return [Report("resumed", {"alive": here})] if was_missing else [], None
@@ -75,10 +85,12 @@ class QuorumWatch:
         possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
             return [], None
-        left = f"{len(here)} {'peer is' if len(here) == 1 else 'peers are'} left"
+        left = f"{reached} {'peer is' if reached == 1 else 'peers are'} left"
         left += (
             f", a round needs {need}{why}, and this peer is in round {round_id}"
             if has_state
             else ", and this peer waits for the state of another"
+            if reached == len(here)
+            else ", and none of them has a state"
         )
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

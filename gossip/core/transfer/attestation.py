@@ -37,15 +37,21 @@ class NoStateEvidence:
     f: int
     swarm: PollPeers
     turns: int = 0  # one after the other in which nobody was found to have one
+    stateless: set[PeerId] = field(default_factory=set)  # who has said last that it has none
     _said: dict[PeerId, str] = field(default_factory=dict)  # in this turn, why they give none
 
     def clear(self) -> None:
         self._said.clear()
+        self.stateless.clear()
         self.turns = 0
 
     def hear(self, peer: PeerId, reason: str) -> None:
         """It gives none."""
         self._said[peer] = reason
+        if reason == NO_STATE:
+            self.stateless.add(peer)
+        else:
+            self.stateless.discard(peer)
 
     def turn_is_over(self, waited: bool) -> None:
         """Who was asked and has not said that it has none may have one, or be about to. But up to f

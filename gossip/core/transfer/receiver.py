@@ -225,6 +225,11 @@ class Recovery:
         return STATE_TIMES * self.state_bytes + STATE_SLACK
 
     @property
+    def stateless(self) -> set[PeerId]:
+        """Who of the others has said last that it has no state to give."""
+        return self._no_state.stateless
+
+    @property
     def waits_for(self) -> set[PeerId]:
         """Who is to send its state, or pieces of one."""
         if self.stage != "asking":

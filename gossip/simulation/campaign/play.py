@@ -62,6 +62,7 @@ from gossip.inject import FAR_ROUNDS
 from gossip.simulation.checkers import (
     AT_ONCE_S,
     EndsAlike,
+    EverybodyEnds,
     Panel,
     RemindsTheSilent,
     RunConditions,
@@ -94,6 +95,7 @@ from gossip.simulation.world import (
 )
 from gossip.topologies import Plan, Roster, Topology
 
+from .last_gossip_round import play_gossip_end
 from .last_round import play_end
 
 HEARTBEAT_S = 0.1  # until a link that is over its time is seen to be
@@ -258,6 +260,8 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
                 [ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]]
             )
             lied_to = play_end(swarm, ends.circumstances.attackers, ends)
+            everybody = next(each for each in panel.checkers if isinstance(each, EverybodyEnds))
+            play_gossip_end(swarm, everybody)
     except Exception as error:  # noqa: BLE001
         # whatever leaves a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)

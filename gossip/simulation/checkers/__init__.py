@@ -27,6 +27,7 @@ from .liveness import (
     CrashCostsLittle,
     EachReadsItsOwn,
     EverybodyContributes,
+    EverybodyEnds,
     JoinsTheLarger,
     KeepsWhoSpeaks,
     LetsInWhoIsReady,
@@ -132,6 +133,7 @@ from .trust import (
 __all__ = [
     "Checker",
     "EndsAlike",
+    "EverybodyEnds",
     "Observer",
     "Panel",
     "PassiveObserver",
@@ -239,6 +241,7 @@ def every_checker(
         TakesAStateInstead(c),
         NobodyStarves(disturbances, c),
         StopEnds(disturbances, c),
+        EverybodyEnds(c),
         NothingGoesWrong(c),
         NobodyWaitsForATrickle(c),
         CountsRewrittenAlone(c),

@@ -21,7 +21,7 @@ class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: its number, ``"S1"`` .. ``"S28"``, ``"L1"`` .. ``"L11"``.
+        invariant: its number, ``"S1"`` .. ``"S28"``, ``"L1"`` .. ``"L12"``.
         peer: where it was seen.
         now_s: virtual time, seconds.
         text: what is the case and what should be.

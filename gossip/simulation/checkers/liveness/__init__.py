@@ -4,6 +4,7 @@ from .branches import JoinsTheLarger as JoinsTheLarger
 from .consensus import ReplicasStayClose as ReplicasStayClose
 from .consensus import consensus_distance as consensus_distance
 from .crashes import CrashCostsLittle as CrashCostsLittle
+from .ending import EverybodyEnds as EverybodyEnds
 from .fault_free import NobodyWaitsForATrickle as NobodyWaitsForATrickle
 from .fault_free import NothingGoesWrong as NothingGoesWrong
 from .liveness import Converges as Converges

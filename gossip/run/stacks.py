@@ -1,0 +1,45 @@
+"""What each thread of a process is at, written down when the process is asked: for a run that
+stands still.
+
+``GOSSIP_STACKS`` names a folder. Launcher, trainers and nodes that find it in their environment
+each open a file there, and write the Python stacks of all their threads to it at every ``SIGNAL``.
+The interpreter need not get a turn for that: a thread that waits for a lock, or in a library, is
+shown where it waits.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+from pathlib import Path
+from typing import Literal
+
+from gossip.errors import ConfigError
+
+STACKS_VARIABLE = "GOSSIP_STACKS"
+STACKS_SIGNAL = signal.SIGUSR2
+
+
+def stacks_file(folder: Path, role: str, pid: int) -> Path:
+    """Where a process writes its stacks."""
+    return folder / f"{role}-{pid}.txt"
+
+
+def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
+    """From now on this process writes its stacks down when it gets ``STACKS_SIGNAL``; nothing
+    without ``GOSSIP_STACKS``. Raises: ConfigError: It cannot write to that folder."""
+    named = os.environ.get(STACKS_VARIABLE)
+    if not named:
+        return
+    path = stacks_file(Path(named), role, os.getpid())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # faulthandler keeps it open for as long as it may write to it
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"{STACKS_VARIABLE}={named}: cannot write there ({error.strerror})",
+            "name a folder that can be written to, or leave it out",
+        ) from error
+    faulthandler.register(STACKS_SIGNAL, file, all_threads=True)
