@@ -48,7 +48,7 @@ class Members:
 
 
 class Rig:
-    """A flow of one peer, with what it asked for last."""
+    """A flow of one peer, with what it asked for last. ``begun``: so have all others."""
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class Rig:
         in_flight: int = 0,
         stages: tuple[tuple[int, ...], ...] = STAGES,
         audit: float = 0.0,
+        begun: bool = True,
     ) -> None:
         pipeline = PipelineSettings(stages, micro_batches, in_flight, audit=audit)
         peers = tuple([peer for members in stages for peer in members])
@@ -64,6 +65,8 @@ class Rig:
         self.stages, self.votes = stages, list[AuditVote]()
         self.members, self.timers, self.local = Members(), Timers[object](), local
         self.barrier = StageBarrier(local, settings, pipeline, self.members, self.timers)
+        for peer in peers if begun else ():
+            self.barrier.note_begun(peer, 0)
         patience = lambda: PATIENCE_S  # noqa: E731
         self.auditor = Auditor(self.barrier, self.timers, patience, self.votes.append)
         self.flow = MicroBatchFlow(
@@ -122,6 +125,11 @@ class Rig:
     def view(self, *skipped: int) -> list[Effect]:
         self.members.skipped = set(skipped)
         return self._keep(self.flow.on_view_change(self.now))
+
+    def begins(self, peer: int, life: int = 0) -> list[Effect]:
+        """Another peer says that it has begun."""
+        assert self.barrier.note_begun(peer, life)
+        return self._keep(self.flow.on_begun(self.now))
 
     def fire(self, timer: SetTimer) -> list[Effect]:
         self.now = timer.at

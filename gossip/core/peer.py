@@ -581,10 +581,10 @@ class Peer:
         if isinstance(message, MembershipMessage):
             return self.membership.on_message(sender, event.incarnation, message, now)
         if isinstance(message, Hello):
-            pipeline.watch.note(sender, message.stage == "completed")
-            return self.membership.learn(
+            effects = self.membership.learn(
                 sender, message.address, message.bulk, event.incarnation, now
             )
+            return effects + pipeline.on_hello(event, message, self.phase == "running", now)
         if isinstance(message, StateRequest | StateAttestation | StateOffer):
             return self._on_state_beside(pipeline, event, now)
         if not isinstance(message, PipelineMessage):
@@ -764,6 +764,7 @@ class Peer:
             Report("ready", {"present": list(present), "waited_s": waited_s}),
             *self._configured(),
             *self.rounds.start(now),
+            *self._hello_to_stages(),
         ]
 
     def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
@@ -792,7 +793,13 @@ class Peer:
             *pipeline.begin_anew(round_id, event.state),
             *self.rounds.start(now),
             *self.hello_exchange.to_all(),
+            *self._hello_to_stages(),
         ]
+
+    def _hello_to_stages(self) -> list[Effect]:
+        """To the peers of the other stages: they have to know whether ours is in the rounds."""
+        others = [] if self.pipeline is None else self.pipeline.barrier.others()
+        return [self.hello_exchange.to(peer) for peer in others]
 
     def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
@@ -904,6 +911,7 @@ class Peer:
                 *self._configured(),
                 *self.rounds.start(now),
                 *(self.hello_exchange.to_all() if self._rolling else ()),
+                *self._hello_to_stages(),
             ]
         return effects
 
@@ -1018,11 +1026,9 @@ class Peer:
         self.hello_exchange.end("completed" if event.completed else "leaving")
         if not helpful:
             return effects + self._leave(now)
-        if self.pipeline is not None:  # they are not to take this stage for one that is lost
-            others = self.pipeline.barrier.others()
-            effects += [self.hello_exchange.to(peer) for peer in others]
         return [
             *effects,
+            *self._hello_to_stages(),  # they are not to take this stage for one that is lost
             *self.hello_exchange.to_all(),
             *self.shutdown.stop(event.completed, self._leaving.since(now), now),
         ]

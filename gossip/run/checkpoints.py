@@ -181,26 +181,84 @@ def write(
         keep: How many of the checkpoints up to this one stay: this one does in any case.
     Raises: OSError: It could not be written. Those that were there are as they were.
     """
-    assert 0 <= step < 10**18, step
-    assert all(_FILE.fullmatch(name) and name != MANIFEST for name in files), list(files)
-    assert not set(about) & set(_OURS), list(about)
-    folder = folder.absolute()
-    place = folder / name_of(step)
-    with _one_writer:
-        _make_folder(folder)
-        if not _is_there(place, about):
-            scratch = folder / f".{place.name}.{_own()}.incomplete"
-            try:
-                _remove(scratch)
-                _fill(scratch, step, files, about)
-                _put(scratch, place, about)
-            finally:
-                with contextlib.suppress(OSError):
-                    _remove(scratch)
-        _sync(folder)
-        _point_latest(folder)
-        _tidy(folder, step, max(1, keep))
-    return place
+    assert files, "a checkpoint has files"
+    outgoing = OutgoingCheckpoint(folder, step)
+    try:
+        if not _is_there(outgoing.place, about):
+            for name, data in files.items():
+                outgoing.add(name, _pieces(data))
+        return outgoing.finish(about, keep)
+    finally:
+        outgoing.drop()
+
+
+class OutgoingCheckpoint:
+    """One whose files are written first, from what may change behind that, and made durable later,
+    by whatever thread. ``finish`` or ``drop`` has to follow: a process writes one at a time.
+
+    Attributes:
+        place: The folder that it gets.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        assert 0 <= step < 10**18, step
+        self._folder, self._step = folder.absolute(), step
+        self.place = self._folder / name_of(step)
+        self._scratch = self._folder / f".{self.place.name}.{_own()}.incomplete"
+        self._open: list[int] = []
+        self._written: dict[str, Any] = {}  # what the manifest says of each file
+        self._has_scratch = False
+        _one_writer.acquire()
+        self._is_writer = True
+
+    def add(self, name: str, pieces: Iterator[memoryview]) -> None:
+        """Writes a file, each piece before the next is taken. Raises: OSError: It could not be
+        written."""
+        assert _FILE.fullmatch(name), name
+        assert name != MANIFEST, name
+        if not self._has_scratch:
+            _make_folder(self._folder)
+            _remove(self._scratch)
+            self._has_scratch = True
+            os.mkdir(self._scratch)
+        self._open.append(_create(self._scratch / name))
+        self._written[name] = _append(self._open[-1], pieces)
+
+    def finish(self, about: Mapping[str, Any], keep: int) -> Path:
+        """Makes it durable, if anything was added, and removes older ones. Takes, returns and
+        raises what ``write`` does."""
+        assert not set(about) & set(_OURS), list(about)
+        try:
+            if self._written:
+                for fd in self._open:
+                    os.fsync(fd)
+                _conclude(self._scratch, self._step, self._written, about)
+                _put(self._scratch, self.place, about)
+                self._clear()
+            _sync(self._folder)
+            _point_latest(self._folder)
+            _tidy(self._folder, self._step, max(1, keep))
+        finally:
+            self.drop()
+        return self.place
+
+    def drop(self) -> None:
+        """Removes what is not durable. Another may be written then."""
+        if not self._is_writer:
+            return
+        try:
+            self._clear()
+        finally:
+            self._is_writer = False
+            _one_writer.release()
+
+    def _clear(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+        if self._has_scratch:
+            with contextlib.suppress(OSError):
+                _remove(self._scratch)
+            self._has_scratch = False
 
 
 class IncomingCheckpoint:
@@ -254,15 +312,16 @@ def name_of(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def _fill(scratch: Path, step: int, files: Mapping[str, Buffer], about: Mapping[str, Any]) -> None:
-    os.mkdir(scratch)
-    written = {name: _store(scratch / name, _pieces(data)) for name, data in files.items()}
+def _conclude(
+    scratch: Path, step: int, written: Mapping[str, Any], about: Mapping[str, Any]
+) -> None:
+    """Behind its files, which are durable, comes the manifest."""
     manifest = {
         **about,
         "format": FORMAT,
         "step": step,
         "wall_time_s": round(time.time(), 3),
-        "files": written,
+        "files": dict(written),
     }
     text = _manifest_text({**manifest, "digest": _manifest_digest(manifest)})
     assert len(text) <= MANIFEST_BYTES_MAX, f"the manifest has {len(text)} bytes"
@@ -295,18 +354,30 @@ def _pieces(data: Buffer) -> Iterator[memoryview]:
 
 def _store(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
     """Writes a new file, durably. Returns what the manifest says of it."""
-    digest, size = blake2b(digest_size=DIGEST_BYTES), 0
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    fd = _create(path)
     try:
-        for piece in pieces:
-            digest.update(piece)
-            size += len(piece)
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+        written = _append(fd, pieces)
         os.fsync(fd)
     finally:
         os.close(fd)
+    return written
+
+
+def _create(path: Path) -> int:
+    """A descriptor of a new file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
+
+
+def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
+    """Returns what the manifest says of a file that has these pieces."""
+    digest, size = blake2b(digest_size=DIGEST_BYTES), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
     return {"bytes": size, "blake2b": digest.hexdigest()}
 
 

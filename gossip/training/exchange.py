@@ -40,7 +40,7 @@ from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
 from .rebuilding import GradientNorms, MadeState
-from .state import pack_state, state_digest, unpack_state
+from .state import plan_state, unpack_state
 
 logger = logging.getLogger(__name__)
 
@@ -255,12 +255,12 @@ class Exchange:
             part.forget_slots()
 
     def _introduce(self) -> None:
-        state = pack_state(self._trained.model, self._trained.optimizer, self._extra.now())
+        state = plan_state(self._trained.model, self._trained.optimizer, self._extra.now())
         model = (
             self._trained.parts[0].elements,
             self._trained.layout.digest,
-            state_digest(state),
-            len(state),
+            state.digest(),
+            state.nbytes,
         )
         about = control.Prepare(
             *model,
@@ -899,8 +899,8 @@ class Exchange:
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None
         self._arena.note_progress(self.round_id)
-        state = pack_state(self._trained.model, self._trained.optimizer, self._extra.now())
-        self._say(control.RebuiltReply(*about, state_digest(state), made.fresh))
+        state = plan_state(self._trained.model, self._trained.optimizer, self._extra.now())
+        self._say(control.RebuiltReply(*about, state.digest(), made.fresh))
 
     # --- speaking ---------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 
 from gossip.errors import ConfigError
 
-from .state import PARTS, pack_state, split_state
+from .state import plan_state
 
 FOLDER = "last_state"
 MANIFEST = "manifest.json"
@@ -51,9 +51,9 @@ class LastState:
         try:
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir(parents=True)
-            files = dict(zip(PARTS, split_state(pack_state(model, optimizer, extra)), strict=True))
             written = {
-                name: _write(new / f"{name}.safetensors", data) for name, data in files.items()
+                part: _write(new / f"{part}.safetensors", file.blocks())
+                for part, file in plan_state(model, optimizer, extra).files.items()
             }
             manifest = {
                 "format": FORMAT,
@@ -62,7 +62,8 @@ class LastState:
                 "reason": reason,
                 "files": written,
             }
-            _write(new / MANIFEST, json.dumps(manifest, indent=2).encode() + b"\n")
+            text = json.dumps(manifest, indent=2).encode() + b"\n"
+            _write(new / MANIFEST, [memoryview(text)])
             _put(new, place)
         except (OSError, ConfigError) as error:
             shutil.rmtree(new, ignore_errors=True)
@@ -102,9 +103,13 @@ def _sync(folder: Path) -> None:
             os.close(fd)
 
 
-def _write(path: Path, data: bytes) -> dict[str, Any]:
+def _write(path: Path, blocks: Iterable[memoryview]) -> dict[str, Any]:
+    digest, size = blake2b(digest_size=16), 0
     with path.open("xb") as file:
-        file.write(data)
+        for block in blocks:
+            file.write(block)
+            digest.update(block)
+            size += len(block)
         file.flush()
         os.fsync(file.fileno())
-    return {"bytes": len(data), "blake2b": blake2b(data, digest_size=16).hexdigest()}
+    return {"bytes": size, "blake2b": digest.hexdigest()}

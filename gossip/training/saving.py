@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ TOLD_S = 0.5  # a save that waits for the one before it for so long says so
 SLOW_DISK_S = 2.0
 """So long training waits for the checkpoint before, once; then there is none until that is written.
 """
+ROOM_BYTES = 2**16
+"""Of the memory that a file is copied into, behind its end."""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
 """So long the writer waits for the models of others, in gossip rounds: all save the same step, not
 in the same moment."""
@@ -35,13 +38,15 @@ in the same moment."""
 class SavePlan(NamedTuple):
     """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay.
     ``peers``: those whose models are to be averaged, where each has its own. ``of_round``: steps of
-    a round: there is a state to save behind each."""
+    a round: there is a state to save behind each. ``streams``: the state is written while training
+    waits, a block at a time, in place of a copy of all of it that is written meanwhile."""
 
     folder: Path
     every: int | None
     keep: int
     peers: tuple[int, ...] = ()
     of_round: int = 1
+    streams: bool = False
 
 
 class CheckpointSaver:
@@ -68,7 +73,7 @@ class CheckpointSaver:
             about: What the manifest says beside the step and the files.
             say: Told once when checkpoints cannot be written, and once when they can be again.
         """
-        self.folder, self.every, self._keep, peers, self._of_round = plan
+        self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
         self._averaged = set(peers)  # as long as they come in time
         self._peer = peer
         self._about, self._say = dict(about), say
@@ -167,8 +172,8 @@ class CheckpointSaver:
         ledger: bytes,
         about: Mapping[str, Any],
     ) -> None:
-        """Copies the state, and writes it in another thread. Waits for the save before, if that is
-        still under way.
+        """Copies the state, or hands it to the operating system, and makes it durable in another
+        thread. Waits for the save before, if that is still under way.
 
         Args:
             own: What belongs to this peer alone.
@@ -180,19 +185,45 @@ class CheckpointSaver:
             waited_s = time.monotonic() - began
             if waited_s >= TOLD_S:
                 self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
-        data: dict[str, bytes | memoryview] = {LEDGER_FILE: ledger} if files else {}
-        data |= {name: self._copied(name, file) for name, file in files.items()}
         of_own = None if own is None else self._copied("own", own)
         told = {**self._about, **about}
         self.newest = step if files else self.newest
+        outgoing: checkpoints.OutgoingCheckpoint | None = None
+        conclude: Callable[[], object] | None = None
+        if files and self._streams:
+            outgoing = self._streamed(step, files, ledger)
+            conclude = None if outgoing is None else partial(outgoing.finish, told, self._keep)
+        elif files:
+            data = {name: self._copied(name, file) for name, file in files.items()}
+            conclude = partial(self._write_copies, step, {LEDGER_FILE: ledger, **data}, told)
         self._idle.clear()
-        self._submit(lambda: self._write(step, of_own, data, told))
+        self._submit(lambda: self._write(step, of_own, conclude, outgoing))
+
+    def _streamed(
+        self, step: int, files: Mapping[str, StateFile], ledger: bytes
+    ) -> checkpoints.OutgoingCheckpoint | None:
+        """The files as they are, which are yet to be made durable; None where that has failed."""
+        outgoing = checkpoints.OutgoingCheckpoint(self.folder, step)
+        try:
+            outgoing.add(LEDGER_FILE, iter((memoryview(ledger),)))
+            for name, file in files.items():
+                outgoing.add(name, file.blocks())
+        except OSError as error:
+            outgoing.drop()
+            self._fails(f"step {step}: {error}")
+            return None
+        except BaseException:
+            outgoing.drop()
+            raise
+        return outgoing
 
     def _copied(self, name: str, file: StateFile) -> memoryview:
-        """Into memory that is kept for it."""
-        if len(self._memory.get(name, b"")) != file.nbytes:
-            self._memory[name] = bytearray(file.nbytes)
-        file.write(memoryview(self._memory[name]))
+        """Into memory that is kept for it, with room for a header that has grown by a few numbers.
+        What is too small goes before the next is there: each is as long as the state."""
+        if len(self._memory.get(name, b"")) < file.nbytes:
+            self._memory.pop(name, None)
+            self._memory[name] = bytearray(file.nbytes + ROOM_BYTES)
+        file.write(memoryview(self._memory[name])[: file.nbytes])
         return memoryview(self._memory[name])[: file.length]
 
     def wait(self) -> None:
@@ -226,28 +257,38 @@ class CheckpointSaver:
             try:
                 job()
             finally:
+                del job  # it holds on to the memory that it wrote from
                 self._idle.set()
 
     def _write(
         self,
         step: int,
         own: memoryview | None,
-        data: Mapping[str, Any],
-        about: Mapping[str, Any],
+        conclude: Callable[[], object] | None,
+        outgoing: checkpoints.OutgoingCheckpoint | None,
     ) -> None:
+        """What belongs to this peer, and then the checkpoint, if there is one (``conclude``)."""
         try:
             if own is not None:
                 write_own(self.folder, self._peer, step, own, self._keep)
-            if data and self._averaged:
-                data, about = self._with_mean(step, data, about)
-            if data:
-                checkpoints.write(self.folder, step, data, about, self._keep)
+            if conclude is not None:
+                conclude()
         except (OSError, ConfigError) as error:
             self._fails(f"step {step}: {error}")
         else:
+            if conclude is None:
+                return
             if self.failed:
                 self._say(f"checkpoints are written again, from step {step} on")
             self.failed = ""
+        finally:
+            if outgoing is not None:
+                outgoing.drop()
+
+    def _write_copies(self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+        if self._averaged:
+            data, about = self._with_mean(step, data, about)
+        checkpoints.write(self.folder, step, data, about, self._keep)
 
     def _with_mean(
         self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]

@@ -658,7 +658,9 @@ class Session:
         if pipeline is not None:
             place = checkpoints.stage_folder(given, pipeline.stage_of(self.id))
         averaged = () if self._is_rolling else tuple(range(self._config.peers))
-        plan = SavePlan(place, every, keep, averaged, self._config.steps_per_round)
+        # Who trains in a pipeline may have no room for a second state of its stage.
+        streams = pipeline is not None
+        plan = SavePlan(place, every, keep, averaged, self._config.steps_per_round, streams)
         saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, BinaryIO, TypeAlias
 
@@ -28,6 +28,8 @@ from gossip.errors import ConfigError, UnsupportedModel
 FORMAT = 2
 PARTS = ("state", "settings", "own")
 MODEL_FILE, TRAINING_FILE = "model.safetensors", "training.safetensors"
+BLOCK_BYTES = 4 * 2**20
+"""What is written at once of a state."""
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 _ALIGNMENT = 8
@@ -101,26 +103,49 @@ class StateFile:
                 flat = torch.frombuffer(memory[begin + start : begin + end], dtype=tensor.dtype)
                 flat.view(tensor.shape).copy_(tensor)
 
+    def blocks(self) -> Iterator[memoryview]:
+        """The file from its beginning to its end, a block at a time. Each is the tensor's own
+        memory, or a copy of that block where it is on another device; of a tensor whose numbers do
+        not lie in a row all of it is copied."""
+        yield memoryview(self._header)
+        for start, end, tensor in self._tensors:
+            if start < end:
+                row = tensor.resolve_conj().resolve_neg().reshape(-1)
+                if row.stride(0) != 1:
+                    row = row.clone(memory_format=torch.contiguous_format)
+                for part in torch.split(row, max(1, BLOCK_BYTES // row.element_size())):
+                    yield part.cpu().view(torch.uint8).numpy().data
+
 
 class PackingPlan:
     """How a state is packed: all is known but the numbers, which ``write`` copies, each once.
 
     Attributes:
-        parts: Bytes of each, in the order of ``PARTS``.
+        files: One for each part, in the order of ``PARTS``.
+        parts: Bytes of each, with what is between it and the next.
         nbytes: Of all.
     """
 
     def __init__(self, files: Sequence[StateFile]) -> None:
-        self._files = files
+        self.files = dict(zip(PARTS, files, strict=True))
         self.parts = tuple([file.nbytes for file in files])
         self.nbytes = sum(self.parts)
 
     def write(self, memory: memoryview) -> None:
         """Packs the state as it is into ``memory``, which is zero and has ``nbytes``."""
         at = 0
-        for file in self._files:
+        for file in self.files.values():
             file.write(memory[at : at + file.nbytes])
             at += file.nbytes
+
+    def digest(self) -> bytes:
+        """``state_digest`` of what ``write`` would pack, for which there need be no room."""
+        digest = blake2b(digest_size=DIGEST_BYTES)
+        for file in self.files.values():
+            for block in file.blocks():
+                digest.update(block)
+            digest.update(b"\0" * (file.nbytes - file.length))
+        return digest.digest()
 
 
 def plan_state(

@@ -32,6 +32,7 @@ from gossip.simulation.checkers.safety import (
     FindsLiarsAlone,
     GoesOnTogether,
     LeavesWhatIsCounted,
+    SendsToWhoHasBegun,
     SharesAlike,
     StageGoesOn,
     UsesNothingOld,
@@ -329,3 +330,22 @@ def test_what_is_told_no_more_was_its_own_or_is_of_somebody_out_of_reach_is_begu
     leaving.told(1, 3, life=1)
     with pytest.raises(Violation, match="S31"):
         leaving.begins(3)
+
+
+def test_nothing_is_sent_to_a_life_that_has_begun_no_round() -> None:
+    checker, swarm = SendsToWhoHasBegun(STAGES), world()
+    swarm.hosts[2].incarnation = 0
+    member = SimpleNamespace(incarnation=0)
+    swarm.inspections[0] = SimpleNamespace(membership=SimpleNamespace(members={2: member}))
+    sent = Send(2, Activation(LINEAGE, 4, 1, 3, 0, b"d" * 16))
+    checker.on_start(swarm, 2)
+    with pytest.raises(Violation, match=r"S33.* micro-batch 3 of round 4 is sent to peer 2"):
+        checker.on_effect(swarm, 0, sent)
+    for begins in (StartRound(0, None), Report("restored", {})):
+        checker.on_effect(swarm, 2, begins)
+        checker.on_effect(swarm, 0, sent)
+        checker.on_start(swarm, 2)
+        with pytest.raises(Violation, match="S33"):
+            checker.on_effect(swarm, 0, sent)
+    swarm.hosts[2].incarnation = 1
+    checker.on_effect(swarm, 0, sent)  # of which its sender knows nothing

@@ -10,7 +10,14 @@ import pytest
 from effort import effort
 
 from gossip.core import Peer
-from gossip.faults import FalseAudits, Fault, NegatedActivations, NegatedGradients, Slow
+from gossip.faults import (
+    FalseAudits,
+    Fault,
+    LateTrainer,
+    NegatedActivations,
+    NegatedGradients,
+    Slow,
+)
 from gossip.simulation.campaign.play import make_swarm, panel_of, run
 from gossip.simulation.checkers import StagePanels
 from gossip.simulation.schedules import Schedule, generate_pipeline
@@ -79,6 +86,25 @@ def test_a_pipeline_without_a_fault_wastes_nothing() -> None:
         computed = [each for peer in passes for each in peer]
         assert len(computed) == len(set(computed)) == 6 * ROUNDS
         assert len({len(peer) for peer in passes}) == 1, "each computes as much"
+
+
+@pytest.mark.parametrize("late", [0, 1, 2, 3])
+def test_a_trainer_that_takes_longer_holds_up_nobody_once_it_has_begun(late: int) -> None:
+    """What the stage before had ready waited for a round timeout before, 5 s: it was sent to a
+    node that had no layers yet, and dropped. Each of a stage of two gets its part."""
+
+    def first_round_s(*faults: Fault) -> float:
+        swarm = swarm_of(1, 1, 2, faults=faults)
+        rounds = [swarm.cores[peer].rounds for peer in range(4)]
+        swarm.run_until(lambda: all(each.round_id for each in rounds), limit_s=30)
+        told = {report.event for host in swarm.hosts.values() for _, report in host.reports}
+        assert not told & {"rerouted", "counted_twice"}
+        dealt = [len(swarm.trainer(peer).passes) for peer in (2, 3)]  # type: ignore[attr-defined]
+        assert dealt == [3, 3]
+        return swarm.now
+
+    at_s = 4.0
+    assert first_round_s(LateTrainer(late, at_s)) - at_s < first_round_s() + 0.1
 
 
 def test_a_lie_about_micro_batches_spoils_the_stage_that_computes_on_it() -> None:
@@ -162,6 +188,7 @@ def test_the_same_seed_draws_the_same_pipeline_and_some_have_each_kind_of_troubl
     assert drawn[7] == generate_pipeline(7)
     kinds = {type(fault).__name__ for schedule in drawn for fault in schedule.faults}
     assert kinds >= {"Crash", "Restart", "Hang", "Partition", "Loss", "Delay", "HangTrainer"}
+    assert "LateTrainer" in kinds
     assert {len(schedule.stages) for schedule in drawn} == {2, 3}
     audited = [schedule for schedule in drawn if schedule.audit]
     assert 10 < len(audited) < 40

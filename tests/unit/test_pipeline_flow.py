@@ -18,14 +18,15 @@ from gossip.core import (
     Effect,
     ForwardDone,
     MicroBatchesMissing,
+    Report,
     ResetSum,
     RunBackward,
     RunForward,
     Send,
     SetTimer,
-    StageDone,
     Withdraw,
 )
+from gossip.core.pipeline.flow import RETRY_S
 
 
 def of(kind: type, effects: list[Effect]) -> list[Send]:
@@ -177,14 +178,72 @@ def test_a_receiver_that_is_only_just_coming_back_is_asked_last() -> None:
     alone = Rig(0)
     target = sent_first(alone)[0].peer
     rig = Rig(0)
-    for peer in STAGES[1]:
-        rig.barrier.hear(peer, 0, StageDone(LINEAGE, 1, 0, 0, STAGES[1], False))
     rig.members.lives[target] = 1
     assert rig.barrier.is_returning(target)
     assert sent_first(rig)[0].peer == 5 - target
-    told = StageDone(LINEAGE, 1, 0, 0, STAGES[1], True)
-    assert rig.barrier.hear(target, 1, told)
+    assert rig.barrier.note_begun(target, 1)
     assert not rig.barrier.is_returning(target)
+    assert not rig.barrier.note_begun(target, 0), "words of its former life"
+    assert rig.barrier.has_begun(target)
+
+
+def held() -> tuple[Rig, int, int, SetTimer]:
+    """A member that has an output, and nobody of the next stage has begun: the micro-batch, who is
+    the first to compute it there, and when it is tried again."""
+    rig = Rig(0, begun=False)
+    task = tasks(rig.begin())[0]
+    effects = rig.forward(task)  # type: ignore[arg-type]
+    assert of(Activation, effects) == []
+    return rig, task.micro_batch, homes(rig, 1)[task.micro_batch], alarm(effects)
+
+
+def test_what_a_member_would_drop_that_has_not_begun_is_sent_when_it_has() -> None:
+    rig, micro_batch, home, timer = held()
+    for _ in range(3):
+        effects = rig.fire(timer)
+        assert of(Activation, effects) == []
+        timer = alarm(effects)
+        assert timer.at == rig.now + RETRY_S
+    (sent,) = of(Activation, rig.begins(home))
+    assert (sent.peer, sent.message.micro_batch) == (home, micro_batch)  # type: ignore[union-attr]
+    assert not [e for e in rig.said if isinstance(e, Report)], "nobody was passed over"
+    assert of(Activation, rig.begins(5 - home)) == [], "it is sent already"
+
+
+def test_who_asks_for_micro_batches_has_begun_whatever_round_it_is_in() -> None:
+    for round_id in (0, 1):
+        rig, micro_batch, home, _ = held()
+        asks = MicroBatchesMissing(LINEAGE, round_id, 0, (micro_batch,))
+        assert [s.peer for s in of(Activation, rig.hear(home, asks))] == [home]
+
+
+def test_the_first_in_order_is_waited_for_a_moment_when_another_begins() -> None:
+    rig, _, home, timer = held()
+    rig.fire(timer)
+    effects = rig.begins(5 - home)
+    assert of(Activation, effects) == []
+    assert [s.peer for s in of(Activation, rig.fire(alarm(effects)))] == [5 - home]
+
+
+def test_a_member_that_was_started_again_is_sent_nothing_before_it_has_begun_anew() -> None:
+    rig = Rig(0, stages=((0,), (1,)))
+    sent, _ = sent_first(rig)
+    rig.view(1)
+    rig.members.lives[1] = 1
+    assert of(Activation, rig.view()) == []
+    assert [s.peer for s in of(Activation, rig.begins(1, life=1))] == [sent.peer]
+
+
+def test_gradients_are_given_again_to_a_sender_that_was_out_of_reach() -> None:
+    rig = Rig(4)
+    rig.begin()
+    for sender, micro_batch in ((2, 0), (3, 1), (2, 2)):
+        rig.compute(rig.activation(sender, micro_batch))
+    assert of(ActivationGradient, rig.view(2, 3)) == []
+    again = of(ActivationGradient, rig.view(3))
+    assert [(s.peer, s.message.micro_batch) for s in again] == [(2, 0), (2, 2)]  # type: ignore[union-attr]
+    assert [s.peer for s in of(ActivationGradient, rig.view())] == [3]
+    assert of(ActivationGradient, rig.view()) == []
 
 
 def test_a_refusal_sends_it_to_the_next_or_again_under_a_higher_attempt() -> None:

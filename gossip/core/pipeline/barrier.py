@@ -83,6 +83,7 @@ class StageBarrier:
         self._everybody = tuple([p for each in pipeline.stages for p in each if p != local])
         self.locked_here: tuple[PeerId, ...] = ()  # of the own stage
         self._told: dict[PeerId, tuple[int, StageDone]] = {}  # in which incarnation
+        self._begun: dict[PeerId, int] = {}  # the incarnation in which each was in a round last
 
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
         """Who is in another stage now, by the word of its members; at first all that the plan
@@ -131,10 +132,22 @@ class StageBarrier:
         """Whether what it has said is of the life that is known of it."""
         return self._told[peer][0] >= self.members.incarnation_of(peer)
 
+    def note_begun(self, peer: PeerId, incarnation: int) -> bool:
+        """Its rounds have begun, it says. Returns whether that is news of this life of it."""
+        news = self._begun.get(peer, -1) < incarnation
+        if news:
+            self._begun[peer] = incarnation
+        return news
+
+    def has_begun(self, peer: PeerId) -> bool:
+        """Whether the rounds of its present life have begun. Before that its node knows of no
+        layers, and drops whatever activation comes."""
+        known = self.members.incarnation_of(peer)
+        return peer in self._begun and self._begun[peer] >= known
+
     def is_returning(self, peer: PeerId) -> bool:
-        """Whether it was started again and has not said since how far it is: it may have no state
-        yet, and takes nothing that is sent to it."""
-        return peer in self._told and not self._speaks(peer)
+        """Whether it was started again, and has not begun since."""
+        return peer in self._begun and not self.has_begun(peer)
 
     def round_of(self, peer: PeerId) -> int:
         """The round that a peer of another stage has said it is in; 0: it has not."""

@@ -53,7 +53,8 @@ PULSE_S = 0.5
 """How often a member says what it has counted, and asks for what its stage lacks: both may be
 lost."""
 RETRY_S = 0.25
-"""After so long those are tried again who could not take an activation."""
+"""After so long those are tried again who could not take an activation; and one that was to have it
+first and has not begun is not waited for any longer."""
 
 USUAL_TIMES = 3.0
 """A gradient that takes so many times as long as the slowest of late is not waited for."""
@@ -119,6 +120,7 @@ class MicroBatchFlow:
         self._stale = False  # its answer is of no use any more
         self._collected: tuple[int, ...] | None = None
         self._early: dict[tuple[type, int], Received] = {}  # of the next round
+        self._away: set[PeerId] = set()  # who of the stage before was out of reach
         self._pulse: int | None = None
         self._usual_s: float | None = None  # that the slowest gradient of a round takes
         self._slowest_s = 0.0  # of this round
@@ -236,7 +238,19 @@ class MicroBatchFlow:
             work.sent_at = float("-inf")  # it may be lost with the link
             effects += self._send_elsewhere(work, now) if work.waits else []
         effects += [] if self.auditor is None else self.auditor.on_view_change()
-        return effects + self._reclaim() + self._go_on()
+        return effects + self._give_again() + self._reclaim() + self._go_on()
+
+    def _give_again(self) -> list[Effect]:
+        """To whoever of the stage before is within reach again, the gradients of this round: they
+        may be lost with the link, of which the other end may know nothing."""
+        before = () if self.first else self.pipeline.stages[self.stage - 1]
+        away = {peer for peer in before if self.members.skip_reason(peer)}
+        back, self._away = self._away - away, away
+        return [
+            effect
+            for work in self.works.values()
+            for effect in self._give_back(work, [p for p in work.requesters if p in back])
+        ]
 
     def on_audit_timer(self, timer: AuditTimer, now: float) -> list[Effect]:
         return [] if self.auditor is None else self.auditor.on_timer(timer, now) + self._go_on()
@@ -249,6 +263,18 @@ class MicroBatchFlow:
             if work.waits and work.target == peer:
                 work.out_attempt += 1
                 effects += self._send(work, peer, now)
+        return effects
+
+    def on_begun(self, now: float) -> list[Effect]:
+        """The rounds of another peer have begun. What nobody could take is for the first in order
+        once more: the members of a stage begin one after the other."""
+        if self.round_id < 0 or self._is_over(self.round_id):
+            return []
+        effects: list[Effect] = []
+        for work in self.works.values():
+            if work.waits and work.target is None:
+                work.has_waited = False
+                effects += self._send_on(work, now)
         return effects
 
     def on_timer(self, timer: FlowTimer, now: float) -> list[Effect]:
@@ -265,6 +291,7 @@ class MicroBatchFlow:
         if self._usual_s is None and work.asked < ASKS_MAX and work.target is not None:
             work.asked, work.out_attempt = work.asked + 1, work.out_attempt + 1
             return self._send(work, work.target, now)
+        work.has_waited = work.has_waited or work.target is None
         return self._send_elsewhere(work, now)
 
     def _beat(self, now: float) -> list[Effect]:
@@ -280,12 +307,16 @@ class MicroBatchFlow:
         assert isinstance(message, Neighbour | Counted | Audited)
         if not self._is_ours(message):
             return []
+        begun: list[Effect] = []
+        if isinstance(message, MicroBatchesMissing):  # whoever asks for them is in a round
+            news = self.barrier.note_begun(event.sender, event.incarnation)
+            begun = self.on_begun(now) if news and at is not None else []
         if isinstance(message, Audited):
             here = message.round_id == self.round_id and self.auditor is not None
             return self._on_audited(event, message, now) + self._go_on() if here else []
         if message.round_id != self.round_id:
-            return self._on_other_round(event, message, at)
-        effects = self._on_ours(event, message, now)
+            return begun + self._on_other_round(event, message, at)
+        effects = begun + self._on_ours(event, message, now)
         return effects + self._go_on()
 
     def _on_audited(self, event: Received, message: Audited, now: float) -> list[Effect]:
@@ -585,15 +616,18 @@ class MicroBatchFlow:
 
     def _send_on(self, work: Work, now: float) -> list[Effect]:
         """To the first in order who can take it and has not had it; when there is none, all are
-        tried again after a while. Who is only just coming back is asked last."""
+        tried again after a while, or when somebody begins. Who is only just coming back is asked
+        last."""
         weights = self.barrier.weights_of(self.stage + 1)
         order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, weights)
         there = [peer for peer in order if not self.members.skip_reason(peer)]
-        there.sort(key=self.barrier.is_returning)
-        target = next((peer for peer in there if peer not in work.tried), None)
-        if target is not None:
-            return self._send(work, target, now)
-        work.tried.clear()
+        untried = [peer for peer in there if peer not in work.tried]
+        untried.sort(key=self.barrier.is_returning)
+        begun = [peer for peer in untried if self.barrier.has_begun(peer)]
+        if begun and (work.has_waited or begun[0] == untried[0]):
+            return self._send(work, begun[0], now)
+        if not begun:
+            work.tried.clear()
         work.target = None
         return self._set_overdue(work, now + RETRY_S)
 

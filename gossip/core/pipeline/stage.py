@@ -25,6 +25,7 @@ from gossip.core.messages import (
     AuditReply,
     AuditRequest,
     Counted,
+    Hello,
     MicroBatchesMissing,
     PeerId,
     StageDone,
@@ -129,6 +130,12 @@ class StagePipeline:
                 return self.flow.on_message(event, self._takes_part(trains), now)
             case _:
                 raise AssertionError(f"{type(message).__name__} is no message of a pipeline")
+
+    def on_hello(self, event: Received, hello: Hello, trains: bool, now: float) -> list[Effect]:
+        """Of a peer of another stage. ``trains``: as of ``on_message``."""
+        self.watch.note(event.sender, hello.stage == "completed")
+        news = hello.begun and self.barrier.note_begun(event.sender, event.incarnation)
+        return self.flow.on_begun(now) if news and trains else []
 
     def _takes_part(self, trains: bool) -> int | None:
         return self.rounds.round_id if trains and self.rounds.mode == "active" else None

@@ -28,6 +28,7 @@ class Work:
         source, life: who has sent the input, and in which incarnation; None in the first stage.
         requesters: who waits for the gradient of the input, and under which attempt.
         target, out_attempt, tried: who has the output, under which attempt; who had it before.
+        has_waited: for the first in order, which has not begun: any other may have it now.
         has_it_since, sent_at, asked: when the target was sent it first, and last; how often again.
         gradient: of the output.
         input_gradient: to be given to the stage before.
@@ -46,6 +47,7 @@ class Work:
     target: PeerId | None = None
     out_attempt: int = 0
     tried: set[PeerId] = field(default_factory=set)
+    has_waited: bool = False
     has_it_since: float = float("-inf")
     sent_at: float = float("-inf")
     asked: int = 0

@@ -86,6 +86,7 @@ from .safety import (
     OneAddressALife,
     OneHistory,
     RuleAnswers,
+    SendsToWhoHasBegun,
     SharesAlike,
     StageGoesOn,
     StandingNeverFalls,
@@ -299,6 +300,7 @@ def stage_panels(
         StageGoesOn(stages, circumstances),
         SharesAlike(stages, circumstances),
         LeavesWhatIsCounted(stages, circumstances),
+        SendsToWhoHasBegun(stages, circumstances),
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
     return StagePanels(of_stages, Panel([*of_all, *of_pipelines]))

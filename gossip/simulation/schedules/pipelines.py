@@ -20,6 +20,7 @@ from gossip.faults import (
     HangTrainer,
     KillTrainer,
     LateTimers,
+    LateTrainer,
     Loss,
     NegatedActivations,
     NegatedGradients,
@@ -48,6 +49,9 @@ AUDITS = (0.1, 0.3, 0.6)
 LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
 SHARES = (None, 0.5, 0.2)
 LOST_EVERY = 5  # in one of so many schedules a stage loses all its peers
+LATE_SHARE = 0.15
+"""Of the others: a peer has its layers only when other stages have begun."""
+LATE_S = (0.5, 10.0)
 
 OF_MACHINES = (Crash, Restart, CrashMidway, KillTrainer, Hang, HangTrainer)
 SLOWING = (Slow, SlowNode, LateTimers, Drift, Duplicate)
@@ -82,7 +86,17 @@ def generate_pipeline(seed: int) -> Schedule:
     if seed % LOST_EVERY == 1:
         return replace(schedule, faults=_with_lost_stage(faults, schedule, draw)).checked()
     schedule = replace(schedule, faults=faults)
-    return _with_audits(schedule, Random(f"audits/{seed}")).checked()
+    late = _with_late_trainer(schedule, survivors, Random(f"first round/{seed}"))
+    return _with_audits(late, Random(f"audits/{seed}")).checked()
+
+
+def _with_late_trainer(schedule: Schedule, survivors: set[int], draw: Random) -> Schedule:
+    """In some a trainer takes long until it has built its layers: what the stage before sends it
+    until then is dropped."""
+    peer, at_s = draw.choice(sorted(survivors)), draw.uniform(*LATE_S)
+    if draw.random() >= LATE_SHARE:
+        return schedule
+    return replace(schedule, faults=(*schedule.faults, LateTrainer(peer, round(at_s, 3))))
 
 
 def _with_audits(schedule: Schedule, draw: Random) -> Schedule:

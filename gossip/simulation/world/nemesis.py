@@ -250,12 +250,10 @@ class Nemesis(Observer):
 
     def _come(self, swarm: Swarm[Any], fault: StartFault) -> None:
         """It is there, or was waited for in vain until the calm. Took place if the others have
-        ended a round without it."""
-        if any(
-            host.core.rounds.round_id > 0
-            for peer, host in swarm.hosts.items()
-            if peer != fault.peer
-        ):
+        ended a round without it; in a pipeline, where they cannot, if any has begun one."""
+        others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
+        waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
+        if waited_for or any(rounds.round_id > 0 for rounds in others):
             self.struck[name_of(fault)] += 1
         self._tell(swarm, fault.peer, str(fault))
         if isinstance(fault, LateStart):

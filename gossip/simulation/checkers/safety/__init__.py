@@ -38,6 +38,7 @@ from .micro_batches import CountsOnce as CountsOnce
 from .micro_batches import FindsLiarsAlone as FindsLiarsAlone
 from .micro_batches import GoesOnTogether as GoesOnTogether
 from .micro_batches import LeavesWhatIsCounted as LeavesWhatIsCounted
+from .micro_batches import SendsToWhoHasBegun as SendsToWhoHasBegun
 from .micro_batches import SharesAlike as SharesAlike
 from .micro_batches import StageGoesOn as StageGoesOn
 from .micro_batches import UsesNothingOld as UsesNothingOld

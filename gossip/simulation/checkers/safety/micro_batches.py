@@ -1,8 +1,8 @@
-"""S20 to S23, S25, S26, S28 and S31, of pipelines: every micro-batch counts once in each stage,
-whoever computes it gets the same, nothing old is computed on, no stage goes on before all have
-committed, audits find liars alone, whose work is done by others from then on, a stage that is made
-anew goes on with the others, members agree on how much of the micro-batches each of them gets, and
-nobody begins to compute what another has counted."""
+"""S20 to S23, S25, S26, S28, S31 and S33, of pipelines: every micro-batch counts once in each
+stage, whoever computes it gets the same, nothing old is computed on, no stage goes on before all
+have committed, audits find liars alone, whose work is done by others from then on, a stage that is
+made anew goes on with the others, members agree on how much of the micro-batches each of them gets,
+nobody begins to compute what another has counted, and nothing is sent to who would drop it."""
 
 from __future__ import annotations
 
@@ -382,3 +382,31 @@ class LeavesWhatIsCounted(StageChecker):
         ]
         text = f"begins on micro-batch {micro_batch} of round {effect.round_id}, counted by {by}"
         self.demand(not by, swarm, peer, text)
+
+
+class SendsToWhoHasBegun(StageChecker):
+    """S33: an activation goes to nobody who has begun no round in the life that its sender knows of
+    it: its node would drop the payload, and the sender wait for a gradient."""
+
+    invariant = "S33"
+    effects = (Activation, StartRound, Report)
+
+    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
+        super().__init__(stages, circumstances)
+        self._begun: set[PeerId] = set()
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._begun.discard(peer)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, StartRound) or getattr(effect, "event", "") == "restored":
+            self._begun.add(peer)
+        if not isinstance(effect, Send) or not isinstance(effect.message, Activation):
+            return
+        to, host = effect.peer, swarm.hosts.get(effect.peer)
+        member = swarm.inspections[peer].membership.members.get(to)
+        if host is None or member is None or member.incarnation != host.incarnation:
+            return  # it cannot know of that life
+        sent = effect.message
+        text = f"micro-batch {sent.micro_batch} of round {sent.round_id} is sent to peer {to}"
+        self.demand(to in self._begun, swarm, peer, f"{text}, which has begun no round")
