@@ -104,7 +104,8 @@ def test_a_new_user_sees_what_runs_how_far_it_is_if_it_is_well_and_where_the_mod
         alike = [line for line in screen.lines if line.endswith("| all write this")]
         assert alike in (["all| all write this"], [f"{p}| all write this" for p in (0, 1)])
         terminal.process.send_signal(signal.SIGINT)
-        terminal.until(lambda: "summary.json" in screen.lines[-2], "the end")
+        terminal.until(lambda: "--resume auto" in "".join(screen.lines[-3:]), "the end")
+        assert any(line.endswith("summary.json") for line in screen.lines[-4:])
         terminal.process.wait()
         assert terminal.after == terminal.before
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,12 @@ def payload(vector: Tensor) -> Payload:
     return Payload(vector.contiguous().numpy(), 4 * len(vector))
 
 
+@cache
+def worker() -> Worker:
+    """One for all tests: each has descriptors that it keeps until it is collected."""
+    return Worker()
+
+
 class Servers:
     """One for each shard. ``missing``: peers whose updates have not come to a shard."""
 
@@ -69,7 +76,7 @@ class Servers:
     ) -> None:
         self.answers: list[Aggregated] = []
         self.locked: frozenset[int] = frozenset()
-        self.reducer = Reducer(load(name), Worker(), self.answers.append, centered=False)
+        self.reducer = Reducer(load(name), worker(), self.answers.append, centered=False)
         columns = [cut(row, shards) for row in x]
         last = cut(previous, shards) if previous is not None else None
         judged = "gradient" in load(name).needs

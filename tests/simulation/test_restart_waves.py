@@ -3,14 +3,19 @@ somebody has applied (S10), and nobody takes a state at the word of too few (S12
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from effort import effort
 from restart_waves import with_waves
 
+from gossip.core import CoreSettings
 from gossip.core.rounds.future_buffer import FutureBuffer
 from gossip.core.rounds.rolling import RollingRounds
+from gossip.core.settings import ResultSettings
 from gossip.core.transfer.receiver import Recovery
 from gossip.faults import HangTrainer, KillTrainer, Restart
+from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
@@ -141,6 +146,10 @@ def test_s10_throwing_away_what_a_former_life_has_committed_is_caught(
 def test_s10_throwing_away_what_comes_while_a_state_is_taken_over_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Peer 4 has to refuse the result, and it is of a shard with little gradient.
+    refusing = partial(CoreSettings, results=ResultSettings(faint=0.0))
+    monkeypatch.setattr(play, "CoreSettings", refusing)
+    assert run(WHILE_IT_RECOVERS).violation is None
     monkeypatch.setattr(FutureBuffer, "next_round", lambda self, here: here)
     violation = run(WHILE_IT_RECOVERS).violation
     assert violation is not None
