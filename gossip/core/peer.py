@@ -711,7 +711,7 @@ class Peer:
     def _decide(self, now: float) -> list[Effect]:
         if self.bootstrap.only_waits(now):
             return []
-        if self._comes_after_the_end(now):
+        if self._comes_after_the_end():
             return self._begin("training is over", (self.local,), now)
         match decision := self.bootstrap.decide(now):
             case gathering.WaitForPeers(missing):
@@ -740,10 +740,10 @@ class Peer:
             case _:
                 assert_never(decision)
 
-    def _comes_after_the_end(self, now: float) -> bool:
-        """Whether the others have completed the training at the round of our checkpoint: our
-        trainer finds that out by itself, and needs nobody for it."""
-        over_at, here = self.shutdown.over_at(now), self.rounds.round_id
+    def _comes_after_the_end(self) -> bool:
+        """Whether more than f others have completed the training, at the round of our checkpoint
+        or before it: our trainer finds that out by itself, and needs nobody for it."""
+        over_at, here = self.shutdown.completed_at(self.settings.f + 1), self.rounds.round_id
         return here > 0 and over_at is not None and over_at <= here
 
     def _begin(
@@ -952,7 +952,8 @@ class Peer:
                 [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
             )
         self.membership.expect_steps(STALL_ROUNDS * self.rounds.deadline.round_timeout_s())
-        has_state = self.phase == "running" or self.recovery.has_own
+        # also one that is being taken over
+        has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.look(
             roster if has_state else {*roster, *self.shutdown.members.met()},

@@ -254,7 +254,9 @@ class OutgoingCheckpoint:
 
     def _clear(self) -> None:
         while self._open:
-            os.close(self._open.pop())
+            # What is durable has been synced. On a shared folder a quota may show up here.
+            with contextlib.suppress(OSError):
+                os.close(self._open.pop())
         if self._has_scratch:
             with contextlib.suppress(OSError):
                 _remove(self._scratch)

@@ -160,7 +160,11 @@ class LocalSteps:
                 self._own, self._triples(self._anchor), strict=True
             ):
                 self._put_on_top(parameter, now, before, own)
-        self._go_apart()
+        if all(bool(own.isfinite().all()) for own in self._own):
+            self._go_apart()
+        else:  # nothing would come of them any more: begins anew from what all share
+            self._own = []
+            self._settled.clear()
 
     def _put_on_top(self, parameter: Tensor, now: Tensor, before: Tensor, own: Tensor) -> None:
         """``own`` parameters were on top of the shared ones ``before``, and are on top of those of
@@ -207,6 +211,9 @@ class LocalSteps:
         the next steps begin behind an outer step with that difference. The memory of the outer step
         is as it was before."""
         self._note_anchor()
+        gradients = [p.grad for p in self._layout.parameters if p.grad is not None]
+        if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+            return  # begins anew from what all share
         with torch.no_grad():
             for parameter in self._layout.parameters:
                 if parameter.grad is not None:
@@ -243,6 +250,8 @@ class LocalSteps:
         is in flight at its end. Afterwards this peer's steps are on top of them again."""
         if self._at_anchor or not (self.taken or self._is_ahead or self._is_apart):
             yield
+            if not (self._at_anchor or self._own):
+                self._settled.clear()
             return
         own = self._layout.copy_parameters()
         self._layout.set_parameters(self._anchor)
@@ -253,6 +262,7 @@ class LocalSteps:
             self._at_anchor = self._is_ahead = False
             if self.taken or self._is_apart:  # else they were undone meanwhile
                 self._put_back(own)
+            self._settled.clear()
 
     def _put_back(self, own: list[Tensor]) -> None:
         starts = self._start if self.taken and self._is_apart else []

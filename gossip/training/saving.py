@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import queue
 import threading
@@ -33,6 +34,8 @@ ROOM_BYTES = 2**16
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
 """So long the writer waits for the models of others, in gossip rounds: all save the same step, not
 in the same moment."""
+
+logger = logging.getLogger(__name__)
 
 
 class SavePlan(NamedTuple):
@@ -256,6 +259,9 @@ class CheckpointSaver:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
+            except Exception as error:  # else whoever waits for it would wait for ever
+                logger.exception("a checkpoint was not written")
+                self._fails(f"{type(error).__name__}: {error}")
             finally:
                 del job  # it holds on to the memory that it wrote from
                 self._idle.set()

@@ -1116,7 +1116,7 @@ class Session:
         self._outdated = False
         self._computing_since = time.monotonic()
         if self._termination.since is not None:
-            self._stop()
+            self._stop_between_steps()
 
     def _undo_dropped(self) -> None:
         """What the script has done behind a step that was dropped, such as to step a scheduler."""
@@ -1176,7 +1176,7 @@ class Session:
         self._collectives.answers.reached(2 * self.step - 1)
         self._scheduler_pace.stepped()
         if self._termination.since is not None:
-            self._stop()
+            self._stop_between_steps()
         self._draw()
 
     def _undo_local_steps(self) -> None:
@@ -1642,7 +1642,7 @@ class Session:
             return
         self._boundary_due = False
         if self._termination.since is not None:
-            self._stop()
+            self._stop_between_steps()
         if self._saver.is_due(self.step):
             self._save(self._saver, whole=self._saver.is_writer(), may_be_left_out=True)
 
@@ -1675,8 +1675,9 @@ class Session:
             self._save_parts(saver, own, whole)
 
     def _save_parts(self, saver: CheckpointSaver, own: StateFile | None, whole: bool) -> None:
-        trained, step = self._trained, self.step
+        trained = self._trained
         ledger = self._exchange.ledger() if whole else b""
+        step = self.step  # behind whatever was applied while the ledger was waited for
         if not ledger:
             if own is not None:
                 saver.save(step, own, {}, b"", {})
@@ -1853,6 +1854,12 @@ class Session:
         since = None if self.closed else self._termination.since
         if since is not None and (not self._in_round or time.monotonic() - since > HURRIED_CLOSE_S):
             self._stop()
+
+    def _stop_between_steps(self) -> None:
+        """Ends the script, with the round in flight if it comes in time."""
+        self._undo_local_steps()
+        self._drain()
+        self._stop()
 
     def _stop(self) -> None:
         self.close("stopped")

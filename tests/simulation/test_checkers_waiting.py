@@ -4,7 +4,6 @@ A planted fault of each is caught."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
@@ -79,9 +78,6 @@ def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(
 class _Forgetful(set[PeerId]):
     def __contains__(self, peer: object) -> bool:
         return False
-
-    def __or__(self, others: AbstractSet[Any]) -> set[Any]:
-        return set(others)
 
 
 def waits_for_the_refused(core: Any) -> None:

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from gossip.core import Envelope, Payload
-from gossip.core.events import Halt, LedgerRequest, Prepared
+from gossip.core.events import AddressLearned, Halt, LedgerRequest, PeerEnded, Prepared
 from gossip.core.lifecycle.exit_codes import QUORUM_LOST
 from gossip.core.messages import Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.transfer.attestation import NoStateEvidence
+from gossip.core.transfer.donor import NO_STATE
 from gossip.inject import OutMessage
 from gossip.simulation.world.driver import Swarm, address
 from gossip.simulation.world.toy_trainer import Said, ToyTrainer
@@ -235,3 +237,56 @@ def test_who_waits_for_a_state_when_all_others_have_died_gives_up(n: int, topolo
     assert halt is not None
     assert halt.exit_code == QUORUM_LOST
     assert "1 peer is left, and this peer waits for the state of another" in halt.reason
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_who_is_still_loading_the_final_state_when_the_others_leave_ends_well(
+    topology: str,
+) -> None:
+    last, older = checkpoint(3, 0, 1.0, topology), checkpoint(3, 0, 0.5, topology)
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        slow_s = {"snapshot_s": 10.0, "prepare_s": 3.0} if peer == 2 else {}
+        trainer = ResumedTrainer(peer, SEED, rounds=last.next_round, **slow_s)
+        return trainer.with_checkpoint_of(older if peer == 2 else last)
+
+    rounds = RoundSettings(min_peers=2, patience_s=0.5)
+    swarm = swarm_of(3, 0, make_trainer, started=3, rounds=rounds, topology=topology)
+    swarm.run_for(60.0)
+    trainer = swarm.hosts[2].trainer
+    assert isinstance(trainer, ToyTrainer)
+    assert [round_id for round_id, _ in trainer.restored] == [last.next_round]
+    assert_all_ended_well(swarm, 3)
+
+
+@pytest.mark.parametrize("f", [0, 1])
+def test_two_who_come_late_do_not_wait_for_each_other(f: int) -> None:
+    last = checkpoint(5, f)
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        trainer = ResumedTrainer(peer, SEED, rounds=last.next_round)
+        trainer.prepare_s += 12.0 if peer > 2 else 0.0
+        return trainer.with_checkpoint_of(last)
+
+    rounds = RoundSettings(min_peers=3, patience_s=0.5)
+    swarm = swarm_of(5, f, make_trainer, started=5, rounds=rounds)
+    swarm.run_for(40.0)
+    assert_all_ended_well(swarm, 5)
+
+
+def test_who_has_ended_for_good_keeps_nobody() -> None:
+    swarm = finished_again(3, 0, began=2, rounds=RoundSettings(min_peers=2, patience_s=0.5))
+    swarm.run_for(0.1)
+    for peer in range(2):
+        swarm.inject(peer, AddressLearned(2, *address(2, 0), 0))
+        swarm.inject(peer, PeerEnded(2))
+    swarm.run_for(8.0)
+    assert [swarm.hosts[peer].state for peer in range(2)] == ["halted", "halted"]
+
+
+def test_who_had_no_state_and_has_one_now_counts_again() -> None:
+    evidence = NoStateEvidence(0, 0, finished_again(3, 0, began=2).hosts[0].core.peer_progress)
+    evidence.hear(1, NO_STATE)
+    assert evidence.stateless == {1}
+    evidence.has_one(1)
+    assert not evidence.stateless

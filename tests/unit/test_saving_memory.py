@@ -1,4 +1,5 @@
-"""What a checkpoint takes of memory: counted, not measured by the clock or the machine."""
+"""What a checkpoint takes of memory: counted, not measured by the clock or the machine. And what a
+failure that nobody expects costs."""
 
 from __future__ import annotations
 
@@ -236,3 +237,51 @@ def test_what_belongs_to_a_peer_and_cannot_be_written_holds_up_no_later_checkpoi
     streaming.wait()
     assert values(streaming, 2) == [2.0] * 8
     assert len(said) == 2
+
+
+def test_a_quota_that_shows_up_as_a_file_is_closed_stops_neither_training_nor_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    saver = CheckpointSaver(SavePlan(tmp_path, 1, 2, streams=True), 0, {"run": "x"}, said.append)
+    assert saver.is_writer()
+    files = {"model.safetensors": StateFile({"model": torch.ones(8)})}
+    close = os.close
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    def closes(fd: int) -> None:
+        is_new = "incomplete" in os.readlink(f"/proc/self/fd/{fd}")
+        close(fd)
+        if is_new:
+            full()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        patched.setattr(os, "close", closes)
+        saver.save(1, None, files, b"{}", {"history": "1"})
+        saver.wait()
+    assert "quota" in saver.failed.lower()
+    saver.save(2, None, files, b"{}", {"history": "1"})
+    saver.wait()
+    assert [step for step, _ in checkpoints.listed(tmp_path)] == [2]
+    assert said[-1] == "checkpoints are written again, from step 2 on"
+    saver.close()
+
+
+def test_what_nobody_expected_ends_one_checkpoint_and_not_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saver = CheckpointSaver(SavePlan(tmp_path, 1, 2), 0, {"run": "x"}, lambda line: None)
+    assert saver.is_writer()
+    files = {"model.safetensors": StateFile({"model": torch.ones(8)})}
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "write", lambda *_: 1 // 0)
+        saver.save(1, None, files, b"{}", {"history": "1"})
+        saver.wait()
+    assert saver.failed == "ZeroDivisionError: integer division or modulo by zero"
+    saver.save(2, None, files, b"{}", {"history": "1"})
+    saver.wait()
+    assert [step for step, _ in checkpoints.listed(tmp_path)] == [2]
+    saver.close()

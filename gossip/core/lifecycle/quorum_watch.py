@@ -53,7 +53,7 @@ class QuorumWatch:
         """
         has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
-            self.shutdown.had_last_round() and self.shutdown.wanted < round_id
+            has_state and self.shutdown.had_last_round() and self.shutdown.wanted < round_id
         ):
             return [], halt  # our trainer needs nobody for what it still does
         here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]

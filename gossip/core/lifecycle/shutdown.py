@@ -149,7 +149,8 @@ class Shutdown:
         here = self.seen.get(peer, 0) >= self.progress.round_id and not self.differs(peer)
         if self._had_nothing_to_do():
             if peer not in self.members.met():
-                return self._stopped_at + self.settings.rounds.linger_s
+                ended = self.members.has_ended(peer)
+                return -inf if ended else self._stopped_at + self.settings.rounds.linger_s
             here = False  # it may not know yet that nothing is left to do
         # One that is in our round may have another result of it,
         # and not have said so but by asking.

@@ -559,21 +559,7 @@ class RollingRounds:
         idle = self.mode != "active" or self.cross_shard.is_combining(shard)
         if idle or shard.server(query.attempt) != event.sender or query.attempt < shard.attempt:
             return []
-        if query.attempt > shard.attempt:
-            if self.server.is_put_off(shard, event.sender):
-                return self.server.put_off(shard, event.sender, query.attempt, now)
-            shard.at_its_word = bool(self.settings.f)
         shard.attempt = query.attempt
-        return self._offer(shard, now)
-
-    def _follow(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The word that was put off is taken up."""
-        attempt = self.server.take_up(shard)
-        if attempt <= shard.attempt or self.cross_shard.is_combining(shard):
-            return []
-        if self.skip_reason(shard.server(attempt)):
-            return []
-        shard.attempt, shard.at_its_word = attempt, True
         return self._offer(shard, now)
 
     def _on_commit(
@@ -730,7 +716,13 @@ class RollingRounds:
     def _on_shard_timer(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
         match timer.what:
             case "give_up":
-                return self._give_up(timer, shard, now)
+                shard.give_up = None
+                if timer.attempt != shard.attempt:
+                    return []
+                if more := self.server.more_time(shard, now):
+                    return more
+                shard.given_up += 1
+                return self.result_validator.give_up(shard, now)
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
@@ -744,18 +736,6 @@ class RollingRounds:
                 return self.hold_made(now)  # the token is spent, so there is nothing to cancel
             case "again":
                 return self._serve_again(shard, now)
-            case "follow":
-                return self._follow(shard, now)
-
-    def _give_up(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
-        """The server of an attempt has had its time."""
-        shard.give_up = None
-        if timer.attempt != shard.attempt:
-            return []
-        if more := self.server.more_time(shard, now):
-            return more
-        shard.given_up += 1
-        return self.result_validator.give_up(shard, now)
 
     # --- the participant --------------------------------------------------------------------------
 
@@ -1018,7 +998,6 @@ class RollingRounds:
         self.lag_detector.on_disconnect(peer)
         for shard in self._shards:
             shard.asked.discard(peer)  # what was asked may be lost with the link
-            shard.had_s.pop(peer, None)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """What the payload of ``message`` must measure, by our own layout;

@@ -44,12 +44,6 @@ BACK_OFF_MAX = 3
 """Doublings of the time that a server has where payloads take time: one each time that this peer
 has given up on one, or that all of them had their turn."""
 
-PUT_OFF_SERVING, PUT_OFF = 0.25, 0.5
-"""Of the round timeout: how long the word of a server that was waited for in vain, for a later turn
-of its own, is put off by the server of the present attempt, and by all others. An honest one that
-comes to its turn again waits for longer than the first, before it makes what could be a second
-result."""
-
 PULSE_S = 0.1
 """Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a
 timer that is so near."""
@@ -62,10 +56,9 @@ NOBODY: frozenset[PeerId] = frozenset()
 class RoundTimer:
     """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it
     has not heard of; ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to
-    measure is a ``lack``; one that stood still serves ``again``; ``follow`` a server whose word was
-    put off."""
+    measure is a ``lack``; one that stood still serves ``again``."""
 
-    what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack", "again", "follow"]
+    what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack", "again"]
     round_id: int
     shard: int
     attempt: int
@@ -259,51 +252,12 @@ class Server:
                 shard.given_to_compile.clear()
             self._spend(self.transfer_tracker, shard.given_on_word, now)
             self._spend(self.compile_tracker, shard.given_to_compile, now)
-            if shard.given_to >= 0:
-                last = shard.server(shard.given_to)
-                shard.had_s[last] = shard.had_s.get(last, 0.0) + now - shard.given_at
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
-        time_s *= self._back_off(shard)
-        if shard.at_its_word:  # however many turns it names, that is its time in all of them
-            time_s = max(0.0, time_s - shard.had_s.get(shard.server(shard.attempt), 0.0))
-            shard.at_its_word = False
-        timer = self.timers.set(now + time_s, RoundTimer("give_up", *where))
+        timer = self.timers.set(now + time_s * self._back_off(shard), RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
-
-    def is_put_off(self, shard: ShardRound, peer: PeerId) -> bool:
-        """Whether the word of ``peer`` for a later turn of its own can wait: it was waited for in
-        vain, and now another one has its time. A liar that names ever later ones would keep the
-        round from ending."""
-        enough_s = PUT_OFF * self.deadline.round_timeout_s()
-        is_another = peer != shard.server(shard.attempt)
-        return bool(self.settings.f) and is_another and shard.had_s.get(peer, 0.0) >= enough_s
-
-    def put_off(self, shard: ShardRound, peer: PeerId, attempt: int, now: float) -> list[Effect]:
-        """That word is taken up in a while, unless the round is over by then. ``peer`` gives nobody
-        else an update meanwhile."""
-        shard.later = max(shard.later, attempt)
-        shard.put_off.add(peer)
-        serves = shard.server(shard.attempt) == self.local
-        effects: list[Effect] = []
-        if shard.follow is None:
-            after_s = (PUT_OFF_SERVING if serves else PUT_OFF) * self.deadline.round_timeout_s()
-            where = (self.round_id, shard.index, shard.attempt)
-            timer = self.timers.set(now + after_s, RoundTimer("follow", *where))
-            shard.follow = timer.token
-            effects.append(timer)
-        return effects + (self.maybe_close(shard, now) if serves else [])
-
-    def take_up(self, shard: ShardRound) -> int:
-        """The attempt that was put off. Its server gets a part of its time once more."""
-        attempt, shard.later, shard.follow = shard.later, -1, None
-        shard.put_off.clear()
-        peer, left = shard.server(attempt), 1.0 - PUT_OFF_SERVING
-        had_s = shard.had_s.get(peer, 0.0)
-        shard.had_s[peer] = min(had_s, left * self.deadline.round_timeout_s())
-        return attempt
 
     def _back_off(self, shard: ShardRound) -> int:
         """How many times as long a server has as the first. Who has given up once is too impatient
@@ -388,7 +342,6 @@ class Server:
         ]
         shard.grace = shard.query = shard.lack = None
         shard.serve(attempt)
-        shard.served_at = now if shard.served_at is None else shard.served_at
         if attempt > 0:
             timer = self.timer("ask", shard, now + self.settings.rounds.query_after_s)
             shard.query = timer.token
@@ -455,9 +408,8 @@ class Server:
         if self.awaits_commit(now):
             return self._look_again(shard, now + LOOK_EVERY_S)
         expected = self.expected()
-        none_comes = shard.spent | shard.put_off
         missing = [
-            peer for peer in expected if peer not in shard.answers and peer not in none_comes
+            peer for peer in expected if peer not in shard.answers and peer not in shard.spent
         ]
         if not missing:
             return self._close(shard, now)
@@ -510,15 +462,7 @@ class Server:
             usable >= min(self.settings.updates_min, expected)
             and self.wanted <= shard.answers.keys()
         )
-        if not enough or self._may_be_put_off(shard):
-            return timeout_s
-        return min(self.lateness.patience_s(missing), timeout_s)
-
-    def _may_be_put_off(self, shard: ShardRound) -> bool:
-        """Whether somebody may have waited for this peer in vain in this round."""
-        if not self.settings.f or shard.served_at is None:
-            return False
-        return shard.first_at - shard.served_at > PUT_OFF_SERVING * self.deadline.round_timeout_s()
+        return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)

@@ -67,18 +67,11 @@ class ShardRound:
     attempt: int = 0
     give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
     pulse: Token | None = None  # fires every now and then while this peer is that server
-    # seconds that each server has had in vain, in all its turns
-    had_s: dict[PeerId, float] = field(default_factory=dict)
-    # whose word for a later turn of its own waits
-    put_off: set[PeerId] = field(default_factory=set)
-    later: int = -1  # the latest turn that they have asked for
-    follow: Token | None = None  # fires when that is taken up
     # the last attempt that this peer was to serve and did not, because it had stood still
     refused: int = -1
     again: Token | None = None  # fires when it serves once more
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
-    at_its_word: bool = False  # the server of the attempt has named that turn itself
     given_up: int = 0  # servers that have had their time in vain
     result: Transfer | None = None  # a commit that is on its way here
     # whose word gives that server more time, since when
@@ -91,7 +84,6 @@ class ShardRound:
 
     # As a server: what has come for the attempt served.
     serving: int | None = None
-    served_at: float | None = None  # when it has served the first attempt of this round
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     # of peers in quarantine, which are only measured; in steps they are among ``rows``, too
@@ -214,12 +206,11 @@ class ShardRound:
         self.answers, self.rows, self.cross_shard_progress, self.result = {}, (), None, None
         self.outside = self.collected = ()
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
-        self.follow = None
 
     def tokens(self) -> list[Token]:
         """Of all its timers."""
         timers = self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
-        return [token for token in (*timers, self.follow) if token is not None]
+        return [token for token in timers if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:

@@ -53,6 +53,10 @@ class NoStateEvidence:
         else:
             self.stateless.discard(peer)
 
+    def has_one(self, peer: PeerId) -> None:
+        """It has a state by now, whatever it has said before."""
+        self.stateless.discard(peer)
+
     def turn_is_over(self, waited: bool) -> None:
         """Who was asked and has not said that it has none may have one, or be about to. But up to f
         of them may be liars, once we have ``waited`` for longer than an honest peer needs to give

@@ -225,6 +225,11 @@ class Recovery:
         return STATE_TIMES * self.state_bytes + STATE_SLACK
 
     @property
+    def restores(self) -> bool:
+        """Whether a state has come whole, and is being taken over."""
+        return self.stage == "restoring"
+
+    @property
     def stateless(self) -> set[PeerId]:
         """Who of the others has said last that it has no state to give."""
         return self._no_state.stateless
@@ -355,6 +360,8 @@ class Recovery:
         """``peer`` says that it is in a round. When it was asked to vouch it may have had no state:
         then it is asked again. Else it would count as one that cannot have any, for as long as the
         others take to come to the round that was named."""
+        if round_id > 0:
+            self._no_state.has_one(peer)
         vote = self.poll.votes.get(peer)
         polls = self.stage == "polling" and not self.poll.paused
         if not polls or round_id == 0 or vote is None or vote.reason != NO_STATE:
@@ -418,7 +425,9 @@ class Recovery:
         if outdated or sender not in self.poll.asked or sender in self.poll.votes:
             return []
         self.poll.votes[sender] = attestation
-        if not attestation.digest:
+        if attestation.digest:
+            self._no_state.has_one(sender)
+        else:
             self._no_state.hear(sender, attestation.reason)
         # else it has not begun: its node answers for a trainer that is still to come
         if attestation.digest or attestation.round_id:
@@ -525,6 +534,7 @@ class Recovery:
                 Report("no_state", {"from": sender, "reason": offer.reason}),
                 *self._another(now),
             ]
+        self._no_state.has_one(sender)
         outline = PieceManifest.read(offer.outline) if offer.outline else None
         fits = (
             payload.digest == offer.digest

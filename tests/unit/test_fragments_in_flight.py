@@ -1,0 +1,155 @@
+"""Local steps with the round of a fragment in flight: Ctrl-C, a state of others, and a step that is
+not finite."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_fragments import deep_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, flat_parameters, step
+
+from gossip.aggregators import outer
+from gossip.core import squeeze
+from gossip.ipc import messages as control
+from gossip.run import checkpoints
+from gossip.training.layout import Layout
+from gossip.training.local_steps import STATE, LocalSteps, settings_of
+from gossip.training.state import pack_state, read_state_file
+
+IN_FLIGHT: dict[str, Any] = {"local_steps": 4, "overlap": 1, "fragments": 2, "outer": "mean"}
+
+
+def echoes(last: int) -> Any:
+    """Every update comes back as it was, up to round ``last``; what comes later stays in flight.
+    One that is not finite changes nothing."""
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        round_id = 0
+        n.go(0)
+        while True:
+            match message := n.next():
+                case control.Contribute() if message.round_id <= last:
+                    assert n.arena is not None
+                    if message.samples and message.finite:
+                        n.apply(
+                            message.round_id, message.round_id % 4, n.arena.updates[message.slot]
+                        )
+                    else:
+                        n.send(control.ApplyCommand(message.round_id, -1, 0.0))
+                    round_id = message.round_id + 1
+                    n.go(round_id, round_id % 4)
+                case control.LedgerRequest():
+                    ledger = {"chain": "00", "whole": True, "round": round_id}
+                    n.send(control.LedgerReply(round_id, squeeze(json.dumps(ledger).encode())))
+                case control.Close():
+                    n.send(control.Halted(message.reason, 0))
+                    return
+
+    return script
+
+
+def stopped_in_an_interval(folder: Path, last: int) -> tuple[int, dict[str, Any]]:
+    """Ctrl-C behind the first of the third two steps, when a round is in flight. The step of the
+    checkpoint, and what the peer keeps for itself."""
+    model, _ = deep_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    swarm = FakeNodeSwarm(echoes(last), **IN_FLIGHT)
+    swarm.session.prepare(model, optimizer)
+    swarm.session.save_every(folder, 1000)
+    for seed in range(4):
+        step(model, optimizer, seed)
+    backward(model, 4)
+    swarm.termination.since = time.monotonic()
+    with pytest.raises(SystemExit):
+        optimizer.step()
+    ((saved, _),) = checkpoints.listed(folder)
+    (own,) = (folder / "own").iterdir()
+    return saved, read_state_file(own.read_bytes())
+
+
+def test_who_is_stopped_within_an_interval_has_the_round_in_flight_in_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    saved, own = stopped_in_an_interval(tmp_path, last=1)
+    assert saved == 4, "both rounds, and none of the steps behind them"
+    model, optimizer = deep_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    undisturbed = FakeNodeSwarm(echoes(1), **IN_FLIGHT)
+    undisturbed.session.prepare(model, optimizer)
+    for seed in range(4):
+        step(model, optimizer, seed)
+    undisturbed.session._drain()
+    kept = torch.cat([part.reshape(-1) for part in own["parameters"]])
+    assert torch.equal(kept, flat_parameters(model))
+    undisturbed.session.close("stopped")
+
+
+def test_who_leaves_its_round_to_the_others_keeps_no_steps_that_they_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.training.session.HURRIED_CLOSE_S", 0.05)
+    saved, own = stopped_in_an_interval(tmp_path, last=0)
+    assert saved == 2
+    assert not own.get("parameters")
+
+
+@pytest.mark.parametrize("options", [{"fragments": 2}, {"overlap": 1}, IN_FLIGHT])
+def test_a_step_that_is_not_finite_costs_its_round_and_no_more(options: dict[str, Any]) -> None:
+    model, _ = deep_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    finite = []
+    with FakeNodeSwarm(echoes(99), **{**options, "local_steps": 4, "outer": "mean"}) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(16):
+            backward(model, seed)
+            if seed == 2:
+                gradient = next(model.parameters()).grad
+                assert gradient is not None
+                gradient.fill_(float("nan"))
+            optimizer.step()
+            finite.append(bool(flat_parameters(model).isfinite().all()))
+    assert not finite[2]
+    assert all(finite[8:])
+
+
+def test_a_state_of_others_that_comes_while_a_round_is_waited_for_ends_what_was_in_flight() -> None:
+    model, _ = deep_model()
+    other, _ = deep_model()
+    # without a memory of steps before
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    their_optimizer = torch.optim.SGD(other.parameters(), lr=0.02)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.1)
+    theirs = LocalSteps(Layout(other, their_optimizer), their_optimizer.step, 2, outer.load("mean"))
+    state = pack_state(other, theirs.outer, {STATE: settings_of(their_optimizer, 8)})
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.restore(8, state)
+        n.expect(control.RestoredReply)
+        n.go(8, slot=1)
+        n.expect(control.Contribute)
+        n.send(control.ApplyCommand(8, -1, 0.0))
+        n.expect(control.AppliedReply)
+        n.go(9)
+        n.halt()
+
+    with FakeNodeSwarm(script, **IN_FLIGHT) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(2):
+            step(model, optimizer, seed)
+        swarm.session._drain()
+        assert torch.equal(flat_parameters(model), flat_parameters(other))
+        for seed in range(2, 4):
+            step(model, optimizer, seed)
+            step(other, their_optimizer, seed)
+        assert torch.equal(flat_parameters(model), flat_parameters(other)), "none was applied"
