@@ -53,7 +53,7 @@ class NoStateEvidence:
         else:
             self.stateless.discard(peer)
 
-    def has_one(self, peer: PeerId) -> None:
+    def note_state(self, peer: PeerId) -> None:
         """It has a state by now, whatever it has said before."""
         self.stateless.discard(peer)
 

@@ -361,7 +361,7 @@ class Recovery:
         then it is asked again. Else it would count as one that cannot have any, for as long as the
         others take to come to the round that was named."""
         if round_id > 0:
-            self._no_state.has_one(peer)
+            self._no_state.note_state(peer)
         vote = self.poll.votes.get(peer)
         polls = self.stage == "polling" and not self.poll.paused
         if not polls or round_id == 0 or vote is None or vote.reason != NO_STATE:
@@ -426,7 +426,7 @@ class Recovery:
             return []
         self.poll.votes[sender] = attestation
         if attestation.digest:
-            self._no_state.has_one(sender)
+            self._no_state.note_state(sender)
         else:
             self._no_state.hear(sender, attestation.reason)
         # else it has not begun: its node answers for a trainer that is still to come
@@ -534,7 +534,7 @@ class Recovery:
                 Report("no_state", {"from": sender, "reason": offer.reason}),
                 *self._another(now),
             ]
-        self._no_state.has_one(sender)
+        self._no_state.note_state(sender)
         outline = PieceManifest.read(offer.outline) if offer.outline else None
         fits = (
             payload.digest == offer.digest
