@@ -54,6 +54,13 @@ def settings(pause_s: float, steps: int, peers: int) -> list[Setting]:
         Setting("up to 20 ms a message", pause_s, steps, 0.05, delay),
         Setting("16 Mbit/s a link", pause_s, steps, 0.05, narrow),
         Setting("16 Mbit/s a link, 10 local steps", pause_s, 2 * steps, 0.02, (*narrow, *local)),
+        Setting(
+            "16 Mbit/s a link, 10 local steps in 2 fragments",
+            pause_s,
+            2 * steps,
+            0.02,
+            (*narrow, *local, "--fragments", "2"),
+        ),
     ]
 
 
@@ -89,7 +96,7 @@ def row_of(setting: Setting, options: Any) -> dict[str, Any]:
 def main() -> int:
     options_of = parser(__doc__, peers=4, seed="the first")
     options_of.add_argument("--seeds", type=int, default=3)
-    options_of.add_argument("--rows", type=int, nargs="+", default=range(5), help="from 0")
+    options_of.add_argument("--rows", type=int, nargs="+", default=range(6), help="from 0")
     options_of.add_argument("--pause", type=float, default=0.03)
     options_of.add_argument("--steps", type=int, default=200)
     options = options_of.parse_args()
