@@ -18,7 +18,7 @@ from gossip.vectors.sharding import shard_sizes
 
 pytestmark = pytest.mark.timeout(300)
 
-PEERS, LIAR, STEPS = 4, 3, effort(32, 40)
+PEERS, LIAR, STEPS = 4, 3, 80
 HIDDEN = 60_000
 ELEMENTS = (12 + 1 + 6) * HIDDEN + 6
 TRAINER = f"""
