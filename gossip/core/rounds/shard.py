@@ -69,6 +69,8 @@ class ShardRound:
     pulse: Token | None = None  # fires every now and then while this peer is that server
     # the last attempt that this peer was to serve and did not, because it had stood still
     refused: int = -1
+    # the last attempt whose server has said that it does not serve
+    declined: int = -1
     again: Token | None = None  # fires when it serves once more
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
@@ -81,6 +83,13 @@ class ShardRound:
     # the same of those who say that they compile
     given_to_compile: dict[PeerId, float] = field(default_factory=dict)
     awaited_to_compile: dict[PeerId, float] = field(default_factory=dict)
+
+    # Words of later turns (``later_turns.py``).
+    came_at: float = 0.0  # to the present attempt
+    on_word: PeerId | None = None  # whose word alone has brought us there
+    jumped: int = 0  # attempts that were passed over on such words
+    later: dict[PeerId, int] = field(default_factory=dict)  # whose word is put off: the latest
+    granted: dict[PeerId, int] = field(default_factory=dict)  # how often it was taken up then
 
     # As a server: what has come for the attempt served.
     serving: int | None = None
