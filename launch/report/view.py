@@ -553,12 +553,17 @@ class RunView:
         )
         if not self.participation.observe(len(who), alive - kept_out):
             return []
-        mean = self.participation.of_window or 0.0
+        mean, nobody = self.participation.of_window or 0.0, self.participation.without_anybody
+        why = (
+            f"in {counted(nobody, 'round')} nobody sent an update, as after a batch without "
+            "optimizer.step()"
+            if nobody
+            else "the others were late. Look at gossip top, and raise --round-timeout where steps "
+            "or links take long"
+        )
         return [
             f"! only {mean:.0%} of the peers that are alive took part in the rounds "
-            f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): the "
-            "others were late. Look at gossip top, and raise --round-timeout where steps or links "
-            "take long"
+            f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): {why}"
         ]
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
