@@ -762,6 +762,7 @@ class Peer:
         return [
             *self.bootstrap.begun_anew(),
             Report("ready", {"present": list(present), "waited_s": waited_s}),
+            *(self._rolling.replicated.tell_standings() if self._rolling is not None else ()),
             *self._configured(),
             *self.rounds.start(now),
             *self._hello_to_stages(),

@@ -53,6 +53,7 @@ class PeerRow:
     pid: int = 0
     round: int = -1
     loss: float | None = None
+    logs_loss: bool = False  # ``loss`` is what its script has logged, and not the mean of a round
     accuracy: float | None = None
     trust: float = 1.0
     reasons: tuple[str, ...] = ()
@@ -286,7 +287,9 @@ class RunView:
         return []
 
     def _metrics(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        row.loss = _number(event.get("loss"), row.loss)
+        own = _number(event.get("loss"), None)
+        if own is not None:
+            row.loss, row.logs_loss = own, True
         row.accuracy = _number(event.get("accuracy"), row.accuracy)
         return []
 
@@ -508,7 +511,8 @@ class RunView:
 
     def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.state, row.round, row.pause = "training", int(event.get("round") or 0), ""
-        row.loss = _number(event.get("loss"), row.loss)
+        if not row.logs_loss:  # else its own is meant, not that of all
+            row.loss = _number(event.get("loss"), row.loss)
         row.step = int(event.get("step") or row.round + 1)
         row.pace.stepped(t, row.step)
         self._computed(row, event, t)
@@ -730,7 +734,7 @@ class RunView:
         self.holders.begin_anew()
         self.round, self.step, self.loss = -1, 0, None
         for row in self.rows.values():
-            row.round, row.loss, row.accuracy = -1, None, None
+            row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
         return [
             (
                 f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "

@@ -125,6 +125,21 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
     assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
 
 
+def test_the_round_in_which_a_peer_halts_is_told_whatever_came_just_before(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(3):
+        journal.event("round", **a_round(number))
+    journal.event("halted", reason="finished")
+    journal.close()
+    told = lines(tmp_path / "events.jsonl")
+    assert [(line["event"], line.get("round")) for line in told] == [
+        ("round", 0),
+        ("round", 2),
+        ("halted", None),
+    ]
+    assert told[0]["t"] <= told[1]["t"] <= told[2]["t"]
+
+
 def committed(round_id: int, server: int, made: bool = False) -> Committed:
     commit = Commit(
         b"l" * 8, round_id, 0, 0, 0, server, b"p" * 16, b"d" * 16, (), (), (0, 1, 2), None, ""

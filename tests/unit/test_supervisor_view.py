@@ -448,3 +448,15 @@ def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do(
     assert "gossip plan profile" in line
     faster = {**found, "subject": 3, "measured_us": 20_000}
     assert "4.0 times faster" in told(view, event("unlike_profile", 0, **faster))[0]
+
+
+def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> None:
+    view = RunView(2)
+    both = {"step": 1, "loss": 0.5, "alive": 2, "contributors": [0, 1], "server": 0}
+    told(
+        view,
+        event("metrics", 0, 1.0, round=0, loss=2.0),
+        event("round", 0, 1.1, round=0, **both),
+        event("round", 1, 1.1, round=0, **both),
+    )
+    assert (view.rows[0].loss, view.rows[1].loss, view.loss) == (2.0, 0.5, 0.5)

@@ -37,6 +37,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from gossip.core.events import Report
 from gossip.core.messages import Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
 
@@ -91,6 +92,10 @@ class TrustTransition:
     round_id: int
     trust: float
     reasons: tuple[str, ...]
+
+    def report(self) -> Report:
+        fields = {"trust": round(self.trust, 3), "reasons": list(self.reasons)}
+        return Report(self.change, {"subject": self.peer, **fields, "round": self.round_id})
 
 
 @dataclass(slots=True)
@@ -601,6 +606,16 @@ class TrustTable:
         standing.recent = tuple(standing.distances)
         standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
+
+    def standing_out(self, round_id: int) -> list[TrustTransition]:
+        """Who is suspected, and who is in quarantine, as if that had come with ``round_id``."""
+        found: list[TrustTransition] = []
+        for peer, standing in sorted(self._standings.items()):
+            if standing.suspected:
+                found.append(self._transition(peer, "suspected", round_id))
+            if standing.phase == "quarantined":
+                found.append(self._transition(peer, "quarantined", round_id))
+        return found
 
     def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
         return TrustTransition(peer, change, round_id, self.score(peer), self.reasons(peer))

@@ -29,6 +29,8 @@ SILENT_MAX_S = 5.0
 """Who is held for dead was skipped so long before at most."""
 STOOD_STILL_ROUNDS = 50
 """A peer that did nothing says so of a round that is so far from that in which others missed it."""
+SPLIT_S = 5.0
+"""Peers that change sides within so long of each other were parted by one round."""
 TOLD = ("crash", "restart", "hang", "leave")
 """Faults of which other rows tell."""
 KINDS = {
@@ -99,6 +101,7 @@ def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Inciden
         _arrivals,
         _lost_rounds,
         _forks,
+        _splits,
     )
     found = [incident for make in makers for incident in make(run, impact)]
     found += _end(run, resumed_by)
@@ -229,8 +232,7 @@ def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
         told.append(f"{share(none, len(known))} of its updates got no weight")
     lowest = [float(commits.trust.y(peer).min()) for peer in who if peer in commits.trust.peers]
     if lowest:
-        unseen = not run.view.suspicions.keys() & set(who)
-        told.append(f"{'trust stayed at' if unseen else 'lowest trust'} {min(lowest):.2f}")
+        told.append(f"lowest trust {min(lowest):.2f}")
     return "; ".join(told)
 
 
@@ -531,13 +533,15 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
-    """Who had a part in rounds until a partition was over."""
+    """The sides that had a part in rounds until a partition was over."""
     over = run.ended if outage.over_at is None else outage.over_at
     done = np.flatnonzero((run.commits.t > outage.at) & (run.commits.t <= over))
     if not outage.sides or not len(done):
         return ""
     last = done[np.argmax(run.commits.t[done])]
-    return f"{peers(run.commits.who[run.commits.of == last].tolist())} went on"
+    took_part = set(run.commits.who[run.commits.of == last].tolist())
+    went_on = [peer for side in outage.sides if took_part & set(side) for peer in side]
+    return f"{peers(sorted(went_on))} went on" if went_on else ""
 
 
 def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str:
@@ -596,6 +600,52 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect=f"{rounds_word(branch.rounds)} of it count for nothing",
             grave=2,
         )
+
+
+def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Rounds with two results, each of which some peers have applied. Who was with fewer takes over
+    a state."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in run.events:
+        changes = row.get("event") == "recovering" and "branch" in str(row.get("reason"))
+        if not changes or run.view.outage_at(row["t"]) is not None:
+            continue
+        if groups and row["t"] <= groups[-1][-1]["t"] + SPLIT_S:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    for group in groups:
+        first, last = group[0]["t"], group[-1]["t"]
+        states = [
+            row
+            for row in run.events
+            if row.get("event") == "restored" and first <= row["t"] <= last + SPLIT_S
+        ]
+        over = states[-1]["t"] if states else None
+        took = peers({row["peer"] for row in states})
+        yield Incident(
+            what=f"peers applied two results of one round{_why_split(run, first)}",
+            who=tuple(sorted({row["peer"] for row in group})),
+            t=first,
+            round=_round_at(run, first, 0),
+            until=over,
+            noticed=f"by {peers([group[0]['peer']])}: {group[0].get('reason')}",
+            back=f"{took} took over a state, the last after {lasted(over - first)}"
+            if over is not None
+            else "nobody had to take over a state",
+            effect=impact.effect(first, over),
+            grave=2,
+        )
+
+
+def _why_split(run: RecordedRun, at: float) -> str:
+    """A result that somebody refused in that round, in favour of another one."""
+    now = _round_at(run, at, 0)
+    for (round_id, _), reasons in run.attempts.items():
+        refused = next((reason for reason in reasons if "is refused" in reason), None)
+        if refused is not None and now - 1 <= round_id <= now:
+            return f": {refused}"
+    return "; no refused result explains it"
 
 
 # --- the end, and what never was ------------------------------------------------------------------
