@@ -512,7 +512,7 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
-        """Locks up who is suspicious enough, and lets others go for it where there is no room."""
+        """Quarantines who is suspicious enough, and releases others where there is no room."""
         below = self.settings.quarantine_below
         low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
         if not low and not self._locked_ever:
