@@ -8,7 +8,8 @@ A peer's life:
                                |   +--nobody has a state--+ |   |
                                +--the swarm is ahead----> recovering
 
-It recovers from running, too, when it has lost track.
+It recovers from running, too, when it has lost track. ``lifecycle/phases.py`` has every way from
+one phase to another.
 """
 
 from __future__ import annotations
