@@ -25,6 +25,8 @@ FLUSH_S = 0.1
 UNWRITTEN_S = 5.0
 """What a node made longer ago is in its file, however busy its machine is."""
 OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
+AFTER_ROUNDS = ("halted", "paused", "recovering", "restored")
+"""Events of a peer that has left the rounds: the last of these is told before them."""
 AWAY = ("skip", "dead")
 """Events after which a peer may have no time to write any more."""
 ABOUT = ("from", "subject", "to")
@@ -90,15 +92,15 @@ class Journal:
 
     def event(self, name: str, **fields: Any) -> None:
         """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more
-        than progress, or the peer halts behind them; of what another peer can bring about, no more
-        than ``EventRateLimiter`` lets through, and a count of the rest."""
+        than progress, or of the last before the peer leaves the rounds; of what another peer can
+        bring about, no more than ``EventRateLimiter`` lets through, and a count of the rest."""
         now = time.monotonic()
         if name == "round":
             self._untold_round = None
             if not self._worth_telling(fields, now):
                 self._untold_round = fields, now, time.time()
                 return
-        elif name == "halted":
+        elif name in AFTER_ROUNDS:
             self._write_untold_round()
         whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
         if whom is None or self._rate_limiter.lets(name, whom, now):

@@ -125,19 +125,22 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
     assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
 
 
-def test_the_round_in_which_a_peer_halts_is_told_whatever_came_just_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["halted", "paused", "recovering", "restored"])
+def test_the_last_round_before_a_peer_leaves_them_is_told(name: str, tmp_path: Path) -> None:
     journal = Journal(0, tmp_path)
     for number in range(3):
         journal.event("round", **a_round(number))
-    journal.event("halted", reason="finished")
+    journal.event(name)
+    journal.event("halted")
     journal.close()
     told = lines(tmp_path / "events.jsonl")
     assert [(line["event"], line.get("round")) for line in told] == [
         ("round", 0),
         ("round", 2),
+        (name, None),
         ("halted", None),
     ]
-    assert told[0]["t"] <= told[1]["t"] <= told[2]["t"]
+    assert [line["t"] for line in told] == sorted([line["t"] for line in told])
 
 
 def committed(round_id: int, server: int, made: bool = False) -> Committed:

@@ -580,37 +580,43 @@ def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) ->
     assert [fact.value for fact in overview.facts(run) if fact.label == "Sent"] == ["6.0 MiB"]
 
 
-def test_peers_that_applied_two_results_of_a_round_are_told_of_with_the_reason(
-    tmp_path: Path,
-) -> None:
+ON_ANOTHER = {"event": "recovering", "reason": "3 peers are on another branch, 1 on ours"}
+
+
+def test_peers_on_two_branches_are_told_of_with_the_reason(tmp_path: Path) -> None:
     refused = "a result of 1 is refused: it opposes the own update, with a cosine of -0.52"
-    changes = "3 peers are on another branch at round 21, 1 on ours"
     turn = {"event": "attempt", "round": 20, "attempt": 1, "server": 3}
     run = made(
         tmp_path,
         [
             {"t": 2.0, "peer": 3, **turn, "reason": refused},
-            {"t": 2.1, "peer": 0, "event": "recovering", "reason": changes},
-            {"t": 2.2, "peer": 2, "event": "recovering", "reason": changes},
+            {"t": 2.1, "peer": 0, **ON_ANOTHER},
+            {"t": 2.2, "peer": 2, **ON_ANOTHER},
             {"t": 2.3, "peer": 2, "event": "recovering", "reason": "its trainer is behind"},
-            {"t": 2.6, "peer": 0, "event": "restored", "round": 21, "from": 1},
-            {"t": 9.0, "peer": 1, "event": "restored", "round": 60, "from": 0},
+            {"t": 2.4, "peer": 2, "event": "kept_own_state", "round": 20},
+            {"t": 2.6, "peer": 3, "event": "restored", "round": 21, "from": 1},
+            {"t": 2.7, **ON_ANOTHER},
+            {"t": 8.6, "peer": 0, "event": "restored", "round": 21, "from": 1},
+            {"t": 9.0, "peer": 2, "event": "restored", "round": 60, "from": 0},
         ],
         rounds=100,
     )
-    found = one(run, "two results")
-    assert found.what == f"peers applied two results of one round: {refused}"
-    assert (found.who, found.t, found.until) == ((0, 2), BEGAN + 2.1, BEGAN + 2.6)
-    assert found.noticed == f"by peer 0: {changes}"
-    assert found.back == "peer 0 took over a state, the last after 500 ms"
+    found = one(run, "two branches")
+    assert found.what == f"peers were on two branches of the history: {refused}"
+    assert (found.who, found.t, found.until) == ((0, 2), BEGAN + 2.1, BEGAN + 8.6)
+    assert found.noticed == "by peer 0: 3 peers are on another branch, 1 on ours"
+    assert found.back == "peer 0 took over a state, the last after 6.5 s", "peer 3 is a newcomer"
 
 
-def test_a_split_that_no_refused_result_explains_says_so(tmp_path: Path) -> None:
-    changes = "3 peers are on another branch at round 21, 1 on ours"
-    told = [{"t": 2.1, "peer": 0, "event": "recovering", "reason": changes}]
-    found = one(made(tmp_path, told, rounds=100), "two results")
+def test_branches_that_no_refused_result_explains_say_so(tmp_path: Path) -> None:
+    turn = {"event": "attempt", "round": 3, "attempt": 1, "server": 3}
+    told = [
+        {"t": 0.5, "peer": 3, **turn, "reason": "a result of 1 is refused: it is too long"},
+        {"t": 2.1, "peer": 0, **ON_ANOTHER},
+    ]
+    found = one(made(tmp_path, told, rounds=100), "two branches")
     assert found.what.endswith("; no refused result explains it")
-    assert (found.until, found.back) == (None, "nobody had to take over a state")
+    assert (found.until, found.back) == (None, "none of them took over a state")
 
 
 def test_the_side_that_went_on_in_a_partition_is_named_whole(tmp_path: Path) -> None:
@@ -620,5 +626,7 @@ def test_the_side_that_went_on_in_a_partition_is_named_whole(tmp_path: Path) -> 
         {"t": 2.0, "peer": 0, "event": "fault", "kind": "partition", "fault": fault, "round": 7},
         {"t": 6.0, "peer": 0, "event": "fault_over", "fault": fault, "round": 8},
     ]
-    run = made(tmp_path, told, faults=[fault], rounds=60, of=lambda at: (0, 2))
+    run = made(
+        tmp_path, told, faults=[fault], rounds=80, of=lambda at: (0, 2) if at < 58 else range(4)
+    )
     assert one(run, "partition").effect.startswith("peers 0 to 2 went on; ")

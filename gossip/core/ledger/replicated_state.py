@@ -456,8 +456,8 @@ class ReplicatedState:
 
     def tell_standings(self) -> list[Effect]:
         """Says who is suspected and who is in quarantine as a run goes on from a checkpoint."""
-        last = self.lineage.next_round - 1
-        return [each.report() for each in self.trust.standing_out(last)]
+        found = self.trust.standing_out(self.lineage.next_round - 1)
+        return [each.report() for each in found if each.peer in self.roster]
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then

@@ -3,6 +3,7 @@ it cost."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -533,14 +534,16 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
-    """The sides that had a part in rounds until a partition was over."""
+    """The sides that had a part in most of the rounds until a partition was over."""
     over = run.ended if outage.over_at is None else outage.over_at
     done = np.flatnonzero((run.commits.t > outage.at) & (run.commits.t <= over))
-    if not outage.sides or not len(done):
-        return ""
-    last = done[np.argmax(run.commits.t[done])]
-    took_part = set(run.commits.who[run.commits.of == last].tolist())
-    went_on = [peer for side in outage.sides if took_part & set(side) for peer in side]
+    within = np.isin(run.commits.of, done)
+    went_on = [
+        peer
+        for side in outage.sides
+        if 2 * len(np.unique(run.commits.of[within & np.isin(run.commits.who, side)])) > len(done)
+        for peer in side
+    ]
     return f"{peers(sorted(went_on))} went on" if went_on else ""
 
 
@@ -603,49 +606,64 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Rounds with two results, each of which some peers have applied. Who was with fewer takes over
-    a state."""
-    groups: list[list[Mapping[str, Any]]] = []
+    """Peers that were on two branches of the history for a while: of a round with two results, say,
+    each of which some have applied. Who was with fewer takes over a state."""
+    ends: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    groups: list[list[tuple[int, Mapping[str, Any]]]] = []
     for row in run.events:
+        peer = whole(row.get("peer"))
+        if peer is None:
+            continue
+        if row.get("event") in ("restored", "kept_own_state"):
+            ends[peer].append(row)
         changes = row.get("event") == "recovering" and "branch" in str(row.get("reason"))
         if not changes or run.view.outage_at(row["t"]) is not None:
             continue
-        if groups and row["t"] <= groups[-1][-1]["t"] + SPLIT_S:
-            groups[-1].append(row)
+        if groups and row["t"] <= groups[-1][-1][1]["t"] + SPLIT_S:
+            groups[-1].append((peer, row))
         else:
-            groups.append([row])
+            groups.append([(peer, row)])
+    refused = _refused_results(run)
     for group in groups:
-        first, last = group[0]["t"], group[-1]["t"]
-        states = [
-            row
-            for row in run.events
-            if row.get("event") == "restored" and first <= row["t"] <= last + SPLIT_S
-        ]
-        over = states[-1]["t"] if states else None
-        took = peers({row["peer"] for row in states})
+        begun, (noticed, first) = dict(group), group[0]
+        took = {
+            peer: end["t"]
+            for peer, row in begun.items()
+            if (end := _next(ends[peer], row["t"])) is not None and end["event"] == "restored"
+        }
+        over, at = max(took.values(), default=None), _round_at(run, first["t"], 0)
+        why = next((refused[of] for of in (at, at - 1) if of in refused), None)
         yield Incident(
-            what=f"peers applied two results of one round{_why_split(run, first)}",
-            who=tuple(sorted({row["peer"] for row in group})),
-            t=first,
-            round=_round_at(run, first, 0),
+            what="peers were on two branches of the history"
+            + (f": {why}" if why else "; no refused result explains it"),
+            who=tuple(sorted(begun)),
+            t=first["t"],
+            round=at,
             until=over,
-            noticed=f"by {peers([group[0]['peer']])}: {group[0].get('reason')}",
-            back=f"{took} took over a state, the last after {lasted(over - first)}"
+            noticed=f"by {peers([noticed])}: {first.get('reason')}",
+            back=f"{peers(sorted(took))} took over a state, the last after "
+            f"{lasted(over - first['t'])}"
             if over is not None
-            else "nobody had to take over a state",
-            effect=impact.effect(first, over),
+            else "none of them took over a state",
+            effect=impact.effect(first["t"], over),
             grave=2,
         )
 
 
-def _why_split(run: RecordedRun, at: float) -> str:
-    """A result that somebody refused in that round, in favour of another one."""
-    now = _round_at(run, at, 0)
-    for (round_id, _), reasons in run.attempts.items():
-        refused = next((reason for reason in reasons if "is refused" in reason), None)
-        if refused is not None and now - 1 <= round_id <= now:
-            return f": {refused}"
-    return "; no refused result explains it"
+def _next(rows: Sequence[Mapping[str, Any]], t: float) -> Mapping[str, Any] | None:
+    """The first from a moment on. ``rows``: by time."""
+    at = bisect_left(rows, t, key=lambda row: float(row["t"]))
+    return rows[at] if at < len(rows) else None
+
+
+def _refused_results(run: RecordedRun) -> dict[int, str]:
+    """By round: why a result was refused in it."""
+    return {
+        round_id: reason
+        for (round_id, _), reasons in run.attempts.items()
+        for reason in reasons
+        if "is refused" in reason
+    }
 
 
 # --- the end, and what never was ------------------------------------------------------------------
