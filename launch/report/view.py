@@ -34,6 +34,8 @@ Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
 NO_FAULTS = FaultPlan()
+JUDGEMENTS = frozenset(("parole", "quarantined", "suspected", "trusted"))
+"""What peers tell of another one's trust, each in the same rounds."""
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
@@ -58,6 +60,7 @@ class PeerRow:
     trust: float = 1.0
     reasons: tuple[str, ...] = ()
     reasons_round: int | None = None  # in which they were told
+    judged_round: int = -1  # of what was told last of its trust
     suspected: bool = False
     quarantined: bool = False
     skipped_by: set[int] = field(default_factory=set)
@@ -74,6 +77,12 @@ class PeerRow:
         self.reasons = tuple(map(str, event.get("reasons") or ()))
         at = event.get("round")
         self.reasons_round = at if isinstance(at, int) else None
+
+    def is_news(self, event: Row) -> bool:
+        """Whether what is told of its trust is no older than what was told last: who was away tells
+        of rounds that the others had long ago."""
+        at = event.get("round")
+        return not isinstance(at, int) or at >= self.judged_round
 
     @property
     def doubt(self) -> str:
@@ -217,6 +226,11 @@ class RunView:
         if name in self._OWN:
             return self._OWN[name](self, row, event, t)
         if name in self._ABOUT and subject is not None:
+            if name in JUDGEMENTS:
+                if not subject.is_news(event):
+                    return []
+                at = event.get("round")
+                subject.judged_round = at if isinstance(at, int) else subject.judged_round
             return self._ABOUT[name](self, row, subject, event, t)
         return []
 
@@ -735,6 +749,7 @@ class RunView:
         self.round, self.step, self.loss = -1, 0, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
+            row.judged_round = -1
         return [
             (
                 f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "

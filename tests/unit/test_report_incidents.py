@@ -317,6 +317,26 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
     assert len(incidents.of(run)) == 1, "its dead are explained by it"
 
 
+def test_who_was_killed_during_a_partition_is_not_skipped_for_it(tmp_path: Path) -> None:
+    fault, kill = "partition:0,1|2,3@2s+4s", "crash:1@4s"
+    events = [
+        {"t": 2.0, "event": "fault", "kind": "partition", "fault": fault, "round": 7},
+        {"t": 4.0, "event": "fault", "kind": "crash", "fault": kill, "round": 20},
+        {"t": 4.1, "event": "skip", "subject": 1, "reason": "disconnected"},
+        {"t": 6.0, "event": "fault_over", "fault": fault, "round": 40},
+    ]
+    events = [{"peer": 1 if row.get("kind") == "crash" else 0, **row} for row in events]
+    run = made(tmp_path, events, faults=[fault, kill], rounds=60)
+    assert one(run, "partition between").noticed == "-"
+    assert "skipped by" in one(run, "killed (SIGKILL)").noticed
+
+
+def test_a_fault_of_many_peers_names_them_as_a_range(tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir()
+    run = made(tmp_path / "wide", [], faults=["sign_flip:12-63*10"], peers=64)
+    assert incidents.of(run)[0].what.endswith("(planned: sign_flip:12-63*10)")
+
+
 def test_a_drill_that_makes_peers_lie_for_a_while_is_a_row_with_its_end(tmp_path: Path) -> None:
     fault = "drill 2: sign_flip:1,3*10"
     said = {"peer": 0, "subject": 3, "reasons": ["it stood out"], "round": 9}

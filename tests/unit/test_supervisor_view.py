@@ -187,6 +187,24 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
     assert view.rows[2].lie == "sign_flip"
 
 
+def test_who_was_away_tells_of_old_verdicts_without_a_line() -> None:
+    view = RunView(4)
+    why = {"trust": 0.18, "reasons": ["9 of the last 20 updates stood out"]}
+    lines = told(
+        view,
+        event("suspected", 1, 1.0, subject=2, round=6, **why),
+        event("quarantined", 1, 2.0, subject=2, round=15, **why),
+        event("parole", 1, 6.0, subject=2, round=115),
+        event("quarantined", 1, 7.0, subject=2, round=121, **why),
+        event("parole", 3, 8.0, subject=2, round=115),  # it was stopped meanwhile
+        event("quarantined", 3, 8.1, subject=2, round=121, **why),
+    )
+    assert [line[:20] for line in lines[2:]] == ["~ 2 on parole from r", "- 2 quarantined at r"]
+    assert view.rows[2].quarantined
+    told(view, event("trusted", 3, 8.2, subject=2, round=60))
+    assert view.rows[2].quarantined
+
+
 def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
     view = RunView(2)
     told(

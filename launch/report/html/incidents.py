@@ -3,6 +3,7 @@ it cost."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from gossip.faults import LINK_KINDS, ActivationFault, ByzantineFault, Fault, NodeAttack, Slow
+from gossip.faults import (
+    LINK_KINDS,
+    ActivationFault,
+    ByzantineFault,
+    Fault,
+    NodeAttack,
+    Slow,
+    peers_word,
+)
 from gossip.launch.report import missed
 from gossip.launch.report.happenings import PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
@@ -24,6 +33,7 @@ from .impact import AFTER_S, Impact, rounds_word
 from .recorded import RecordedRun
 
 FAULT_MAX = 48
+PEERS = re.compile(r"\d+(?:,\d+)+")
 LIARS_EACH = 4
 """Of a fault with more Byzantine peers than these there is one row for all."""
 SILENT_MAX_S = 5.0
@@ -136,8 +146,11 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _planned(fault: Fault | str) -> str:
-    """As it is typed, if that is not too long: it may name hundreds of peers."""
+    """As it is typed, if that is not too long: it may name hundreds of peers. Many in a row make a
+    range then."""
     typed = str(fault)
+    if len(typed) > FAULT_MAX:
+        typed = PEERS.sub(lambda found: peers_word(tuple(map(int, found[0].split(",")))), typed)
     return typed if len(typed) <= FAULT_MAX else f"{typed[: FAULT_MAX - 10]}...{typed[-7:]}"
 
 
@@ -509,7 +522,9 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         dead: dict[int, float] = {}
         for row in run.events:
             if row.get("event") in ("dead", "skip") and outage.at <= row["t"] <= stop:
-                dead.setdefault(whole(row.get("subject")) or 0, row["t"])
+                peer = whole(row.get("subject")) or 0
+                if not _was_struck(run, peer, outage.at, row["t"]):
+                    dead.setdefault(peer, row["t"])
         first = min(dead.values(), default=None)
         effects = [_went_on(run, outage)]
         if outage.paused:
@@ -531,6 +546,11 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect="; ".join(each for each in effects if each),
             grave=4,
         )
+
+
+def _was_struck(run: RecordedRun, peer: int, since: float, until: float) -> bool:
+    """Whether something else has happened to a peer between two moments, for which it is missed."""
+    return any(blow.peer == peer and since <= blow.at <= until for blow in run.view.blows)
 
 
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
