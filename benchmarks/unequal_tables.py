@@ -45,7 +45,7 @@ CNN_TABLES = (
     ),
     ("dirichlet:0.1", 0.1, ("none",), ("none", "min_max")),
     ("sorted", 0.2, ("none",), ("none", "min_sum")),
-    ("sorted", 0.1, (), ("none", "min_sum")),
+    ("sorted", 0.1, ("none",), ("none", "min_max", "min_sum", "zero")),
 )
 """Split, learning rate, and the attacks on the mean and on the judged rule: what the mean makes of
 others the digits show."""

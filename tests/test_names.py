@@ -14,6 +14,9 @@ from parsed import tree_of
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ("gossip", "launch", "aggregators", "topologies")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+SECTIONS = re.compile(r"^(?=(?:Args|Attributes|Raises|Returns|Source):)", re.MULTILINE)
+"""Of a docstring."""
 
 DOUBLED = {
     # What the core asks for and is told, and the message that carries it to the trainer and back.
@@ -108,6 +111,58 @@ def invented(project: Path) -> list[str]:
     ]
 
 
+def documented(docstring: str) -> list[str]:
+    """The names that stand below ``Args:`` and ``Attributes:``."""
+    found: list[str] = []
+    for section in SECTIONS.split(docstring):
+        head, *lines = section.splitlines() or [""]
+        if head in ("Args:", "Attributes:") and any(lines):
+            # those of a class whose docstring begins with "Args:" are not indented
+            indent = re.match(r" *", next(line for line in lines if line))
+            assert indent is not None
+            rows = [re.match(rf"{indent[0]}(\w[\w, ]*):( |$)", line) for line in lines]
+            found += [name for row in rows if row for name in row[1].split(", ")]
+    return found
+
+
+def own_names(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """What a docstring may document: parameters, and the points of a rule; of a class its
+    attributes and methods, too."""
+    found: set[str] = set()
+    for each in ast.walk(node):
+        match each:
+            case ast.arg(arg=name) | ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                found.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                found.add(name)
+    for decorator in node.decorator_list:  # @gram_rule(points=("origin", "center?"))
+        found |= {
+            each.value.removesuffix("?")
+            for each in ast.walk(decorator)
+            if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        }
+    return found
+
+
+def documented_and_gone(project: Path) -> list[str]:
+    """Parameters and attributes that a docstring documents, and that do not exist."""
+    found: list[str] = []
+    for path, tree in trees(project):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                names = documented(ast.get_docstring(node) or "")
+                # what is passed on by ** has its names elsewhere
+                if not names or (isinstance(node, FUNCTIONS) and node.args.kwarg):
+                    continue
+                gone = [name for name in names if name not in own_names(node)]
+                found += [f"{path}:{node.lineno}: {node.name} has no {name}" for name in gone]
+    return found
+
+
 def test_a_class_name_stands_for_one_thing() -> None:
     doubled = {name: where for name, where in classes(ROOT).items() if len(where) > 1}
     assert doubled.keys() == DOUBLED, doubled
@@ -119,6 +174,44 @@ def test_names_are_those_of_the_field() -> None:
 
 def test_sentences_use_the_words_of_the_field() -> None:
     assert invented(ROOT) == []
+
+
+def test_what_a_docstring_documents_is_there() -> None:
+    assert documented_and_gone(ROOT) == []
+
+
+def test_a_parameter_that_was_renamed_is_found(tmp_path: Path) -> None:
+    core = tmp_path / "gossip"
+    core.mkdir()
+    text = '''
+class Part:
+    """Of a whole.
+
+    Attributes:
+        size, place: Numbers.
+            colour: Goes on in the line before.
+        gone: It has another name now.
+    """
+
+    size: int
+
+    def __init__(self) -> None:
+        self.place = 0
+
+
+def moved(part):
+    """Moves it.
+
+    Args:
+        piece: Of a whole.
+    Raises: ValueError: It cannot be moved.
+    """
+'''
+    (core / "a.py").write_text(text)
+    assert documented_and_gone(tmp_path) == [
+        "gossip/a.py:2: Part has no gone",
+        "gossip/a.py:17: moved has no piece",
+    ]
 
 
 def test_a_doubled_name_and_an_invented_word_are_found(tmp_path: Path) -> None:

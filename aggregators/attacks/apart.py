@@ -45,7 +45,7 @@ def dissensus(
         others: What its honest neighbours said last, x_j. Nobody was heard: the own vector is told.
         neighbours: How many those are, also of whom nothing was heard;
             their mean is taken for that of all.
-        liars: b, who tell the same.
+        attackers: b, who tell the same.
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via
     ClippedGossip", arXiv:2202.01545, with equal mixing weights.
     """

@@ -8,7 +8,8 @@ A peer's life:
                                |   +--nobody has a state--+ |   |
                                +--the swarm is ahead----> recovering
 
-It recovers from running, too, when it has lost track.
+It recovers from running, too, when it has lost track. ``lifecycle/phases.py`` has every way from
+one phase to another.
 """
 
 from __future__ import annotations
@@ -762,6 +763,7 @@ class Peer:
         return [
             *self.bootstrap.begun_anew(),
             Report("ready", {"present": list(present), "waited_s": waited_s}),
+            *(self._rolling.replicated.tell_standings() if self._rolling is not None else ()),
             *self._configured(),
             *self.rounds.start(now),
             *self._hello_to_stages(),

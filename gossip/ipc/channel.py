@@ -63,8 +63,8 @@ class ChannelClosed(LocalError):
 
 
 class Channel:
-    """Sends and receives the messages of ``training.control``. Each ``send`` is one packet, each
-    ``receive`` takes one.
+    """Sends and receives the messages of ``gossip.ipc.messages``. Each ``send`` is one packet, and
+    each ``receive`` takes one.
 
     ``send`` may be called from any thread; ``receive`` from one. Give it one end of
     ``Channel.pair()``; it takes it over.

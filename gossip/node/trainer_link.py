@@ -68,9 +68,9 @@ class TrainerLink:
     """Speaks to the trainer over the channel and the arena.
 
     Args:
-        emit: Takes the events for the core, but for ``Prepared``, which
-        prepared: takes.
-        judged: Takes the answers to ``Judge``.
+        emit: Takes the events for the core, except ``Prepared``.
+        prepared: Takes ``Prepared``.
+        judged: Takes the answers to ``JudgeCommand``.
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
         share: Lets peers of this host read the arena (``Transport.share``).
         wire_of: Elements of the flat vector, how many of them are marks, and the shapes of its

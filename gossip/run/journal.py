@@ -25,6 +25,8 @@ FLUSH_S = 0.1
 UNWRITTEN_S = 5.0
 """What a node made longer ago is in its file, however busy its machine is."""
 OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
+AFTER_ROUNDS = ("halted", "paused", "recovering", "restored")
+"""Events of a peer that has left the rounds: the last of these is told before them."""
 AWAY = ("skip", "dead")
 """Events after which a peer may have no time to write any more."""
 ABOUT = ("from", "subject", "to")
@@ -84,15 +86,22 @@ class Journal:
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
         self._last_round: tuple[object, ...] = ()
+        # the fields of the newest round, if that was not worth a line, and when it was
+        self._untold_round: tuple[dict[str, Any], float, float] | None = None
         self.last_words: dict[str, Any] = {}  # what the last row says beside the rest
 
     def event(self, name: str, **fields: Any) -> None:
         """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more
-        than progress; of what another peer can bring about, no more than ``EventRateLimiter`` lets
-        through, and a count of the rest."""
+        than progress, or of the last before the peer leaves the rounds; of what another peer can
+        bring about, no more than ``EventRateLimiter`` lets through, and a count of the rest."""
         now = time.monotonic()
-        if name == "round" and not self._worth_telling(fields, now):
-            return
+        if name == "round":
+            self._untold_round = None
+            if not self._worth_telling(fields, now):
+                self._untold_round = fields, now, time.time()
+                return
+        elif name in AFTER_ROUNDS:
+            self._write_untold_round()
         whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
         if whom is None or self._rate_limiter.lets(name, whom, now):
             self._write_event(name, fields, now)
@@ -101,8 +110,16 @@ class Journal:
         elif name in ("unskip", "alive_again"):
             self._away.discard(fields["subject"])
 
-    def _write_event(self, name: str, fields: dict[str, Any], now: float) -> None:
-        line = dump({"t": now, "wall": time.time(), "peer": self._peer, "event": name, **fields})
+    def _write_untold_round(self) -> None:
+        if self._untold_round is not None:
+            self._write_event("round", *self._untold_round)
+            self._untold_round = None
+
+    def _write_event(
+        self, name: str, fields: dict[str, Any], now: float, wall: float | None = None
+    ) -> None:
+        wall = time.time() if wall is None else wall
+        line = dump({"t": now, "wall": wall, "peer": self._peer, "event": name, **fields})
         _append(self._events, line)
         self._tell(line)
 

@@ -1,5 +1,5 @@
-"""Whether others are known to hold the parameters that a script ends with: what it asked its node,
-and what that said."""
+"""Whether enough other peers hold the parameters that a script ends with: the trainer's question,
+and its node's answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gossip.ipc import ConfirmReply, ConfirmRequest
 
 @dataclass(slots=True)
 class StateConfirmation:
-    """``said``: by the node, of what was asked last; None: nothing yet. ``asked_at``: the round
-    before which that was."""
+    """``said``: the node's answer to the last question; None: there is none yet. ``asked_at``: the
+    question was about the parameters before this round; -1: nothing was asked."""
 
     said: ConfirmReply | None = None
     asked_at: int = -1

@@ -1,9 +1,8 @@
-"""The trainer's side of the talk with its node: contributes updates, applies what the rounds
-decide, outlives the node.
+"""The trainer's side of the channel to its node: it contributes updates, applies the results of
+rounds, and starts the node again when that dies.
 
-Only the thread that trains calls in here, and the model changes only within these calls. Between
-them the node's words wait in the channel. Nothing here knows of the user's script;
-``session`` does.
+Only the training thread calls this module, and the model changes only within these calls. Between
+them the node's messages wait in the channel. Only ``session`` knows the user's script.
 """
 
 from __future__ import annotations
@@ -131,9 +130,9 @@ class Exchange:
         go: What the node lets us compute now; None while it has not said.
         round_id: The next round to run on the parameters as they are.
         step: How many steps are in the parameters: rounds, but for collective operations.
-        main: The peer that does what is to be done once, as of the last ``Go``.
+        main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
         on_collected: Told what peers have given to collective operations, round by round.
-        peers, alive: Size of the roster, and who of it is alive, as of the last ``Go``.
+        peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
         sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
@@ -424,8 +423,8 @@ class Exchange:
         round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
         the round, and comes before the next call.
 
-        Without a shard it also waits for the next ``Go``, so that the caller's next gradient
-        belongs to current parameters; with one, the loader waits for that.
+        Without a shard it also waits for the next ``StartRoundCommand``, so that the caller's next
+        gradient belongs to current parameters; with one, the loader waits for that.
 
         Args:
             before_send: Called when the update is ready and not yet sent.

@@ -271,7 +271,7 @@ class Session:
         with compared(self.run_dir, self.id, layout):
             inner_step = StepCoordinator(optimizers, self._step).inner
             parts = layout.cut(self._config.fragments)
-            # With fragments no encoding needs shapes (``check_fragments``).
+            # With fragments no encoding needs shapes (``gossip.run.fitting``).
             shapes = layout.shapes if len(parts) == 1 else ()
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)

@@ -71,7 +71,7 @@ def of_many_hosts(
 
     Args:
         folder: Of the launcher, where the key lies.
-        join servers: Of all hosts; "": not yet.
+        join_servers: Of all hosts; "": not yet.
     """
     more = config.room - config.peers
     if more <= 0 or not all(join_servers):

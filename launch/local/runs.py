@@ -161,7 +161,8 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
     if as_json:
         print(json.dumps(found))
     else:
-        of = f"{found['status']} after {counted(found['rounds'], 'round')}"
+        lost = f" ({found['rounds_lost']} more were lost)" if found["rounds_lost"] else ""
+        of = f"{found['status']} after {counted(found['rounds'], 'round')}{lost}"
         own = (
             ""
             if found["exit_code"] in (outcome.exit_code, 1)

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from . import history as history
     from . import html as html
     from . import launchers as launchers
+    from . import lineage as lineage
     from . import missed as missed
     from . import summary as summary
     from . import words as words
     from .error_lines import print_error as print_error
+    from .growing import Row as Row
     from .live_frame import About as About
     from .loopback import LoopbackServer as LoopbackServer
     from .merging import PeerOutput as PeerOutput
@@ -46,7 +48,9 @@ else:
             "error_lines": ("print_error",),
             "history": ("history",),
             "html": ("html",),
+            "growing": ("Row",),
             "launchers": ("launchers",),
+            "lineage": ("lineage",),
             "missed": ("missed",),
             "live_frame": ("About",),
             "loopback": ("LoopbackServer",),

@@ -28,6 +28,7 @@ class _Kind:
     held: int = 0
     peers: set[int] = field(default_factory=set)
     last: str = ""
+    last_at: float = 0.0
 
 
 class EventFolder:
@@ -51,7 +52,7 @@ class EventFolder:
             return [*ended, text]
         self._held_last = True
         kind.held += 1
-        kind.last = text
+        kind.last, kind.last_at = text, now
         if (number := _NUMBER.match(text, 2)) is not None and number[0].isdecimal():
             kind.peers.add(int(number[0]))
         return ended
@@ -72,8 +73,10 @@ class EventFolder:
             if not kind.held:
                 continue
             who = f" (peers {numbers(kind.peers)})" if len(kind.peers) > 1 else ""
+            took_s, since_s = max(1.0, kind.last_at - kind.since), now - kind.last_at
+            ago = f" {since_s:.0f} s ago" if since_s >= 1 else ""
             lines.append(
-                f"{kind.last[:1]} {kind.held} more in {now - kind.since:.0f} s{who}, the last: "
+                f"{kind.last[:1]} {kind.held} more in {took_s:.0f} s{who}, the last{ago}: "
                 f"{kind.last[2:]}"
             )
             # who goes on like this gets one line in each window

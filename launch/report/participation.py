@@ -38,6 +38,11 @@ class Participation:
         full = len(self._window) == WINDOW
         return sum(self._window) / WINDOW if full else None
 
+    @property
+    def without_anybody(self) -> int:
+        """Rounds of the last ``WINDOW`` of which nobody was part."""
+        return sum([not share for share in self._window])
+
     def observe(self, contributors: int, alive: int) -> bool:
         """A round was a step. Returns whether participation has fallen under the bound with it."""
         self.last = contributors, max(alive, contributors)

@@ -159,8 +159,8 @@ class PeerRecord:
     Attributes:
         rounds: Committed ones since it was in a roster for the first time.
         contributed: Of these, those whose result has its update, with a weight or without.
-        late: Of the last ``RECENT_ROUNDS`` rounds of which it was in the roster, those that were
-            closed without it after a grace.
+        late_rounds: Of the last ``RECENT_ROUNDS`` rounds of which it was in the roster, those that
+            were closed without it after a grace.
         served: Commits that it has made.
         usage: As it was told last, and the time before.
         host: On which it runs, where a launcher has said so.

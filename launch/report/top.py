@@ -23,7 +23,7 @@ from . import run_state
 from .live_frame import Size
 from .run_record import RunRecord
 from .screens import is_terminal
-from .top_frame import PeerLine, Standing, frame, peer_lines
+from .top_frame import PeerLine, Standing, frame, peer_lines, trained_at
 from .view import RunView
 
 PLAIN_WIDTH = 120
@@ -91,7 +91,7 @@ class TopView:
 
 def _peer_json(line: PeerLine, view: RunView, now: float) -> dict[str, Any]:
     row, known, stage = line.row, line.known, view.stages.get(line.row.peer)
-    usage = known.usage
+    usage, at = known.usage, trained_at(line, now)
     return {
         "peer": row.peer,
         "stage": stage.number if stage is not None else None,
@@ -100,8 +100,8 @@ def _peer_json(line: PeerLine, view: RunView, now: float) -> dict[str, Any]:
         "step": row.step,
         "round": row.round,
         "incarnation": row.incarnation,
-        "steps_per_s": row.pace.per_s(now),
-        "waiting": row.pace.waiting(now),
+        "steps_per_s": row.pace.per_s(at),
+        "waiting": row.pace.waiting(at),
         "late_share": known.late_share(view.round),
         "participation": known.participation,
         "served": known.served,

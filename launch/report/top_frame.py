@@ -295,13 +295,18 @@ def _trains(line: PeerLine) -> bool:
     return line.row.state == "training" and line.state not in ("lost", "silent")
 
 
+def trained_at(line: PeerLine, now: float) -> float:
+    """When its speed is looked at: of one that trains no more, as it was when it did."""
+    last = line.row.pace.last_at
+    return now if _trains(line) or last is None else last
+
+
 def _row(
     line: PeerLine, columns: Sequence[tuple[str, int]], view: RunView, now: float, width: int
 ) -> list[Text]:
     """A peer's line, and others for a reason that has no room in it."""
     row, known, trains = line.row, line.known, _trains(line)
-    # of one that trains no more, as it was when it did
-    at = now if trains or row.pace.last_at is None else row.pace.last_at
+    at = trained_at(line, now)
     rate, waits = row.pace.per_s(at), row.pace.waiting(at)
     late, part, cpu = known.late_share(view.round), known.participation, known.cpu()
     cells = {

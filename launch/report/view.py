@@ -34,6 +34,8 @@ Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
 NO_FAULTS = FaultPlan()
+JUDGEMENTS = frozenset(("parole", "quarantined", "suspected", "trusted"))
+"""What peers tell of another one's trust, each in the same rounds."""
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
@@ -53,10 +55,12 @@ class PeerRow:
     pid: int = 0
     round: int = -1
     loss: float | None = None
+    logs_loss: bool = False  # ``loss`` is what its script has logged, and not the mean of a round
     accuracy: float | None = None
     trust: float = 1.0
     reasons: tuple[str, ...] = ()
     reasons_round: int | None = None  # in which they were told
+    judged_round: int = -1  # of what was told last of its trust
     suspected: bool = False
     quarantined: bool = False
     skipped_by: set[int] = field(default_factory=set)
@@ -73,6 +77,12 @@ class PeerRow:
         self.reasons = tuple(map(str, event.get("reasons") or ()))
         at = event.get("round")
         self.reasons_round = at if isinstance(at, int) else None
+
+    def is_news(self, event: Row) -> bool:
+        """Whether what is told of its trust is no older than what was told last: who was away tells
+        of rounds that the others had long ago."""
+        at = event.get("round")
+        return not isinstance(at, int) or at >= self.judged_round
 
     @property
     def doubt(self) -> str:
@@ -216,6 +226,11 @@ class RunView:
         if name in self._OWN:
             return self._OWN[name](self, row, event, t)
         if name in self._ABOUT and subject is not None:
+            if name in JUDGEMENTS:
+                if not subject.is_news(event):
+                    return []
+                at = event.get("round")
+                subject.judged_round = at if isinstance(at, int) else subject.judged_round
             return self._ABOUT[name](self, row, subject, event, t)
         return []
 
@@ -286,7 +301,9 @@ class RunView:
         return []
 
     def _metrics(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        row.loss = _number(event.get("loss"), row.loss)
+        own = _number(event.get("loss"), None)
+        if own is not None:
+            row.loss, row.logs_loss = own, True
         row.accuracy = _number(event.get("accuracy"), row.accuracy)
         return []
 
@@ -508,7 +525,8 @@ class RunView:
 
     def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.state, row.round, row.pause = "training", int(event.get("round") or 0), ""
-        row.loss = _number(event.get("loss"), row.loss)
+        if not row.logs_loss:  # else its own is meant, not that of all
+            row.loss = _number(event.get("loss"), row.loss)
         row.step = int(event.get("step") or row.round + 1)
         row.pace.stepped(t, row.step)
         self._computed(row, event, t)
@@ -553,12 +571,17 @@ class RunView:
         )
         if not self.participation.observe(len(who), alive - kept_out):
             return []
-        mean = self.participation.of_window or 0.0
+        mean, nobody = self.participation.of_window or 0.0, self.participation.without_anybody
+        why = (
+            f"in {counted(nobody, 'round')} nobody sent an update, as after a batch without "
+            "optimizer.step()"
+            if nobody
+            else "the others were late. Look at gossip top, and raise --round-timeout where steps "
+            "or links take long"
+        )
         return [
             f"! only {mean:.0%} of the peers that are alive took part in the rounds "
-            f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): the "
-            "others were late. Look at gossip top, and raise --round-timeout where steps or links "
-            "take long"
+            f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): {why}"
         ]
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
@@ -725,7 +748,8 @@ class RunView:
         self.holders.begin_anew()
         self.round, self.step, self.loss = -1, 0, None
         for row in self.rows.values():
-            row.round, row.loss, row.accuracy = -1, None, None
+            row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
+            row.judged_round = -1
         return [
             (
                 f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "

@@ -38,6 +38,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
                 _wait_for_others(folder, others_s)
             points.read_on()
             if over:
+                points.end()
                 return points.given
             if not launched:
                 time.sleep(READ_EVERY_S)

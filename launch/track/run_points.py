@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report import CommitRecord, RunRecord
+from gossip.launch.report import CommitRecord, Row, RunRecord, RunView, counted, lineage, words
 from gossip.run import checkpoints, real, whole
 
 from .base import Point, RunDescription, Told
@@ -16,7 +16,9 @@ SWARM_EVERY_S = 1.0
 """Values of the swarm that follow from no single row are taken so often."""
 BATCH = 1000
 NOT_VALUES = frozenset(("t", "wall", "peer", "round", "step"))
-SETTING_CHARACTERS = 250
+SETTING_CHARACTERS = 500
+"""MLflow takes no more of a parameter."""
+AUTO = "auto"
 
 
 class RunPoints:
@@ -40,6 +42,7 @@ class RunPoints:
         self._last: dict[str, float] = {}
         self._happened = 0
         self._saved: set[int] = set()
+        self._begun = False
         self.given = 0
 
     def about(self) -> RunDescription:
@@ -58,11 +61,19 @@ class RunPoints:
 
     def read_on(self) -> None:
         """Hands out what has come since the last time."""
-        self.record.update(lambda event: self._look(event["t"]), self._commit)
+        self.record.update(self._look, self._commit)
         for row in self.record.files.metrics():
             self._logged(row)
         self._checkpoints()
         self._flush()
+
+    def end(self) -> None:
+        """Hands out what the run looks like at its end, and tells who came to it. Called once, when
+        nothing more comes."""
+        at, step = self.record.last_at, max(self.record.view.round, 0)
+        self._give_standing(step, at)
+        self._flush()
+        self._told(Told(step, at, _end_in_words(self.record.view)))
 
     def _logged(self, row: Mapping[str, Any]) -> None:
         peer, step = whole(row.get("peer")), whole(row.get("round"))
@@ -79,6 +90,8 @@ class RunPoints:
         if commit.loss is not None:
             self._give("swarm/loss", commit.round, commit.loss, commit.at)
         self._give("swarm/contributors", commit.round, len(commit.contributors), commit.at)
+        self._give("swarm/server", commit.round, commit.server, commit.at)
+        self._give_changed("swarm/attempt", commit.round, commit.attempt, commit.at)
         if before is not None and before.round + 1 == commit.round and commit.at >= before.at:
             self._give("swarm/round_s", commit.round, commit.at - before.at, commit.at)
         if commit.rule_s is not None:
@@ -89,28 +102,52 @@ class RunPoints:
                 if (share := known.participation) is not None:
                     self._give(f"participation/peer-{peer}", commit.round, share, commit.at)
 
-    def _look(self, at: float) -> None:
+    def _look(self, event: Row) -> None:
         """After each event: what it made happen, and every now and then how the swarm stands."""
-        view = self.record.view
+        view, at = self.record.view, event["t"]
         step = max(view.round, 0)
+        if not self._begun and event.get("event") == "round":
+            self._begun = True
+            self._tell_resumed(at)
         new = self.record.happened - self._happened
         for happening in list(self.record.happenings)[-new:] if new else ():
             self._told(Told(step, happening.at, happening.text.strip()))
         self._happened += new
-        if at < self._swarm_at + SWARM_EVERY_S or view.round < 0:
+        if at >= self._swarm_at + SWARM_EVERY_S and view.round >= 0:
+            self._swarm_at = at
+            self._give_standing(step, at)
+
+    def _tell_resumed(self, at: float) -> None:
+        """Once the first round is there: what the run goes on from, if it does not begin anew."""
+        view, config = self.record.view, self.record.object("config.json")
+        done = (view.step - 1) * view.local_steps
+        resume = str(config.get("resume") or "")
+        if not resume or done <= 0:
             return
-        self._swarm_at = at
+        source = f"from {resume}" if resume != AUTO else "from a checkpoint"
+        began = real(self.record.object("environment.json").get("started"))
+        if resume == AUTO and began is not None:
+            before = lineage.last_before(self.record.folder, self._saves_to(), began)
+            source += f" of run {before}" if before is not None else ""
+        self._told(Told(view.round, at, f"= goes on at step {done}, {source}"))
+
+    def _give_standing(self, step: int, at: float) -> None:
+        """How the swarm and each peer stand."""
+        view = self.record.view
+        dead = sum(blow.kind != "hang" for blow in view.blows)
+        suspected = sum(row.suspected for row in view.rows.values())
         self._give_changed("swarm/alive", step, view.alive, at)
-        self._give_changed("swarm/deaths", step, len(view.blows), at)
+        self._give_changed("swarm/deaths", step, dead, at)
         self._give_changed("swarm/rounds_lost", step, len(view.lost_rounds), at)
-        self._give_changed(
-            "swarm/suspected", step, sum(r.suspected for r in view.rows.values()), at
-        )
+        self._give_changed("swarm/suspected", step, suspected, at)
         if (rate := view.pace.per_s(at)) is not None:
             self._give("swarm/steps_per_s", step, rate, at)
         for peer, row in view.rows.items():
             known = self.record.of(peer)
             self._give_changed(f"trust/peer-{peer}", step, row.trust, at)
+            missed_by = 0 if row.left or row.state == "done" else len(row.skipped_by)
+            self._give_changed(f"skipped_by/peer-{peer}", step, missed_by, at)
+            self._give_changed(f"starts/peer-{peer}", step, row.incarnation + 1, at)
             if known.usage is not None:
                 self._give_changed(f"sent_bytes/peer-{peer}", step, known.usage.sent, at)
                 self._give_changed(f"memory_bytes/peer-{peer}", step, known.usage.memory, at)
@@ -121,7 +158,7 @@ class RunPoints:
 
     def _checkpoints(self) -> None:
         try:
-            folder = checkpoints.folder_of(self.record.folder)
+            folder = self._saves_to()
             there = checkpoints.listed(folder) if folder is not None else []
         except ConfigError:
             return  # it is told of by whoever lists them
@@ -133,6 +170,9 @@ class RunPoints:
             at = path.stat().st_mtime
             self._told(Told(step, at, f"checkpoint of step {step}: {path}"))
             self._give("swarm/checkpoint", step, step, at)
+
+    def _saves_to(self) -> Path | None:
+        return checkpoints.folder_of(self.record.folder)
 
     def _give_changed(self, name: str, step: int, value: float, at: float) -> None:
         if self._last.get(name) != value:
@@ -167,6 +207,23 @@ def _tags(
     return {key: _in_words(value) for key, value in found.items() if value not in (None, "")}
 
 
+def _end_in_words(view: RunView) -> str:
+    """Who came to the end of the run, and what became of the others."""
+    rows = [row for row in view.rows.values() if row.state != "elsewhere"]
+    done = [row.peer for row in rows if row.state == "done"]
+    ended: dict[str, list[int]] = {}
+    for row in rows:
+        if row.state == "gone":
+            ended.setdefault("stopped" if row.asked else row.exit or "gone", []).append(row.peer)
+        elif row.state != "done":
+            ended.setdefault("nothing more was heard of", []).append(row.peer)
+    mark = "=" if len(done) == len(rows) else "x"
+    others = "".join(f"; {how}: {words.numbers(peers)}" for how, peers in ended.items())
+    last = f" in round {view.round}" if view.round >= 0 else ""
+    return f"{mark} over{last}: {len(done)} of {counted(len(rows), 'peer')} came to the end{others}"
+
+
 def _in_words(value: object) -> str:
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text[:SETTING_CHARACTERS]
+    text = " ".join(text.split())
+    return text if len(text) <= SETTING_CHARACTERS else text[: SETTING_CHARACTERS - 3] + "..."

@@ -27,9 +27,8 @@ class TensorBoard:
 
     def begin(self, about: RunDescription) -> None:
         rows = {**about.tags, **about.settings}
-        table = "\n".join(
-            ["|setting|value|", "|---|---|", *(f"|{k}|{v}|" for k, v in rows.items())]
-        )
+        lines = [f"|{_cell(key)}|{_cell(value)}|" for key, value in rows.items()]
+        table = "\n".join(["|setting|value|", "|---|---|", *lines])
         self._text("run", 0, about.began, table)
         self._text("tags", 0, about.began, json.dumps(dict(about.tags)))
 
@@ -53,6 +52,11 @@ class TensorBoard:
     def _add(self, step: int, at: float, value: summary_pb2.Summary.Value) -> None:
         summary = summary_pb2.Summary(value=[value])
         self._writer.add_event(event_pb2.Event(wall_time=at, step=step, summary=summary))
+
+
+def _cell(text: str) -> str:
+    """Of a table in Markdown: as in the word of a partition, a bar would end it."""
+    return text.replace("|", "\\|")
 
 
 def open_tracker(folder: Path) -> TensorBoard:

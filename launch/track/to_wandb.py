@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import wandb
 
@@ -20,11 +21,12 @@ class WandB:
         self._told = 0
 
     def begin(self, about: RunDescription) -> None:
+        mode: Any = os.environ.get("WANDB_MODE", "offline")  # of an unknown one wandb tells
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "gossip"),
             name=about.name,
             dir=str(self._folder),
-            mode=os.environ.get("WANDB_MODE", "offline"),
+            mode=mode,
             config={**about.settings, **about.tags},
             settings=wandb.Settings(silent=True, disable_git=True, save_code=False),
         )

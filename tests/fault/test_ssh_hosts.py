@@ -376,10 +376,11 @@ def test_ctrl_c_ends_the_peers_of_all_hosts_after_their_round(tmp_path: Path) ->
         run.wait_for_rounds(10, 0, 1)
         os.kill(run.pid_of(0, "gossip.launch.cli hosts"), signal.SIGINT)
         assert run.launcher.wait(WAIT_S) == 130, run.log.read_text()[-4000:]
-        assert [row["code"] for number in (0, 1) for row in run.rows(number, "exited")] == [
-            143,
-            143,
+        rows = [
+            row for name in ("halted", "exited") for each in (0, 1) for row in run.rows(each, name)
         ]
+        assert [row["reason"] for row in rows[:2]] == ["stopped", "stopped"]
+        assert [row["signal"] for row in rows[2:]] == [signal.SIGINT, signal.SIGINT]
 
 
 def test_a_host_that_lets_nobody_in_is_told_and_nothing_is_started(tmp_path: Path) -> None:

@@ -24,6 +24,13 @@ from gossip.launch.report.launchers import command_of
 from gossip.run.telemetry import read_lines
 
 ROUNDS = 20
+TELLS_WHAT_IT_CALLS = """
+import sys
+from pathlib import Path
+
+its = ("tensorboard", "gossip.launch.track.exporting", "gossip.launch.track.to_")
+Path(f"calls-{peer.id}").write_text(" ".join(name for name in sys.modules if name.startswith(its)))
+"""
 
 
 @pytest.fixture
@@ -38,6 +45,8 @@ def command(rounds: int, tracker: str = "tensorboard") -> list[str]:
 
 
 def test_tensorboard_has_the_values_of_the_run_when_it_ends(folder: Path) -> None:
+    with (folder / "train.py").open("a") as script:
+        script.write(TELLS_WHAT_IT_CALLS)
     done = zygote.run(command(ROUNDS), cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "values were handed on" in done.stdout
@@ -50,6 +59,8 @@ def test_tensorboard_has_the_values_of_the_run_when_it_ends(folder: Path) -> Non
         assert [step for step, _ in shown] == [step for step, _ in logged]
         assert [value for _, value in shown] == pytest.approx([loss for _, loss in logged])
     assert len(read.Scalars("swarm/loss")) == ROUNDS
+    # No step spends time in a tracker that its process does not know.
+    assert [(folder / f"calls-{peer}").read_text() for peer in (0, 1)] == ["", ""]
 
 
 def stop(tracker: int) -> None:

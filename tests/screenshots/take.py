@@ -73,7 +73,8 @@ FOUND = """() => {
         const [a, b] = [boxes[i], boxes[j]];
         const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (across > 1 && down > 1)
+        const apart = words[i].closest(".x") && words[j].closest(".x") ? 3 : -1;
+        if (across > -apart && down > 1)
           found.push(`on each other: ${named(words[i])} | ${named(words[j])}`);
       }
     }
@@ -88,16 +89,19 @@ def main() -> int:
     parser.add_argument("--into", type=Path, default=Path("screenshots"))
     parser.add_argument("--docs", type=Path, help="Take the pictures of the docs, too.")
     options = parser.parse_args()
-    chromium = (
-        os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    )
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError:
         print("playwright is not installed: pip install playwright", file=sys.stderr)
         return 2
+    with sync_playwright() as playwright:
+        chromium = _chromium(playwright)
     if chromium is None:
-        print("there is no chromium: CHROMIUM=PATH names one", file=sys.stderr)
+        print(
+            "there is no Chromium: install it (apt-get install chromium, or playwright install "
+            "chromium), or name one with CHROMIUM=PATH",
+            file=sys.stderr,
+        )
         return 2
     options.into.mkdir(parents=True, exist_ok=True)
     problems: list[str] = []
@@ -125,6 +129,13 @@ def main() -> int:
         browser.close()
     print("\n".join(problems) or f"nothing was found; pictures are in {options.into}/")
     return 1 if problems else 0
+
+
+def _chromium(playwright: Any) -> str | None:
+    """The one that is named, or on the path, or that playwright has installed."""
+    named = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    own: str = playwright.chromium.executable_path
+    return named or (own if Path(own).exists() else None)
 
 
 def _take_fewer_colours(picture: Path) -> None:

@@ -26,7 +26,7 @@ from gossip.faults.world import (
     Spike,
 )
 from gossip.simulation.campaign.play import _Pace, run
-from gossip.simulation.campaign.runner import LARGE, CampaignTally
+from gossip.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
 from gossip.simulation.checkers import Panel, RunConditions, Violation, every_checker
 from gossip.simulation.checkers.disturbances import Disturbances
 from gossip.simulation.checkers.liveness.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
@@ -156,6 +156,17 @@ def test_a_campaign_without_gossip_rounds_need_not_judge_their_end() -> None:
     assert "L12 was never judged" not in tally.vacuous
     tally.topologies["full"] = 1
     assert "L12 was never judged" in tally.vacuous
+
+
+def test_a_campaign_of_pipelines_need_not_judge_what_nothing_drawn_for_them_tests() -> None:
+    tally = CampaignTally()
+    tally.rounds, tally.drawn["crash"] = [50] * LARGE, 1
+    tally.judged.update(dict.fromkeys(("L1", *OF_ONE_STAGE), 0))
+    tally.schedules = tally.pipelines = tally.topologies["rolling"] = LARGE
+    found = [text for text in tally.vacuous if "judged" in text]
+    assert found == ["L1 was never judged"]
+    tally.schedules += 1
+    assert len([text for text in tally.vacuous if "judged" in text]) == 1 + len(OF_ONE_STAGE)
 
 
 # --- excuses --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 
 import pytest
 
@@ -85,3 +86,20 @@ def test_a_ledger_that_is_damaged_ends_the_peer_and_says_so() -> None:
 
 def test_before_the_first_round_there_is_no_ledger() -> None:
     assert asked(peer_alone()).ledger == b""
+
+
+def test_who_stood_out_when_it_was_saved_is_told_of_once_more() -> None:
+    first = peer_alone()
+    prepared(first)
+    document = unpack_json(asked(first).ledger)
+    in_quarantine = (0.1, True, "quarantined", 50, [], 1.0, 0, 0, [])
+    # peer 7 was in the run that was saved, and is not in this one
+    document["tables"][1][0] = [[peer, *in_quarantine] for peer in (0, 7)]
+    effects = prepared(peer_alone(), 7, zlib.compress(json.dumps(document).encode()))
+    told = [each for each in effects if isinstance(each, events.Report) and "trust" in each.fields]
+    same = {"subject": 0, "trust": 0.1, "reasons": [], "round": 6}
+    assert [(each.event, each.fields) for each in told] == [
+        ("suspected", same),
+        ("quarantined", same),
+    ]
+    assert [type(each) for each in effects].index(events.StartRound) > effects.index(told[1])

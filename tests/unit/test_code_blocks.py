@@ -17,14 +17,23 @@ import made_up_run
 import pytest
 import shown_commands
 import shown_python
+import torch
 import typer.testing
 import zygote
 from code_blocks import ROOT, Block, blocks_of, every_block
 from effort import LONG, effort
+from torch import nn
 
 from gossip.faults import load
 from gossip.launch.cli import commands
-from gossip.pipelines import PipelinePlan, PlannedStage, read_plan, write_plan
+from gossip.pipelines import (
+    PipelinePlan,
+    PlannedStage,
+    model_of,
+    read_plan,
+    walk_without_data,
+    write_plan,
+)
 
 BLOCKS = every_block()
 SHELL = [block for block in BLOCKS if block.language in ("bash", "console")]
@@ -50,12 +59,13 @@ LOOKS = (*(f"gossip {word}" for word in LOOKED_AT), "gossip checkpoints ckpt")
 LOOKS += ("gossip checkpoints export",)
 RUNS = ("RUN", "digits-91c0", "demo-7f3a", "demo-11aa", "concepts", "x")
 TRAIN = """\
+import gossip
 import torch
 
 peer = gossip.init()
-model = torch.nn.Linear(4, 2)
+model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(4)))
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-for step in peer.steps(60, save="ckpt", every=20):
+for step in peer.steps(120, save="ckpt", every=20):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
@@ -211,13 +221,52 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+STAGES = """
+import torch
+from torch import nn
+
+import gossip
+
+peer = gossip.init()
+makers = [lambda: nn.Linear(4, 8), lambda: nn.Linear(8, 2)]
+pipe = peer.pipeline(
+    makers,
+    torch.zeros(4, 4),
+    loss=nn.functional.mse_loss,
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+)
+for _ in peer.steps(4, save="saved", every=2):
+    pipe.step(torch.ones(8, 4), torch.ones(8, 2))
+"""
+
+
+def train_stages(folder: Path) -> None:
+    """Leaves the checkpoints of a model in two stages in ``saved``."""
+    walked = walk_without_data([nn.Linear(4, 8), nn.Linear(8, 2)], torch.zeros(4, 4))
+    stages = PlannedStage(0, 0, ("a",)), PlannedStage(1, 1, ("b",))
+    plan = PipelinePlan(model_of([each.signature for each in walked]), 2, 4, 1, 0.1, stages)
+    (folder / "stages.toml").write_text(write_plan(plan))
+    (folder / "stages.py").write_text(STAGES)
+    words = ["gossip.launch.cli", "run", "--run-dir", "staged", "--plan", "stages.toml"]
+    done = zygote.run(
+        [sys.executable, "-m", *words, "stages.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("page", pages([block for block, _ in looking()]))
 def test_command_lines_that_look_are_carried_out(page: str, folder: Path, runs: Path) -> None:
     (folder / "runs").symlink_to(runs)
     if page == "docs/checkpoints.md":
-        longer = TRAIN.replace("60, save", "1000, save").replace("every=20", "every=500")
+        longer = TRAIN.replace("120, save", "1000, save").replace("every=20", "every=500")
         (folder / "longer.py").write_text(longer)
         runpy.run_path("longer.py")
+    if page == "docs/plan.md" and LONG:
+        train_stages(folder)
     for block, words in looking():
         if block.page == page:
             assert invoke(words) or "-o" in words or "note" in words, words

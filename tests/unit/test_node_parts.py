@@ -125,6 +125,24 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
     assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
 
 
+@pytest.mark.parametrize("name", ["halted", "paused", "recovering", "restored"])
+def test_the_last_round_before_a_peer_leaves_them_is_told(name: str, tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(3):
+        journal.event("round", **a_round(number))
+    journal.event(name)
+    journal.event("halted")
+    journal.close()
+    told = lines(tmp_path / "events.jsonl")
+    assert [(line["event"], line.get("round")) for line in told] == [
+        ("round", 0),
+        ("round", 2),
+        (name, None),
+        ("halted", None),
+    ]
+    assert [line["t"] for line in told] == sorted([line["t"] for line in told])
+
+
 def committed(round_id: int, server: int, made: bool = False) -> Committed:
     commit = Commit(
         b"l" * 8, round_id, 0, 0, 0, server, b"p" * 16, b"d" * 16, (), (), (0, 1, 2), None, ""

@@ -46,7 +46,10 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
     assert fed(view, range(3 * WINDOW, 4 * WINDOW), 4) == []
     assert not view.participation.is_low
     assert "take part" not in health(view).plain
-    assert len(fed(view, range(4 * WINDOW, 5 * WINDOW), 0)) == 1
+    assert said[0].endswith("raise --round-timeout where steps or links take long")
+    said = fed(view, range(4 * WINDOW, 5 * WINDOW), 0)
+    assert len(said) == 1
+    assert "in 5 rounds nobody sent an update" in said[0], "as many as it takes to fall below"
     assert view.participation.least == 0.0
 
 

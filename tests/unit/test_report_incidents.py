@@ -317,6 +317,26 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
     assert len(incidents.of(run)) == 1, "its dead are explained by it"
 
 
+def test_who_was_killed_during_a_partition_is_not_skipped_for_it(tmp_path: Path) -> None:
+    fault, kill = "partition:0,1|2,3@2s+4s", "crash:1@4s"
+    events = [
+        {"t": 2.0, "event": "fault", "kind": "partition", "fault": fault, "round": 7},
+        {"t": 4.0, "event": "fault", "kind": "crash", "fault": kill, "round": 20},
+        {"t": 4.1, "event": "skip", "subject": 1, "reason": "disconnected"},
+        {"t": 6.0, "event": "fault_over", "fault": fault, "round": 40},
+    ]
+    events = [{"peer": 1 if row.get("kind") == "crash" else 0, **row} for row in events]
+    run = made(tmp_path, events, faults=[fault, kill], rounds=60)
+    assert one(run, "partition between").noticed == "-"
+    assert "skipped by" in one(run, "killed (SIGKILL)").noticed
+
+
+def test_a_fault_of_many_peers_names_them_as_a_range(tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir()
+    run = made(tmp_path / "wide", [], faults=["sign_flip:12-63*10"], peers=64)
+    assert incidents.of(run)[0].what.endswith("(planned: sign_flip:12-63*10)")
+
+
 def test_a_drill_that_makes_peers_lie_for_a_while_is_a_row_with_its_end(tmp_path: Path) -> None:
     fault = "drill 2: sign_flip:1,3*10"
     said = {"peer": 0, "subject": 3, "reasons": ["it stood out"], "round": 9}
@@ -578,3 +598,55 @@ def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) ->
     used = {"t": 2.0, "event": "usage", "sent_bytes": 3 << 20, "received_bytes": 0}
     run = killed(tmp_path, [{**used, "peer": peer} for peer in (0, 1)])
     assert [fact.value for fact in overview.facts(run) if fact.label == "Sent"] == ["6.0 MiB"]
+
+
+ON_ANOTHER = {"event": "recovering", "reason": "3 peers are on another branch, 1 on ours"}
+
+
+def test_peers_on_two_branches_are_told_of_with_the_reason(tmp_path: Path) -> None:
+    refused = "a result of 1 is refused: it opposes the own update, with a cosine of -0.52"
+    turn = {"event": "attempt", "round": 20, "attempt": 1, "server": 3}
+    run = made(
+        tmp_path,
+        [
+            {"t": 2.0, "peer": 3, **turn, "reason": refused},
+            {"t": 2.1, "peer": 0, **ON_ANOTHER},
+            {"t": 2.2, "peer": 2, **ON_ANOTHER},
+            {"t": 2.3, "peer": 2, "event": "recovering", "reason": "its trainer is behind"},
+            {"t": 2.4, "peer": 2, "event": "kept_own_state", "round": 20},
+            {"t": 2.6, "peer": 3, "event": "restored", "round": 21, "from": 1},
+            {"t": 2.7, **ON_ANOTHER},
+            {"t": 8.6, "peer": 0, "event": "restored", "round": 21, "from": 1},
+            {"t": 9.0, "peer": 2, "event": "restored", "round": 60, "from": 0},
+        ],
+        rounds=100,
+    )
+    found = one(run, "two branches")
+    assert found.what == f"peers were on two branches of the history: {refused}"
+    assert (found.who, found.t, found.until) == ((0, 2), BEGAN + 2.1, BEGAN + 8.6)
+    assert found.noticed == "by peer 0: 3 peers are on another branch, 1 on ours"
+    assert found.back == "peer 0 took over a state, the last after 6.5 s", "peer 3 is a newcomer"
+
+
+def test_branches_that_no_refused_result_explains_say_so(tmp_path: Path) -> None:
+    turn = {"event": "attempt", "round": 3, "attempt": 1, "server": 3}
+    told = [
+        {"t": 0.5, "peer": 3, **turn, "reason": "a result of 1 is refused: it is too long"},
+        {"t": 2.1, "peer": 0, **ON_ANOTHER},
+    ]
+    found = one(made(tmp_path, told, rounds=100), "two branches")
+    assert found.what.endswith("; no refused result explains it")
+    assert (found.until, found.back) == (None, "none of them took over a state")
+
+
+def test_the_side_that_went_on_in_a_partition_is_named_whole(tmp_path: Path) -> None:
+    """Who is in quarantine has no part in rounds, and is on that side all the same."""
+    fault = "partition:0-2|3@2s+4s"
+    told = [
+        {"t": 2.0, "peer": 0, "event": "fault", "kind": "partition", "fault": fault, "round": 7},
+        {"t": 6.0, "peer": 0, "event": "fault_over", "fault": fault, "round": 8},
+    ]
+    run = made(
+        tmp_path, told, faults=[fault], rounds=80, of=lambda at: (0, 2) if at < 58 else range(4)
+    )
+    assert one(run, "partition").effect.startswith("peers 0 to 2 went on; ")

@@ -164,6 +164,7 @@ def test_every_picture_has_words_in_its_place(parsed: Parsed, report: page.RunRe
     for picture in pictures:
         assert picture["role"] == "img"
         assert len(picture["aria-label"]) > 40
+        assert ".." not in picture["aria-label"]
     (loss,) = [each["aria-label"] for each in pictures if each["aria-label"].startswith("Loss.")]
     assert re.search(r"peer 0: from [\d.]+ to [\d.]+, lowest [\d.]+, highest [\d.]+", loss)
 

@@ -187,6 +187,24 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
     assert view.rows[2].lie == "sign_flip"
 
 
+def test_who_was_away_tells_of_old_verdicts_without_a_line() -> None:
+    view = RunView(4)
+    why = {"trust": 0.18, "reasons": ["9 of the last 20 updates stood out"]}
+    lines = told(
+        view,
+        event("suspected", 1, 1.0, subject=2, round=6, **why),
+        event("quarantined", 1, 2.0, subject=2, round=15, **why),
+        event("parole", 1, 6.0, subject=2, round=115),
+        event("quarantined", 1, 7.0, subject=2, round=121, **why),
+        event("parole", 3, 8.0, subject=2, round=115),  # it was stopped meanwhile
+        event("quarantined", 3, 8.1, subject=2, round=121, **why),
+    )
+    assert [line[:20] for line in lines[2:]] == ["~ 2 on parole from r", "- 2 quarantined at r"]
+    assert view.rows[2].quarantined
+    told(view, event("trusted", 3, 8.2, subject=2, round=60))
+    assert view.rows[2].quarantined
+
+
 def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
     view = RunView(2)
     told(
@@ -448,3 +466,15 @@ def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do(
     assert "gossip plan profile" in line
     faster = {**found, "subject": 3, "measured_us": 20_000}
     assert "4.0 times faster" in told(view, event("unlike_profile", 0, **faster))[0]
+
+
+def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> None:
+    view = RunView(2)
+    both = {"step": 1, "loss": 0.5, "alive": 2, "contributors": [0, 1], "server": 0}
+    told(
+        view,
+        event("metrics", 0, 1.0, round=0, loss=2.0),
+        event("round", 0, 1.1, round=0, **both),
+        event("round", 1, 1.1, round=0, **both),
+    )
+    assert (view.rows[0].loss, view.rows[1].loss, view.loss) == (2.0, 0.5, 0.5)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from recorded_run import KILLED_AT, QUARANTINED_AT, ROUNDS, RecordedRun
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugin_util import markdown_to_safe_html
 
 from gossip.errors import ConfigError
 from gossip.launch.report import RunRecord
@@ -16,7 +17,7 @@ from gossip.launch.track import beside
 from gossip.launch.track.base import Point, Told
 from gossip.launch.track.exporting import export
 from gossip.launch.track.run_points import BATCH, RunPoints
-from gossip.run import TRACKERS, check_trackers, tracker_log, trackers_asked_for
+from gossip.run import TRACKERS, check_trackers, checkpoints, tracker_log, trackers_asked_for
 
 
 @pytest.fixture
@@ -75,6 +76,70 @@ def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
         QUARANTINED_AT - 1,
         QUARANTINED_AT,
     )
+
+
+def test_who_is_missing_and_who_was_started_again_is_there(run: RecordedRun) -> None:
+    kept = Kept()
+    run.whole()
+    points = RunPoints(run.folder, kept.points, kept.events.append)
+    points.read_on()
+    assert [value for _, value in kept.curves["skipped_by/peer-1"]] == [0.0, 3.0, 0.0]
+    assert [value for _, value in kept.curves["starts/peer-1"]] == [1.0, 2.0]
+    assert [value for _, value in kept.curves["starts/peer-0"]] == [1.0]
+    assert kept.curves["swarm/server"][:4] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 0.0)]
+    assert kept.curves["swarm/attempt"] == [(0, 0.0)]
+
+
+def test_a_round_that_the_next_server_made_is_there(run: RecordedRun) -> None:
+    kept = Kept()
+    run.rounds(0, 2)
+    path = run.folder / "peer-1" / "commits.jsonl"
+    path.write_text(path.read_text().replace('"made_at": 0', '"made_at": 1'))
+    run.rounds(2, 3)
+    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    assert kept.curves["swarm/attempt"] == [(0, 0.0), (1, 1.0), (2, 0.0)]
+
+
+def test_a_stopped_peer_is_no_death(run: RecordedRun) -> None:
+    kept = Kept()
+    run.rounds(0, 5)
+    run.event(1.6, 0, "fault", kind="hang", round=5, seconds=2.0, fault="hang:0@5+2s")
+    run.rounds(5, 20)
+    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    assert any(told.text.startswith("* injected: SIGSTOP peer 0") for told in kept.events)
+    assert kept.curves["swarm/deaths"][-1][1] == 0
+
+
+def test_how_a_run_was_left_is_told_last(run: RecordedRun) -> None:
+    kept = Kept()
+    run.rounds(0, 25)  # peer 1 is killed in round 20; then everybody falls silent
+    run.event(run.at(24) + 0.1, 2, "skip", subject=0, round=24, reason="suspect")
+    points = RunPoints(run.folder, kept.points, kept.events.append)
+    points.read_on()
+    points.end()
+    said = "x over in round 24: 0 of 4 peers came to the end; nothing more was heard of: 0,2,3"
+    assert kept.events[-1].text == f"{said}; killed by 9: 1"
+    assert kept.curves["skipped_by/peer-0"][-1] == (24, 1.0)
+
+
+def test_what_a_run_goes_on_from_is_told_with_its_first_round(tmp_path: Path) -> None:
+    first = RecordedRun(tmp_path / "first", began=1000.0)
+    other = RecordedRun(tmp_path / "other", began=1500.0)
+    second = RecordedRun(tmp_path / "second", began=2000.0)
+    for run, folder in ((first, "ckpt"), (other, "elsewhere"), (second, "ckpt")):
+        checkpoints.note_folder(run.folder, tmp_path / folder)
+    config = json.loads((second.folder / "config.json").read_text())
+    (second.folder / "config.json").write_text(json.dumps({**config, "resume": "auto"}))
+    for run, begins in ((first, 0), (second, 12)):
+        run.rounds(begins, 20)
+    assert not any("goes on" in text for text in told_of(first))
+    assert "= goes on at step 12, from a checkpoint of run first" in told_of(second)
+
+
+def told_of(run: RecordedRun) -> list[str]:
+    kept = Kept()
+    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    return [told.text for told in kept.events]
 
 
 def test_values_come_in_batches_of_a_bounded_size(run: RecordedRun) -> None:
@@ -206,6 +271,19 @@ def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
         texts = [each.tensor_proto.string_val[0].decode() for each in read.Tensors("events")]
         record = RunRecord(exported.folder)
         record.update()
-        assert texts == [each.text for each in record.happenings]
+        assert texts[:-1] == [each.text for each in record.happenings]
+        assert texts[-1] == "= over in round 39: 4 of 4 peers came to the end"
         settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
         assert "|aggregator|suspicion|" in settings
+
+
+def test_a_bar_in_a_setting_ends_no_cell_of_the_table(run: RecordedRun) -> None:
+    config = json.loads((run.folder / "config.json").read_text())
+    config["faults"] = ["partition:0,1|2,3@9s"]
+    (run.folder / "config.json").write_text(json.dumps(config))
+    run.whole()
+    export("tensorboard", run.folder, launched=False)
+    read = EventAccumulator(str(run.folder / "tensorboard"), {"tensors": 0})
+    read.Reload()
+    table = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
+    assert "<td>partition:0,1|2,3@9s</td>" in markdown_to_safe_html(table)

@@ -16,7 +16,9 @@ from gossip.run.telemetry import write_json
 FOUND = {"record_incomplete": {}, "not_saved": None, "trained_alone": [], "faults_missed": []}
 
 
-def last_lines(folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def all_lines(
+    folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyPatch, lost: int = 0
+) -> list[str]:
     """What ``finish`` says of a run in ``folder / "run"`` that ended like that."""
     said: list[str] = []
 
@@ -27,12 +29,17 @@ def last_lines(folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyP
     class Over(RunOutcome):
         exit_code = code
 
-    summary: dict[str, Any] = {**FOUND, "status": status, "exit_code": code, "rounds": 3}
+    ended = {"status": status, "exit_code": code, "rounds": 3, "rounds_lost": lost}
+    summary: dict[str, Any] = {**FOUND, **ended}
     monkeypatch.setattr(runs, "conclude", lambda *_: {**summary, "finished": int(code == 0)})
     monkeypatch.chdir(folder)
     config = resolve({"peers": 2, "name": "x", "run_dir": str(folder / "run")}).config
     runs.finish(folder / "run", Over(config, RunView(2)), SayScreen(), False)
-    return said[1:]
+    return said
+
+
+def last_lines(folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return all_lines(folder, status, code, monkeypatch)[1:]
 
 
 @pytest.mark.parametrize(
@@ -57,3 +64,14 @@ def test_a_run_that_came_to_its_end_has_nothing_more_to_say(
 ) -> None:
     (tmp_path / "run").mkdir()
     assert last_lines(tmp_path, "finished", 0, monkeypatch) == []
+
+
+def test_rounds_that_were_lost_are_told_with_those_that_were_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    said = all_lines(tmp_path, "finished", 0, monkeypatch, lost=2)
+    assert said[0].startswith("finished after 3 rounds (2 more were lost), ")
+    assert all_lines(tmp_path, "finished", 0, monkeypatch)[0].startswith(
+        "finished after 3 rounds, "
+    )

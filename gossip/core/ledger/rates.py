@@ -1,7 +1,9 @@
-"""With which learning rates a round is stepped. A scheduler counts its own peer's steps: after a
-round that went by without a peer, or by a loss of its own (ReduceLROnPlateau), two peers' rates
-differ, and equal aggregates would make different replicas. So everybody says with its update what
-it would step with, and the commit says what all step with.
+"""The learning rates with which all peers apply a round.
+
+A scheduler counts the steps of its own peer. So the rates of two peers differ after a round that
+one of them has missed, or where a scheduler follows the peer's own loss (ReduceLROnPlateau), and
+equal aggregates would then make different replicas. Therefore an update carries the rates that its
+peer would step with, and the commit carries the rates that all peers step with.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ RATES_MAX = 256
 
 
 def are_sound(rates: tuple[float, ...]) -> bool:
-    """Whether somebody can step with them: with a negative one it would climb."""
+    """Whether a peer may step with these rates. With a negative one it would ascend."""
     return len(rates) <= RATES_MAX and all(0.0 <= rate < inf for rate in rates)
 
 
 def agree(told: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-    """Place by place the lower median of those that tell as many as most do, so it is something
-    that somebody told."""
+    """The rates for all peers, from those that each peer has sent.
+
+    Each is the lower median, so it is one that a peer has sent. Lists of another length than the
+    most frequent one do not count."""
     said = [rates for rates in told if rates and are_sound(rates)]
     if not said:
         return ()

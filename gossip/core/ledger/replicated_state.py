@@ -227,18 +227,7 @@ class ReplicatedState:
         effects: list[Effect] = [
             Report("found_by_audit", {"subject": peer, "round": round_id}) for peer in audited
         ]
-        effects += [
-            Report(
-                t.change,
-                {
-                    "subject": t.peer,
-                    "trust": round(t.trust, 3),
-                    "reasons": list(t.reasons),
-                    "round": t.round_id,
-                },
-            )
-            for t in self.trust.observe_round(commits, proven, audited)
-        ]
+        effects += [each.report() for each in self.trust.observe_round(commits, proven, audited)]
         locked, beyond = self.trust.quarantined(), self.trust.beyond_chance
         if beyond is not None and beyond > UNEQUAL and not self._unequal_told:
             self._unequal_told = True
@@ -464,6 +453,11 @@ class ReplicatedState:
         """The local trainer is further than this node: of the rounds that it has had so many were
         collective operations."""
         self.collectives = collectives
+
+    def tell_standings(self) -> list[Effect]:
+        """Says who is suspected and who is in quarantine as a run goes on from a checkpoint."""
+        found = self.trust.standing_out(self.lineage.next_round - 1)
+        return [each.report() for each in found if each.peer in self.roster]
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then

@@ -30,9 +30,11 @@ LEADING_BITS = 5
 
 
 class StageSpeeds:
-    """Args:
-    f: members that may lie.
-    predicted_us: of a micro-batch, by the plan; empty where it says nothing.
+    """What each member of a stage takes for a micro-batch, in microseconds.
+
+    Args:
+        f: members that may lie.
+        predicted_us: by the plan; empty where it says nothing.
     """
 
     def __init__(self, f: int, predicted_us: Mapping[PeerId, int]) -> None:
@@ -45,12 +47,12 @@ class StageSpeeds:
             self._told.setdefault(peer, deque(maxlen=KEPT)).append(took_us)
 
     def measured_us(self, peer: PeerId) -> int | None:
-        """The median of what it has said; None: not often enough yet."""
+        """The median of its last ``KEPT`` times; None: it has sent fewer."""
         told = self._told.get(peer, ())
         return median_low(told) if len(told) == KEPT else None
 
     def unlike_predicted(self, peer: PeerId) -> tuple[int, int] | None:
-        """What it takes and what was predicted of it, where these are too far apart."""
+        """Its measured and its predicted time, where these are too far apart."""
         measured, predicted = self.measured_us(peer), self.predicted_us.get(peer)
         if measured is None or predicted is None:
             return None
@@ -59,7 +61,7 @@ class StageSpeeds:
         return (measured, predicted) if apart else None
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
-        """Of each member, what counts.
+        """The times by which micro-batches are shared, in the order of ``roster``.
 
         Args:
             to_come: commits of a round that was not observed yet.

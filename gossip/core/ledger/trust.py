@@ -1,9 +1,9 @@
 """One score a peer from evidence with a name: who is suspected, quarantined, on parole, and why.
 
 A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and
-lateness are no evidence: only what a peer has sent is. What it has sent as a server is told by
-others when they serve (``Accusation``): once more than f have said so of the same round, one of
-them is honest. A peer's life in the table:
+lateness are no evidence: only what a peer has sent is. Peers that have refused a result of a server
+say so in the commits that they make themselves (``Accusation``). Once more than f have accused the
+same result, one of them is honest. A peer's life in the table:
 
     normal --score < quarantine_below--> quarantined
     quarantined --trusted again by what it sends--> on parole
@@ -12,22 +12,22 @@ them is honest. A peer's life in the table:
     on parole --score < quarantine_below--> quarantined
     on parole --parole_rounds--> normal
 
-Suspicion is not proof. An honest peer whose data differ stands out like a liar. So whoever is in
-quarantine leaves the rule's input, and the rule goes on tolerating f: the liars may be among the
-others. Only proof lowers f (``proven``): two results of one turn, stated by more than f peers each,
-or a wrong answer for a micro-batch of a pipeline, found by more than f (``audits.py``). The latter
-locks up at once, also where f is 0.
-Suspicion alone locks up no more than f, the most suspicious first, and nobody where the rule would
-be left with too few updates.
+Suspicion is not proof. An honest peer whose data differ stands out like a Byzantine one. So the
+updates of peers in quarantine do not go into the rule, and the rule goes on tolerating f: the
+Byzantine peers may be among the others. Only proof lowers f (``proven``). There are two kinds: two
+results of one turn, stated by more than f peers each, and a wrong answer for a micro-batch of a
+pipeline, found by more than f (``audits.py``). The latter quarantines at once, also where f is 0.
+Suspicion alone quarantines f peers at most, the most suspicious first, and nobody where the rule
+would be left with too few updates.
 
-Who is locked up is still measured: in every second round its update is laid before the rule beside
-those of the others, and only how far out it lies is used. So the score goes on. It takes at most
-ten such updates in a row that do not stand out (``TrustSettings.updates_to_return``) to be trusted
-again. What is against a peer as a server is not outweighed by its updates.
+A peer in quarantine is still measured. In every second round the rule runs once more, with its
+update beside those of the others, and only how far out it lies is used. So its score goes on. After
+at most ten such updates in a row that do not stand out (``TrustSettings.updates_to_return``) it is
+trusted again. Good updates do not outweigh what is against a peer as a server.
 
-Quarantine and parole are counted in the rounds that the table learns from, never by the number of a
-round: a peer may go on from a round that is far away, at a liar's word even, and nobody is freed by
-that.
+Quarantine and parole are counted in rounds that the table has learnt from, not by round numbers. A
+peer may go on from a round that is far away, even because a Byzantine peer said so, and that frees
+nobody.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from gossip.core.events import Report
 from gossip.core.messages import Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import TrustSettings
 
@@ -92,6 +93,10 @@ class TrustTransition:
     trust: float
     reasons: tuple[str, ...]
 
+    def report(self) -> Report:
+        fields = {"trust": round(self.trust, 3), "reasons": list(self.reasons)}
+        return Report(self.change, {"subject": self.peer, **fields, "round": self.round_id})
+
 
 @dataclass(slots=True)
 class _Standing:
@@ -102,7 +107,7 @@ class _Standing:
     rounds_left: int = 0  # of the quarantine or the parole
     phase: Literal["normal", "quarantined", "parole"] = "normal"
     recent: tuple[Observed, ...] = ()  # oldest first
-    refused: int = 0  # results that more than f have refused, since it was locked up last
+    refused: int = 0  # results that more than f have refused, since its last quarantine
     twice: int = 0  # turns in which it is proven to have told two results, likewise
     audited: int = 0  # times that audits have found it, likewise
     # round of a result -> who refused it; (): enough
@@ -512,7 +517,7 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
-        """Locks up who is suspicious enough, and lets others go for it where there is no room."""
+        """Quarantines who is suspicious enough, and releases others where there is no room."""
         below = self.settings.quarantine_below
         low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
         if not low and not self._locked_ever:
@@ -545,7 +550,7 @@ class TrustTable:
         return changes
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
-        """Whether ``peer`` can be locked up, too: of n members a majority, n // 2 + 1, must stay,
+        """Whether ``peer`` can be quarantined, too: of n members a majority, n // 2 + 1, must stay,
         and as many as the rule needs."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))
@@ -556,7 +561,7 @@ class TrustTable:
         )
 
     def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
-        """Whether the others are too few for the rule, and those locked up would help."""
+        """Whether the others are too few for the rule, and those in quarantine would help."""
         inside = locked.intersection(members)
         proven = sum([1 for peer in inside if self._standings[peer].is_proven])
         left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
@@ -567,7 +572,8 @@ class TrustTable:
         return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """Of those locked up without proof; last who is so for anything else than a distance."""
+        """The next to be released of those in quarantine without proof. Peers that are there for
+        anything else than a distance come last."""
         locked = [
             peer
             for peer in self.quarantined() & set(members)
@@ -585,7 +591,7 @@ class TrustTable:
         )
 
     def _is_worse(self, peer: PeerId, locked: PeerId) -> bool:
-        """Whether ``peer`` is clearly more suspicious than one who is locked up: it is proven to
+        """Whether ``peer`` is clearly more suspicious than one in quarantine: it is proven to
         lie, or lies much farther out. Else two alike would take turns."""
         ours, theirs = self._standings[peer], self._standings[locked]
         return ours.is_proven or ours.typical > self.settings.farther * theirs.typical > 0.0
@@ -601,6 +607,16 @@ class TrustTable:
         standing.recent = tuple(standing.distances)
         standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
+
+    def standing_out(self, round_id: int) -> list[TrustTransition]:
+        """Who is suspected, and who is in quarantine, as if that had come with ``round_id``."""
+        found: list[TrustTransition] = []
+        for peer, standing in sorted(self._standings.items()):
+            if standing.suspected:
+                found.append(self._transition(peer, "suspected", round_id))
+            if standing.phase == "quarantined":
+                found.append(self._transition(peer, "quarantined", round_id))
+        return found
 
     def _transition(self, peer: PeerId, change: Change, round_id: int) -> TrustTransition:
         return TrustTransition(peer, change, round_id, self.score(peer), self.reasons(peer))

@@ -1,5 +1,5 @@
-"""What a peer says of itself to others: which model it trains, how far it is, whether it goes on,
-where it is reached."""
+"""What a peer announces of itself by ``Hello``: its model, its round, whether it goes on, and its
+addresses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ ANSWER_EVERY_S = 0.1
 
 
 class HelloExchange:
-    """``stage``: unless it is ``ready``, nobody is to expect anything of us any more.
+    """Makes the ``Hello`` of this peer, and says when to send it.
+
+    ``stage`` is ``ready`` as long as others may count on this peer.
 
     Args:
-        may_begin: Whether the run may begin with our weights; unless it may,
-            others do not hear of them.
+        may_begin: Whether the run may begin with the weights of this peer. Unless it may, its hello
+            does not name them.
     """
 
     def __init__(
@@ -49,19 +51,20 @@ class HelloExchange:
         self.layout, self.state = event.layout, event.state
 
     def adopt(self, state: bytes) -> None:
-        """The run goes on here with another's state. ``state``: the weights that it began with;
-        whoever has the same needs none of ours."""
+        """This peer goes on with the state of another one. ``state``: the digest of the weights
+        that the run began with. A peer that has the same weights needs no state from here."""
         self.begun, self.state = True, state
 
     def ask(self, asks: bool) -> None:
-        """Whether others are to say what they hold."""
+        """Sets whether others are asked which state they hold (``Hello.asks``)."""
         self.asks = asks
 
     def end(self, stage: Stage) -> None:
         self.stage = stage
 
     def begin(self) -> None:
-        """The run begins with our weights, or goes on from the checkpoint that all have loaded."""
+        """The run begins with the weights of this peer, or goes on from the checkpoint that all
+        have loaded."""
         self.begun = True
 
     def hello(self) -> Hello:
@@ -86,8 +89,8 @@ class HelloExchange:
         return Send(peer, self.hello())
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """To a hello, but not to each: between two whom nothing else occupies every answer would
-        call for another."""
+        """Answers a hello, at most once in ``ANSWER_EVERY_S`` to one life of a peer. Otherwise two
+        idle peers would answer each other's answers for ever."""
         life, answered_at = self._answered.get(peer, (-1, 0.0))
         if life == incarnation and now - answered_at < ANSWER_EVERY_S:
             return []
@@ -95,13 +98,13 @@ class HelloExchange:
         return [self.to(peer)]
 
     def again(self, event: Received, now: float) -> list[Effect]:
-        """To one that counts on us though we have said that we go on no more:
-        it has missed that."""
+        """Answers an update, or a request for one, when this peer has announced that it goes on no
+        more: the sender has missed that."""
         missed = isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
-        """Also to those who have not spoken yet: one that was told a false address of ours
-        can only hear us."""
+        """A hello for every peer within reach, also for those that have sent nothing yet: a peer
+        that has a false address of this one can only receive."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.members.within_reach()]

@@ -1,4 +1,4 @@
-"""How far the others are: who is ahead and can help us."""
+"""How far the other peers are, and which of them can give commits or a state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from .bootstrap import Bootstrap
 
 
 class PeerProgress:
-    """``local_progress``: our own. ``fork_choice``: None where rounds have no history, so that
-    nobody can be on another branch of it."""
+    """Rounds and branches of the other peers, as they announce them.
+
+    ``local_progress`` is that of this peer. ``fork_choice`` is None in gossip rounds: without a
+    history nobody can be on another branch of it."""
 
     def __init__(
         self,
@@ -34,8 +36,8 @@ class PeerProgress:
         self._wordless: set[PeerId] = set()  # who is there, and has not spoken in its present life
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
-        """It says where it is. Returns whether we have never heard of it before. What it said in a
-        former life is void."""
+        """``peer`` announces its round. What it announced in a former life is void. Returns whether
+        this is its first hello."""
         if incarnation > self._lives.get(peer, -1):
             self._lives[peer] = incarnation
             self.bootstrap.begins_anew(peer)
@@ -50,16 +52,16 @@ class PeerProgress:
         return self.bootstrap.hear(peer, hello, now)
 
     def expect_words(self, peer: PeerId) -> None:
-        """It is there, and has not said yet where it is. Its link may be full of what others on its
-        host are sent, of which nobody here need know."""
+        """``peer`` is here and has not announced its round yet. Its link may be full of payloads
+        for others on its host, of which this peer need not know."""
         member = self.members.members.get(peer)
         if member is not None and self._lives.get(peer, -1) < member.incarnation:
             self._wordless.add(peer)
             self.note_state(peer, inf)
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Who may have the state: alive and not skipped. Those of the side that we want to be on
-        first, then the furthest."""
+        """Peers that may have the state: alive and not skipped. First come those on the branch that
+        this peer prefers, then those in the latest rounds."""
         usable = [
             p for p in self.members.alive() if p != self.local and not self.members.skip_reason(p)
         ]
@@ -68,13 +70,14 @@ class PeerProgress:
         )
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """A state is on its way to this peer, until then at the latest: from us; to us where it is
-        the local one."""
+        """A state is on its way to ``peer`` until that time at the latest. It comes from this peer;
+        where ``peer`` is this peer, from another."""
         self.members.note_state(peer, until)
 
     def next_donor(self) -> PeerId | None:
-        """Another donor each time, so that none is asked for everything. None: there is none.
-        Newcomers like us keep no commits from before they came."""
+        """A different donor each time, so that no donor is asked for everything. None: there is
+        none. Members of the roster are preferred: newcomers have no commits from before they
+        came."""
         donors = self.donors()
         donors = tuple([peer for peer in donors if peer in self.local_progress.roster]) or donors
         if not donors:
@@ -83,7 +86,7 @@ class PeerProgress:
         return donors[self._turn % len(donors)]
 
     def is_on_other_branch(self, peer: PeerId) -> bool:
-        """Whether it has shown to be on another branch of history."""
+        """Whether ``peer`` has shown that it is on another branch of the history."""
         return self.fork_choice is not None and self.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
@@ -99,7 +102,7 @@ class PeerProgress:
         return self.fork_choice is None or self.fork_choice.prefers(peer)
 
     def round_of(self, peer: PeerId) -> int:
-        """The latest round that it says it is in."""
+        """The latest round that ``peer`` says it is in."""
         hello, member = self.bootstrap.hellos.get(peer), self.members.members.get(peer)
         applied = member.progress.step if member is not None and member.progress is not None else 0
         return max(
@@ -109,7 +112,8 @@ class PeerProgress:
         )
 
     def hear_first(self) -> None:
-        """We have begun to follow the rounds, and who has told of none may be newly started."""
+        """This peer begins to follow the rounds. Nobody waits for a member that has announced no
+        round: it may be newly started."""
         others = [peer for peer in self.local_progress.roster if peer != self.local]
         self.future_buffer.hear_first([peer for peer in others if not self._has_told(peer)])
 
@@ -120,7 +124,7 @@ class PeerProgress:
         return not is_former and self.round_of(peer) > 0
 
     def heard_in(self, peer: PeerId, round_id: int) -> None:
-        """It says that it is in that round."""
+        """``peer`` says that it is in that round."""
         self.future_buffer.heard(peer, round_id)
 
     def is_gone(self, peer: PeerId) -> bool:

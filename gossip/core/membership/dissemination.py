@@ -1,5 +1,5 @@
-"""Rumours on their way to everybody: which to say next,
-and when each has been said often enough."""
+"""The queue of rumors that are piggybacked on messages: which to send next, and when each has been
+sent often enough."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ that is to be told."""
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:
-    """How often one peer says one rumour. log2, not memberlist's log10: that is 4 times for n <= 9,
-    and peers die of it (docs/design_notes.md N5)."""
+    """How often a peer sends a rumor. memberlist takes log10, which is 4 times for n <= 9. With
+    lost messages that is too few: running peers were declared dead (docs/design_notes.md N5)."""
     return settings.retransmit_mult * ceil(log2(n + 1))
 
 
@@ -30,8 +30,8 @@ class _QueuedRumor:
 
 
 class RumorQueue:
-    """What this peer has to tell. At most one rumour a subject, and for a suspect one an accuser,
-    up to ``accusers_max``."""
+    """The rumors that this peer has to send: one about each subject, and about a suspect one of
+    each accuser, ``accusers_max`` at most."""
 
     def __init__(self, settings: MembershipSettings) -> None:
         self.settings = settings
@@ -70,7 +70,7 @@ class RumorQueue:
         self._put(saying.order, 0)
 
     def told_by(self, sender: PeerId, rumor: Rumor) -> None:
-        """``sender`` knows it, so it need not be told."""
+        """``sender`` has sent this rumor, so it need not be sent to it."""
         sayings = self._about.get(rumor.peer)
         saying = sayings.get(rumor.origin) if sayings else None
         if saying is not None and len(saying.known) < TELLERS_MAX and saying.rumor == rumor:
@@ -82,13 +82,13 @@ class RumorQueue:
             saying.known.discard(peer)
 
     def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumor, ...]:
-        """At most ``limit`` rumours for one message, those said least first, the newest of those
-        first. Counts them as said.
+        """At most ``limit`` rumors for one message: first those that were sent least often, of
+        these the newest. Counts them as sent.
 
         Args:
-            n: members, for the number of times that each is said.
-            to: whom the message goes to. It is told nothing of itself, nor what it has told us,
-                which counts as said.
+            n: members, by which it is known how often each rumor is sent.
+            to: the receiver. It gets no rumor about itself, and none that it has sent here; the
+                latter count as sent.
         """
         if not self._queued or limit <= 0:
             return ()

@@ -1,5 +1,5 @@
-"""What becomes of a member: met, accused, vouched for, dead, alive again. The only code that
-changes a member's status."""
+"""The status of members: met, suspect, refuted, dead, left, alive again. No other code changes
+it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SuspicionExpired:
 
 @record
 class ForgetMember:
-    """A peer that left has had the time to finish what it was saying."""
+    """Closes the link of a peer that has left: its last messages have had the time to come."""
 
     peer: PeerId
     standing: int
@@ -75,15 +75,15 @@ class StatusTransitions:
         return [Connect(member.peer, control, bulk)]
 
     def look_at(self, member: Member, control: str, bulk: str) -> list[Effect]:
-        """Calls where it may be found, while nobody answers where it should be.
-        What is known of it stays as it is."""
+        """Connects to an address where the member may be, while nobody answers at the one that is
+        known. What is known of the member stays as it is."""
         if member.lane_up or not control or control == member.lane:
             return []
         member.lane, member.linked = control, False
         return [Connect(member.peer, control, bulk)]
 
     def meet(self, member: Member) -> None:
-        """It, or a member that knows it, has spoken."""
+        """A message of the member itself has come, or one of a member that knows it."""
         if not member.met:
             self.view.place(member, member.status, met=True)
             self.rumors.add(member.rumor())
@@ -91,7 +91,8 @@ class StatusTransitions:
                 self.view.note(member.peer, "joined")
 
     def revive(self, member: Member, rumor: Rumor, by: PeerId, now: float) -> list[Effect]:
-        """It is alive with a higher standing: it refuted an accusation, or it was started again."""
+        """The member is alive with a higher standing: it has refuted an accusation, or was started
+        again."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
         # a lower one: the later was invented
@@ -148,11 +149,11 @@ class StatusTransitions:
     def accuse(
         self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False
     ) -> list[Effect]:
-        """Opens a case, or adds to it.
+        """Begins a suspicion, or adds an accuser to it.
 
         Args:
             own: the local peer itself had no answer.
-            hurried: there is reason to grant the shortest time only.
+            hurried: the suspicion lasts the shortest time only.
         """
         if member.gone or accuser == member.peer:
             return []
@@ -208,8 +209,7 @@ class StatusTransitions:
         return self.prober.probe(member, now)
 
     def postpone(self, now: float) -> list[Effect]:
-        """All accused have all their time again: we stood still,
-        and did not hear their refutations."""
+        """Every suspicion begins again: this peer stood still, and did not hear refutations."""
         effects: list[Effect] = []
         for member in self.view.others():
             if member.suspicion is not None:
@@ -222,7 +222,8 @@ class StatusTransitions:
     def mark_dead(
         self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead"
     ) -> list[Effect]:
-        """``dead`` or ``left``. One that was gone before we met it is entered in silence."""
+        """Makes the member ``dead`` or ``left``. One that was gone before this peer met it is
+        entered without a report."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
         member.origin, member.gone_at = by, now
@@ -238,8 +239,8 @@ class StatusTransitions:
         return effects
 
     def mark_dead_again(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
-        """It had refuted its death, or even lived again, and is gone once more;
-        we missed all of it."""
+        """The member had refuted its death, or was started again, and is gone once more. This peer
+        has missed all of that."""
         new_life = incarnation_of(rumor.incarnation) > member.incarnation
         member.standing = rumor.incarnation
         effects = self._begin_life(member, rumor, now) if new_life else []

@@ -1,11 +1,10 @@
-"""Leaving and ending, one peer at a time: who takes part no more by its own word,
-and from which round on.
+"""Which peers have announced that they take part no more, and from which round on.
 
-Who is asked to stop has said nothing about the round it is in, or is counted on in it. In the first
-case it goes at once, in the other when that round is over: so it can say that no round from such a
-one on has its answer, anywhere. Therefore nobody needs to be a majority of it as well: the others
-of the roster go on though most of it leave in one moment,
-and still no two sides of a partition both can.
+A peer that is asked to stop leaves at once if it has sent nothing for its present round. If others
+may count on what it has sent, it leaves when that round is over. So its farewell can name a round
+from which on no server has an answer of it. The quorum of such a round is a majority of the others.
+So they go on even if most of the roster leave at the same moment, and still at most one side of a
+partition can go on.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from gossip.core.timers import Timers
 
 
 class Departures:
-    """What the others have said. ``kept``: rounds whose commits a peer hands to those behind it."""
+    """What the others have announced. ``kept``: of how many rounds a peer keeps commits for those
+    that are behind it."""
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
         self.done: dict[PeerId, int] = {}
-        """Who has said that it goes on no more, and in which round."""
+        """Peer -> the round in which it has announced that it takes part no more."""
         self._left: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
         return len(self.done)
 
     def hear(self, peer: PeerId, hello: Hello) -> None:
-        """It goes on no more: it has completed the training, or it leaves before that."""
+        """``peer`` has announced its end: it has completed the training, or leaves before that."""
         self.done[peer] = hello.round_id
         if hello.stage == "leaving":
             self._left[peer] = hello.round_id
@@ -43,12 +43,12 @@ class Departures:
         self._left.pop(peer, None)
 
     def is_done(self, peer: PeerId, round_id: int) -> bool:
-        """Whether nothing of it is to come in this round. One that ended a little later has its
-        result to hand out."""
+        """Whether nothing of ``peer`` is to come in this round. One that has ended a few rounds
+        later still hands out the result of this one."""
         return not 0 < self.done.get(peer, round_id + 1) - round_id <= self.kept
 
     def said_so(self, peer: PeerId) -> bool:
-        """Whether it has said itself that it goes on no more."""
+        """Whether ``peer`` has announced its end itself."""
         return peer in self.done
 
     def leaves(self, peer: PeerId) -> bool:
@@ -65,18 +65,18 @@ class Departures:
 
 @record
 class PeerTimer:
-    """``hello``: say hello again; ``watch``: is there a quorum; ``leave``: however things stand;
-    ``confirm``: ask again."""
+    """What is due. ``hello``: send hellos again; ``watch``: look whether there is a quorum;
+    ``leave``: leave, even in the middle of a round; ``confirm``: ask again about the last round."""
 
     what: Literal["hello", "watch", "leave", "confirm"]
 
 
 class LocalLeave:
-    """The local peer's own leave. ``asked``: it has been asked to,
-    and waits for the end of its round.
+    """The local peer's own leave. ``asked``: the event that has asked it to leave, while it waits
+    for the end of its round; None: it does not.
 
-    ``must_stay``, where it is asked for: whether others may count on what this peer has said in the
-    present round, ``round_id``.
+    Methods take ``must_stay``: whether others may count on what this peer has sent for its present
+    round, ``round_id``.
     """
 
     def __init__(self, settings: CoreSettings, timers: Timers[Any]) -> None:
@@ -87,8 +87,9 @@ class LocalLeave:
     def put_off(
         self, event: Stop, round_id: int, must_stay: bool, now: float
     ) -> list[Effect] | None:
-        """None: it goes now, for nobody counts on it, or because it is asked again and again: a
-        trainer that was sent SIGTERM asks twice, and a third time when it is gone."""
+        """Puts the leave off to the end of the round. None: the peer leaves now, because nobody
+        counts on it, or because it is asked for the third time. A trainer that gets SIGTERM asks
+        twice, and its end is the third time."""
         if self.breaks_obligation(must_stay) and not self._urged:
             self._urged = True
             return []
@@ -102,8 +103,8 @@ class LocalLeave:
         return [self.timers.set(self._until, PeerTimer("leave"))]
 
     def since(self, now: float) -> float:
-        """When it was asked: it has the time of one drain for both, for the end of its round and
-        for those behind it."""
+        """When it was asked to leave. One drain timeout is for both: the end of its round, and the
+        peers that are behind it."""
         return (
             now
             if self.asked is None
@@ -111,10 +112,10 @@ class LocalLeave:
         )
 
     def breaks_obligation(self, must_stay: bool) -> bool:
-        """Whether it goes although it was asked to stay for the end of its round: nobody may be
-        told that it has not answered."""
+        """Whether it would leave in the middle of a round that others count on it for. Then its
+        farewell must not say that it has not answered."""
         return self.asked is not None and must_stay
 
     def is_due(self, round_id: int, must_stay: bool, now: float) -> bool:
-        """Whether that time is over."""
+        """Whether it need wait no longer."""
         return not self.breaks_obligation(must_stay) or round_id > self._round or now >= self._until

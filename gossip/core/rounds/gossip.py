@@ -560,16 +560,8 @@ class GossipRounds:
         self.phase = "applying"
         rejected, self._faulty = [*self._measures, *self._faulty.values()], {}
         effects: list[Effect] = [
-            Report(
-                t.change,
-                {
-                    "subject": t.peer,
-                    "trust": round(t.trust, 3),
-                    "reasons": list(t.reasons),
-                    "round": t.round_id,
-                },
-            )
-            for t in self.trust.observe_commit(
+            each.report()
+            for each in self.trust.observe_commit(
                 self.round_id, self._verdicts, rejected, roster=self._members()
             )
         ]

@@ -1,9 +1,10 @@
-"""Have others gone on without us? Behind them by some rounds, or too many of those, or on another
-branch of history.
+"""Whether others have gone on without this peer: it is some rounds behind, too many rounds behind,
+or on another branch of the history.
 
-Up to f peers may lie about where they are. So a peer leaves its rounds to take over a state when
-more than f say what calls for it, or when it stands still anyway: then one word is enough, since it
-costs nothing but time (``receiver`` takes nobody's word for the state itself).
+Up to f peers may lie about their round. So a peer gives up its rounds to take over a state only
+when more than f peers call for it. When its rounds stand still anyway, the word of one peer is
+enough: a lie then costs only time, since with f > 0 no state is taken at the word of one peer
+(``transfer/receiver.py``).
 """
 
 from __future__ import annotations
@@ -104,11 +105,11 @@ class LagDetector:
         self.lost_track = donor, why
 
     def find_track(self) -> None:
-        """The state of another is being taken over, or that is not the time for it."""
+        """No state is needed: one is being taken over, or it is not the time for it."""
         self.lost_track = None
 
     def begin(self) -> None:
-        """Another round begins: who is on which branch is open again."""
+        """Another round begins. Which peer is on which branch of it is open."""
         self._branches.clear()
         here = self.lineage.next_round
         self._ahead = (
@@ -118,9 +119,9 @@ class LagDetector:
         )
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
-        """The state of another peer was taken over. Who was seen on which branch of the round still
-        holds: who forgets that goes back to the smaller one with the first word from
-        there, and to and fro."""
+        """The state of another peer was taken over. In the same round it is still known which peer
+        is on which branch. If that were forgotten, the first message from the smaller branch would
+        lead this peer back there, again and again."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)
@@ -171,8 +172,8 @@ class LagDetector:
         return max(self.settings.rounds.behind_after_s, share_s)
 
     def are_coming(self, now: float) -> bool:
-        """Whether each commit that is lacking is on its way here already, or payloads come that it
-        may be behind of, or it was asked for and the answer still moves: a slow node is at it."""
+        """Whether what is lacking is on its way: each commit itself, or payloads that it may be
+        queued behind, or the answer to a request, which is still coming."""
         here = self.lineage.next_round
         moved_at = max(self._asked_at, self.began_at)
         if here < self._answer_ends and now - moved_at < ASK_AGAIN_S:
@@ -207,9 +208,8 @@ class LagDetector:
             self._answer_ends = -1
 
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
-        """Asks. Each answer is all that is lacking: over a slow link it is on its way for long, and
-        must not be asked for over and over meanwhile, so the pauses grow.
-        What is on its way is not asked for."""
+        """Asks for what is lacking, unless it is on its way. An answer has all that is lacking, and
+        takes long over a slow link. So the pauses between requests grow."""
         if self.are_coming(now):
             return [self.timers.set(now + LOOK_EVERY_S, timer)]
         soon_again = now < self._not_before + ASK_AGAIN_S
@@ -251,8 +251,9 @@ class LagDetector:
         return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def in_no_round(self, asked: UpdateRequest) -> NotServing:
-        """The answer of one that takes over a state. It says nothing of the branch that it leaves:
-        counted there, it would draw others to where nobody is any more."""
+        """The answer of a peer that takes over a state. It does not name the branch that the peer
+        leaves. Otherwise the peer would count there, and others would change to a branch that
+        nobody is on."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=0, chain=self.lineage.unbegun)
 
@@ -311,8 +312,8 @@ class LagDetector:
     def is_on_a_fork(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Whether a commit of the present round, sent by ``peer``, is of another branch.
 
-        When that is its answer to our request, its branch has gone on with a majority. Ours never
-        can then, however many we are that wait on it: we change over.
+        When that is its answer to a request of this peer, its branch has gone on with a majority.
+        The branch of this peer never can then, however many wait on it. So this peer changes over.
         """
         if not self.is_on_other_branch(peer, commit.parent, now):
             return False
@@ -329,8 +330,8 @@ class LagDetector:
         return True
 
     def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
-        """``peer`` has said where it is. If that is on another branch and behind us, it cannot
-        know, and is told."""
+        """``peer`` has announced its round. If it is on another branch and behind this peer, it
+        cannot know that, and is told."""
         if (
             not self.fork_choice.may_differ
             and hello.chain
@@ -363,9 +364,9 @@ class LagDetector:
             self.lost_track = heavier
 
     def is_back(self, now: float) -> bool:
-        """Whether it has lately come back from such a change without another state: all had left,
-        each for another's. So only those leave again who know that the other branch is the larger,
-        and the others stay, to give them a state."""
+        """Whether this peer has lately come back from a change of branch without another state,
+        because the peers of each branch had left for the other one. Then only peers that know the
+        other branch to be larger leave again. The others stay, to give them a state."""
         return (
             self._left == self.lineage.head
             and now - self.began_at <= self.settings.rounds.round_timeout_s

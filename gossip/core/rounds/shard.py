@@ -1,5 +1,5 @@
-"""One shard of one rolling round, as one peer sees it: which attempt it is at, what it has
-collected if it serves it."""
+"""One shard of one rolling round, as one peer sees it: the present attempt, and what this peer has
+collected if it serves the shard."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASSED_ON_MAX = 64  # different commits of one round; no more than a few are eve
 
 
 def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
-    """What its payload must measure, by the own layout of such messages; -1 when there is no such
+    """The size that its payload must have, by the layout that this peer knows; -1: there is no such
     shard."""
     if message.shard >= len(shard_bytes):
         return -1
@@ -36,8 +36,8 @@ def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class CrossShardProgress:
-    """How far the server of a shard is that decides with the others: the rule is at that step, or
-    has answered ``measure``.
+    """How far the server of a shard is where shards decide together. ``step`` is what the rule is
+    at; with ``measured`` it has answered ``measure``.
 
     ``why`` is the reason for the step ``nothing``: the rule is asked about no rows at all.
     """

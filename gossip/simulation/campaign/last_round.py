@@ -1,9 +1,9 @@
 """The end of a simulated training: all scripts come to their last round,
 and whoever serves that one lies in it.
 
-In any other round the next one's hashes would tell. What is said is a little longer than the truth,
-so nobody refuses it. In some runs one peer is killed shortly before, and comes back to those who
-have finished, or are about to.
+In any other round the hashes of the next one would reveal the lie. The false result is 1 % longer
+than the true one, so nobody refuses it. In some runs one peer is killed shortly before the last
+round, and comes back when the others have finished, or are about to.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ LOST_MOST = 3
 
 
 class FinalRoundAttack:
-    """What ``Swarm.outgoing`` is set to: the first server that hands out its result of ``round_id``
-    gives some another one.
+    """The first server that sends its result of ``round_id`` sends some peers a different one.
+    It is put in the place of ``Swarm.outgoing``.
 
     Args:
-        victims: Who are told so; somebody else, where the liar itself is the only one.
+        victims: Peers that get the different result. Where the attacker is the only one, another
+            peer does.
         able: Who may be that server; None: anybody.
-        beside: What else the liar does to a letter of its own, once it has lied; None: nothing. A
-            letter of which it makes None is not sent.
+        then: Takes all other messages; None: they are sent as they are.
+        beside: Changes the attacker's other messages once it has lied, and drops those for which it
+            returns None; None: they stay.
     """
 
     def __init__(
@@ -146,11 +148,12 @@ class LateRejoin:
 
 
 def play_end(swarm: Swarm[Peer], attackers: frozenset[PeerId], checker: EndsAlike) -> int:
-    """Where somebody may lie, and a majority is needed: lets all come to their end, and judges it.
-    How many were lied to.
+    """Lets all peers come to their last round, and judges it. Does nothing where f is 0, and in
+    gossip rounds.
 
     Args:
-        liars: Of the run: one of them is the server that lies, if there are any.
+        attackers: Of the run: one of them is the server that lies, if there are any.
+    Returns: How many peers were given a false result.
     """
     cores = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
     settings = next((core.settings for core in cores.values()), None)

@@ -21,7 +21,7 @@ class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: its number, ``"S1"`` .. ``"S28"``, ``"L1"`` .. ``"L12"``.
+        invariant: its number, ``"S1"`` .. ``"S33"``, ``"L1"`` .. ``"L12"``.
         peer: where it was seen.
         now_s: virtual time, seconds.
         text: what is the case and what should be.
@@ -109,7 +109,7 @@ class RunConditions:
     """What a run does to its peers, as far as it decides what may be demanded of them.
 
     Attributes:
-        liars: peers that lie, about their updates at least.
+        attackers: peers that lie, about their updates at least.
         forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a
             round timeout), so that two branches come to be for a while. Without that, at most one
             digest is ever applied for a round.
@@ -127,8 +127,8 @@ class RunConditions:
         answering_falsely: members of a stage of a pipeline that lie about micro-batches, or about
             the audits of others'.
         tampering: some of these give wrong activations or gradients.
-        unborne: the rule bears fewer liars than the run is told of: most may refuse what an honest
-            server has made.
+        untolerated: the rule tolerates fewer attackers than the run has: a majority may refuse the
+            result of an honest server.
     """
 
     attackers: frozenset[PeerId] = frozenset()

@@ -42,8 +42,8 @@ class PeerContact:
 
     Attributes:
         asked_s: When its last probe of it began, seconds of the world.
-        vouched: The standing at which it was suspect when it last answered a probe that had begun
-            since; -1 after a failed one.
+        answered_since: The standing at which it was suspect when it last answered a probe that had
+            begun since; -1 after a failed one.
         accusers: Standing -> whose accusations have come,
             of the last few standings that it was accused with.
     """

@@ -223,7 +223,7 @@ class ToyTrainer:
 
     Args:
         sizes: elements of each shard.
-        compute_s: bounds of the time from ``Go`` to ``Contributed``.
+        compute_s: bounds of the time from ``StartRound`` to ``Contributed``.
         rule_s: from ``Aggregate`` to ``Aggregated``.
         slowness: factor on the compute time.
         lie: changes the update before it is offered, ``(update, round) -> update``.

@@ -33,7 +33,7 @@ class Pods:
     """What is asked of Kubernetes.
 
     Attributes:
-        command: Behind ``python -m``, with ``words``: of what each pod runs.
+        module: Each pod runs ``python -m`` of it, with ``words`` as its arguments.
         claim: The volume that all share, and ``mount``: where; "": they share none.
         port: Of each pod's join server.
         user: The number that all processes run under; -1: as the image says.

@@ -3,6 +3,8 @@ it cost."""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from gossip.faults import LINK_KINDS, ActivationFault, ByzantineFault, Fault, NodeAttack, Slow
+from gossip.faults import (
+    LINK_KINDS,
+    ActivationFault,
+    ByzantineFault,
+    Fault,
+    NodeAttack,
+    Slow,
+    peers_word,
+)
 from gossip.launch.report import missed
 from gossip.launch.report.happenings import PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
@@ -23,12 +33,15 @@ from .impact import AFTER_S, Impact, rounds_word
 from .recorded import RecordedRun
 
 FAULT_MAX = 48
+PEERS = re.compile(r"\d+(?:,\d+)+")
 LIARS_EACH = 4
 """Of a fault with more Byzantine peers than these there is one row for all."""
 SILENT_MAX_S = 5.0
 """Who is held for dead was skipped so long before at most."""
 STOOD_STILL_ROUNDS = 50
 """A peer that did nothing says so of a round that is so far from that in which others missed it."""
+SPLIT_S = 5.0
+"""Peers that change sides within so long of each other were parted by one round."""
 TOLD = ("crash", "restart", "hang", "leave")
 """Faults of which other rows tell."""
 KINDS = {
@@ -99,6 +112,7 @@ def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Inciden
         _arrivals,
         _lost_rounds,
         _forks,
+        _splits,
     )
     found = [incident for make in makers for incident in make(run, impact)]
     found += _end(run, resumed_by)
@@ -132,8 +146,11 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _planned(fault: Fault | str) -> str:
-    """As it is typed, if that is not too long: it may name hundreds of peers."""
+    """As it is typed, if that is not too long: it may name hundreds of peers. Many in a row make a
+    range then."""
     typed = str(fault)
+    if len(typed) > FAULT_MAX:
+        typed = PEERS.sub(lambda found: peers_word(tuple(map(int, found[0].split(",")))), typed)
     return typed if len(typed) <= FAULT_MAX else f"{typed[: FAULT_MAX - 10]}...{typed[-7:]}"
 
 
@@ -229,8 +246,7 @@ def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
         told.append(f"{share(none, len(known))} of its updates got no weight")
     lowest = [float(commits.trust.y(peer).min()) for peer in who if peer in commits.trust.peers]
     if lowest:
-        unseen = not run.view.suspicions.keys() & set(who)
-        told.append(f"{'trust stayed at' if unseen else 'lowest trust'} {min(lowest):.2f}")
+        told.append(f"lowest trust {min(lowest):.2f}")
     return "; ".join(told)
 
 
@@ -506,7 +522,9 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         dead: dict[int, float] = {}
         for row in run.events:
             if row.get("event") in ("dead", "skip") and outage.at <= row["t"] <= stop:
-                dead.setdefault(whole(row.get("subject")) or 0, row["t"])
+                peer = whole(row.get("subject")) or 0
+                if not _was_struck(run, peer, outage.at, row["t"]):
+                    dead.setdefault(peer, row["t"])
         first = min(dead.values(), default=None)
         effects = [_went_on(run, outage)]
         if outage.paused:
@@ -530,14 +548,23 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
+def _was_struck(run: RecordedRun, peer: int, since: float, until: float) -> bool:
+    """Whether something else has happened to a peer between two moments, for which it is missed."""
+    return any(blow.peer == peer and since <= blow.at <= until for blow in run.view.blows)
+
+
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
-    """Who had a part in rounds until a partition was over."""
+    """The sides that had a part in most of the rounds until a partition was over."""
     over = run.ended if outage.over_at is None else outage.over_at
     done = np.flatnonzero((run.commits.t > outage.at) & (run.commits.t <= over))
-    if not outage.sides or not len(done):
-        return ""
-    last = done[np.argmax(run.commits.t[done])]
-    return f"{peers(run.commits.who[run.commits.of == last].tolist())} went on"
+    within = np.isin(run.commits.of, done)
+    went_on = [
+        peer
+        for side in outage.sides
+        if 2 * len(np.unique(run.commits.of[within & np.isin(run.commits.who, side)])) > len(done)
+        for peer in side
+    ]
+    return f"{peers(sorted(went_on))} went on" if went_on else ""
 
 
 def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str:
@@ -596,6 +623,67 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect=f"{rounds_word(branch.rounds)} of it count for nothing",
             grave=2,
         )
+
+
+def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Peers that were on two branches of the history for a while: of a round with two results, say,
+    each of which some have applied. Who was with fewer takes over a state."""
+    ends: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    groups: list[list[tuple[int, Mapping[str, Any]]]] = []
+    for row in run.events:
+        peer = whole(row.get("peer"))
+        if peer is None:
+            continue
+        if row.get("event") in ("restored", "kept_own_state"):
+            ends[peer].append(row)
+        changes = row.get("event") == "recovering" and "branch" in str(row.get("reason"))
+        if not changes or run.view.outage_at(row["t"]) is not None:
+            continue
+        if groups and row["t"] <= groups[-1][-1][1]["t"] + SPLIT_S:
+            groups[-1].append((peer, row))
+        else:
+            groups.append([(peer, row)])
+    refused = _refused_results(run)
+    for group in groups:
+        begun, (noticed, first) = dict(group), group[0]
+        took = {
+            peer: end["t"]
+            for peer, row in begun.items()
+            if (end := _next(ends[peer], row["t"])) is not None and end["event"] == "restored"
+        }
+        over, at = max(took.values(), default=None), _round_at(run, first["t"], 0)
+        why = next((refused[of] for of in (at, at - 1) if of in refused), None)
+        yield Incident(
+            what="peers were on two branches of the history"
+            + (f": {why}" if why else "; no refused result explains it"),
+            who=tuple(sorted(begun)),
+            t=first["t"],
+            round=at,
+            until=over,
+            noticed=f"by {peers([noticed])}: {first.get('reason')}",
+            back=f"{peers(sorted(took))} took over a state, the last after "
+            f"{lasted(over - first['t'])}"
+            if over is not None
+            else "none of them took over a state",
+            effect=impact.effect(first["t"], over),
+            grave=2,
+        )
+
+
+def _next(rows: Sequence[Mapping[str, Any]], t: float) -> Mapping[str, Any] | None:
+    """The first from a moment on. ``rows``: by time."""
+    at = bisect_left(rows, t, key=lambda row: float(row["t"]))
+    return rows[at] if at < len(rows) else None
+
+
+def _refused_results(run: RecordedRun) -> dict[int, str]:
+    """By round: why a result was refused in it."""
+    return {
+        round_id: reason
+        for (round_id, _), reasons in run.attempts.items()
+        for reason in reasons
+        if "is refused" in reason
+    }
 
 
 # --- the end, and what never was ------------------------------------------------------------------

@@ -44,7 +44,9 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if len(run.commits):
         found.text.append(
             "In the table: No weight: its updates that counted for nothing in the result. Refused "
-            "by others: how often another peer refused a result that it had made as a server."
+            "by others: how often another peer refused a result that it had made as a server. Both "
+            "befall honest peers, too: rules leave out what lies far out in a round, and with "
+            "small batches an honest result opposes some honest updates."
         )
     traffic = _traffic(run)
     if not traffic:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gossip.errors import GossipError
-from gossip.launch.report import run_state
-from gossip.run import checkpoints, read_object, real
+from gossip.launch.report import lineage
 
 from .incidents import Continuation
 from .recorded import RecordedRun, read
-
-LOOKED_AT_MAX = 200
-"""So many runs beside one are looked at, the latest first."""
 
 
 def resumed(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, RecordedRun, float]]:
@@ -37,10 +32,12 @@ def resumed(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, RecordedRun,
 def resumed_by(run: RecordedRun) -> Continuation | None:
     """The first run beside this one that went on from a checkpoint of it; None: there is none that
     is known."""
-    later = [
-        (began, name) for name, began, resumes in _beside(run) if resumes and began >= run.ended
-    ]
-    return continuation(read(run.folder.parent / min(later)[1])) if later else None
+    beside = lineage.runs_beside(run.folder, run.saves_to)
+    later = [each for each in beside if each.resumes and each.began >= run.ended]
+    if not later:
+        return None
+    first = min(later, key=lambda each: each.began)
+    return continuation(read(run.folder.parent / first.name))
 
 
 def continuation(later: RecordedRun) -> Continuation:
@@ -58,24 +55,7 @@ def resumed_from(run: RecordedRun) -> tuple[str, int] | None:
     """Name of the last run beside this one from whose checkpoint it went on, and after how many
     steps; None: it began anew, or that is not known."""
     step = _begins_after(run)
-    earlier = [(began, name) for name, began, _ in _beside(run) if began < run.began]
-    if not run.config.get("resume") or step <= 0 or not earlier:
+    if not run.config.get("resume") or step <= 0:
         return None
-    return max(earlier)[1], step
-
-
-def _beside(run: RecordedRun) -> list[tuple[str, float, bool]]:
-    """Of the runs in the same folder that save to the same one: name, beginning, and whether it was
-    to go on from a checkpoint."""
-    found = []
-    folders = run_state.folders(run.folder.parent)[:LOOKED_AT_MAX] if run.saves_to else []
-    for folder in folders:
-        try:
-            saves_to = checkpoints.folder_of(folder)
-            config = read_object(folder, "config.json") or {}
-            began = real((read_object(folder, "environment.json") or {}).get("started"))
-        except GossipError:
-            continue  # whoever lists the runs is told of it
-        if saves_to == run.saves_to and began is not None and folder.name != run.folder.name:
-            found.append((folder.name, began, bool(config.get("resume"))))
-    return found
+    name = lineage.last_before(run.folder, run.saves_to, run.began)
+    return (name, step) if name is not None else None

@@ -22,6 +22,8 @@ ROW = 20
 LEVELS = 8
 COLOURS = 8
 MARKS_MAX = 24
+SAID_MAX = 8
+"""Of a peer's lane so many states are told in words."""
 NARROW_PX, BADGE_PX = 270, 20
 """Width of a plot on the narrowest screen that counts, and of a mark's number."""
 LANES_MAX = 4
@@ -81,6 +83,10 @@ def draw(chart: Chart) -> Drawing:
             return _lanes(chart)
         case HeatMap():
             return _heat(chart)
+
+
+def _sentences(told: Sequence[str]) -> str:
+    return " ".join([f"{each.strip().rstrip('.')}." for each in told])
 
 
 def _svg(height: int, inner: str, label: str) -> str:
@@ -227,7 +233,7 @@ def _words_of_lines(chart: LineChart) -> str:
                 f"{line.name}: from {number(float(known[0]))} to {number(float(known[-1]))}, "
                 f"lowest {number(float(known.min()))}, highest {number(float(known.max()))}"
             )
-    return ". ".join(told) + "."
+    return _sentences(told)
 
 
 # --- rows of peers --------------------------------------------------------------------------------
@@ -252,10 +258,11 @@ def _lanes(chart: LaneChart) -> Drawing:
             )
             if span.state not in ("training", "done"):
                 words.append(f"{STATES[span.state]} {_from_to(span)}")
-        told.append(f"{name}: {', '.join(words[:8]) or 'trains'}")
+        more = f", and {len(words) - SAID_MAX} more" if len(words) > SAID_MAX else ""
+        told.append(f"{name}: {', '.join(words[:SAID_MAX]) or 'trains'}{more}")
     high = ROW * max(1, len(chart.lanes))
     marks = _mark_lines(chart.marks, chart.x_max, high)
-    label = ". ".join(told[:13]) + "."
+    label = _sentences(told[:13])
     return Drawing(
         "lanes",
         chart.name,
@@ -331,7 +338,7 @@ def _words_of_heat(chart: HeatMap) -> str:
         known = row[np.isfinite(row)]
         if len(known):
             told.append(f"{name}: on average {known.mean():.2f}, lowest {known.min():.2f}")
-    return ". ".join(told) + "."
+    return _sentences(told)
 
 
 # --- marks ----------------------------------------------------------------------------------------

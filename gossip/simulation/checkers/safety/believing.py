@@ -13,8 +13,8 @@ from gossip.core import Commit, Inspection, Payload, PeerId, ResultSimilarity, R
 def is_doubtful(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> bool:
-    """Whether a peer may find it false: its numbers, as opposed to the own update, or too long for
-    all that it knows; its rates; or its roster."""
+    """Whether a peer may doubt the result: for its direction, its length, its learning rates, or
+    the next roster."""
     far = (
         similarity is not None
         and not similarity.length <= core.settings.results.longer * similarity.own
