@@ -7,9 +7,10 @@ from itertools import pairwise
 import pytest
 from test_rolling import LINEAGE, RollingTable, vector
 
-from gossip.core.events import Effect, Received, Send
+from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
 from gossip.core.rounds.later_turns import CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
+from gossip.core.rounds.rolling import AFTER_STANDING_STILL_S
 from gossip.core.rounds.shard import ShardRound
 from gossip.core.settings import RoundSettings
 
@@ -54,6 +55,11 @@ class Bench(RollingTable):
         chain = self.peers[self.peer].chain
         self.hears(sender, Update(LINEAGE, 0, 0, attempt, chain, 4, None))
         return self.shard.serving == attempt
+
+    def spent(self, peer: int) -> float:
+        """Turns, of what ``peer`` has with the one that is looked at."""
+        credit = self.peers[self.peer].later_turns.credit
+        return credit.spent(peer, TIMEOUT_S, self.now)
 
     def spend_all(self, *who: int) -> None:
         for peer in who:
@@ -228,3 +234,238 @@ def test_turns_that_a_word_passes_over_do_not_make_the_others_longer() -> None:
     assert server.back_off(bench.shard) == 1
     bench.shard.attempt += 2 * N
     assert server.back_off(bench.shard) == 4
+
+
+def test_a_turn_that_was_given_on_a_word_and_ends_without_a_commit_is_charged() -> None:
+    bench = Bench()
+    assert bench.asks(N + 2)
+    bench.pass_time(TIMEOUT_S + 0.01)
+    assert bench.shard.attempt > N + 2
+    assert bench.spent(bench.third) == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_commit_that_comes_late_is_charged() -> None:
+    bench = Bench()
+    assert bench.gives(bench.last, N + 3)
+    bench.pass_time(0.9 * TIMEOUT_S)
+    for sender in (bench.first, bench.second, bench.third):
+        bench.gives(sender, N + 3)
+    bench.pass_time(0.01)
+    assert bench.peers[bench.peer].round_id == 1
+    assert bench.spent(bench.last) == pytest.approx(0.9, abs=0.02)
+
+
+def test_who_goes_on_without_need_of_a_word_takes_nothing_back() -> None:
+    for skipped, attempt in ((False, 0), (True, 2)):
+        bench = Bench()
+        if skipped:
+            for gone in (bench.first, bench.second):
+                bench.views[bench.peer].skipped[gone] = "closed its connection"
+        else:
+            attempt = 1
+            bench.pass_time((ENOUGH + 0.01) * TIMEOUT_S)
+        assert bench.asks(attempt)
+        assert not any(isinstance(said, NotServing) for _, _, said in bench.sent)
+
+
+def test_a_turn_is_as_long_as_its_server_has_where_payloads_take_time() -> None:
+    bench = Bench()
+    bench.spend_all(*range(N))
+    bench.peers[bench.peer].server.transfer_tracker.takes_time = True
+    bench.shard.attempt, bench.shard.came_at = N, bench.now  # twice as long as the first
+    bench.now += 1.4 * TIMEOUT_S
+    assert not bench.asks(N + 1)
+    bench.now += 0.2 * TIMEOUT_S
+    assert bench.asks(N + 1)
+
+
+def test_the_latest_word_of_a_peer_is_kept_whatever_comes_first() -> None:
+    bench = Bench()
+    bench.spend_all(bench.third)
+    assert not bench.asks(2 * N + 2)
+    assert not bench.asks(N + 2)
+    bench.pass_time(TIMEOUT_S + 0.01)
+    assert bench.shard.attempt == 2 * N + 2
+
+
+def test_of_the_words_of_several_the_latest_is_taken_up() -> None:
+    bench = Bench()
+    bench.spend_all(bench.third, bench.last)
+    assert not bench.asks(2 * N + 2)
+    assert not bench.asks(N + 4)
+    bench.pass_time(TIMEOUT_S + 0.01)
+    assert bench.shard.attempt == 2 * N + 2
+
+
+def test_a_word_that_is_taken_up_does_not_make_the_turns_longer_either() -> None:
+    bench = Bench()
+    bench.spend_all(bench.third)
+    assert not bench.asks(100 * N + 2)
+    bench.pass_time(TIMEOUT_S + 0.01)
+    assert bench.shard.attempt == 100 * N + 2
+    bench.shard.given_up = 0
+    bench.peers[bench.peer].server.transfer_tracker.takes_time = True
+    assert bench.peers[bench.peer].server.back_off(bench.shard) == 1
+
+
+def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
+    """A word may name any number. Where all others are skipped, this peer has one turn in vain, and
+    not one in each time round."""
+    bench = Bench()
+    for gone in (bench.first, bench.second, bench.third, bench.last):
+        bench.views[bench.peer].skipped[gone] = "closed its connection"
+    bench.shard.attempt, bench.shard.came_at = 3, bench.now
+    turns, now = bench.peers[bench.peer].later_turns, bench.now + 0.8 * TIMEOUT_S
+    assert turns.is_explained(bench.shard, bench.third, 5 * N + 2, now)
+
+
+def test_what_was_passed_over_is_known_when_a_round_is_come_back_to() -> None:
+    bench = Bench()
+    rounds = bench.peers[bench.peer]
+    rounds.server.transfer_tracker.takes_time = True
+    assert bench.asks(100 * N)
+    rounds.stop(bench.now)
+    rounds.resume(bench.now)
+    assert bench.shard.attempt == 100 * N
+    assert rounds.server.back_off(bench.shard) == 1
+
+
+# --- who stood still ------------------------------------------------------------------------------
+
+
+def test_who_stood_still_goes_on_credit_when_it_serves_again() -> None:
+    bench = Bench()
+    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    assert not bench.gives(bench.last, N + 3)
+    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    assert bench.shard.serving == N + 3
+    assert bench.shard.on_word == bench.last
+    assert any(isinstance(said, NotServing) and said.attempt == 0 for _, _, said in bench.sent)
+
+
+def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
+    bench = Bench()
+    bench.spend_all(bench.last)
+    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    assert not bench.gives(bench.last, 1000 * N + 3)
+    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    assert bench.shard.attempt == 0
+    assert bench.shard.later == {bench.last: 1000 * N + 3}
+
+
+def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_still() -> None:
+    bench = Bench()
+    bench.spend_all(bench.last)
+    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.gives(bench.last, 1000 * N + 3)
+    bench.gives(bench.third, N + 3)
+    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    assert bench.shard.serving == N + 3
+
+
+def test_a_credit_that_is_spent_meanwhile_is_none_when_it_serves_again() -> None:
+    bench = Bench()
+    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.gives(bench.last, N + 3)
+    bench.spend_all(bench.last)
+    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    assert bench.shard.attempt == 0
+
+
+# --- updates that are taken back ------------------------------------------------------------------
+
+
+class Taking(Bench):
+    """``peer`` has gone on, and what it says to the first server is its present round and
+    attempt 0. The server has its own update, and no other."""
+
+    def __init__(self, f: int = 1) -> None:
+        super().__init__(f)
+        self.rounds = self.peers[self.first]
+        self.server = self.rounds._shards[0]
+
+    def update(self, attempt: int = 0) -> None:
+        given = Update(LINEAGE, 0, 0, attempt, self.rounds.chain, 4, None)
+        self.tells(given, vector(1.0))
+
+    def take_back(self, attempt: int = 0, chain: bytes | None = None) -> None:
+        chain = self.rounds.chain if chain is None else chain
+        self.tells(NotServing(LINEAGE, 0, 0, attempt, 0, chain))
+
+    def tells(self, message: Message, payload: Payload | None = None) -> None:
+        heard = Received(self.peer, 1, message, payload)
+        self.run(self.first, self.rounds.on_message(heard, self.now))
+
+    def is_counted(self) -> bool:
+        return self.peer in self.server.answers
+
+
+def test_a_take_back_that_overtakes_its_update_counts() -> None:
+    bench = Taking()
+    bench.take_back()
+    bench.update()
+    assert bench.server.serving == 0
+    assert not bench.is_counted()
+
+
+def test_a_take_back_that_comes_before_anything_is_served_counts() -> None:
+    bench = Taking()
+    bench.server.serving, bench.server.answers = None, {}
+    bench.take_back()
+    bench.update()
+    assert bench.server.serving == 0
+    assert not bench.is_counted()
+
+
+def test_an_update_of_a_later_attempt_is_not_taken_back_with_the_first() -> None:
+    bench = Taking()
+    bench.take_back()
+    bench.take_back(attempt=2 * N)
+    bench.take_back()  # an older one changes nothing
+    bench.update(attempt=N)
+    assert bench.is_counted()
+    bench.update(attempt=2 * N)
+    assert bench.server.serving == 2 * N
+    assert not bench.is_counted()
+    bench.update(attempt=3 * N)
+    assert bench.is_counted()
+    assert not bench.server.taken_back
+
+
+def test_only_who_is_in_this_round_takes_back() -> None:
+    bench = Taking()
+    bench.update()
+    bench.take_back(chain=bench.rounds.replicated.lineage.unbegun)
+    assert bench.is_counted()
+    bench.take_back()
+    assert not bench.is_counted()
+
+
+def test_where_nobody_lies_nothing_is_taken_back() -> None:
+    bench = Taking(f=0)
+    bench.update()
+    bench.take_back()
+    assert bench.is_counted()
+
+
+def test_only_what_was_given_here_in_that_attempt_is_taken_back() -> None:
+    bench = Taking()
+    bench.update()
+    bench.take_back(attempt=N)
+    assert bench.is_counted(), "it is of another attempt"
+    bench.server.taken_back.clear()
+    bench.take_back(attempt=1)  # an answer to what this peer has given it
+    assert not bench.server.taken_back
+
+
+def test_what_the_rule_is_running_on_is_not_taken_back() -> None:
+    bench = Taking()
+    bench.held_back = []
+    for sender in range(N):
+        given = Update(LINEAGE, 0, 0, 0, bench.rounds.chain, 4, None)
+        heard = Received(sender, 1, given, vector(1.0))
+        if sender != bench.first:
+            bench.run(bench.first, bench.rounds.on_message(heard, bench.now))
+    assert bench.server.ticket is not None
+    bench.take_back()
+    assert bench.is_counted()

@@ -72,14 +72,22 @@ class LaterTurns:
     def take_word(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """Whether ``sender`` is followed to ``attempt`` at once. Then the present one is over; else
         the word is kept."""
-        on_word = not self.is_explained(shard, sender, attempt, now)
-        if on_word and self._spent(shard, sender, now) >= CREDIT_TURNS:
-            shard.later[sender] = max(attempt, shard.later.get(sender, -1))
+        if self.put_off(shard, sender, attempt, now):
             return False
+        on_word = not self.is_explained(shard, sender, attempt, now)
         self.leave(shard, now)
         if on_word:
             shard.on_word = sender
             shard.jumped += attempt - shard.attempt
+        return True
+
+    def put_off(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
+        """Whether ``sender`` is not followed to ``attempt`` at once. Then the word is kept."""
+        if self._spent(shard, sender, now) < CREDIT_TURNS:
+            return False
+        if self.is_explained(shard, sender, attempt, now):
+            return False
+        shard.later[sender] = max(attempt, shard.later.get(sender, -1))
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:

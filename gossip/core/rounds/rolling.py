@@ -534,7 +534,7 @@ class RollingRounds:
             if sender == self.local:
                 return []
             return [
-                *self._serve_later(shard, update.attempt),
+                *self._serve_later(shard, sender, update.attempt, now),
                 Send(sender, self.lag_detector.not_serving(update)),
             ]
         before, later = shard.attempt, update.attempt > shard.attempt
@@ -674,7 +674,7 @@ class RollingRounds:
         if notice.attempt == shard.serving and notice.round_id == 0:  # it is in no round
             shard.had_nothing.add(sender)
         if self._takes_back(shard, notice):
-            shard.answers.pop(sender, None)
+            shard.take_back(sender, notice.attempt)
         refused = (
             shard.commit is None
             and notice.attempt == shard.attempt
@@ -695,8 +695,8 @@ class RollingRounds:
     def _takes_back(self, shard: ShardRound, notice: NotServing) -> bool:
         """Whether its sender has gone on to another server, and its update is not to be used."""
         here = (notice.round_id, notice.chain) == (self.round_id, self.chain)
-        is_open = notice.attempt == shard.serving and shard.ticket is None
-        return bool(self.settings.f) and here and is_open
+        to_us = shard.server(notice.attempt) == self.local
+        return bool(self.settings.f) and here and to_us
 
     # --- the view changes, time passes ------------------------------------------------------------
 
@@ -883,7 +883,9 @@ class RollingRounds:
         """Whether this peer may serve. A swarm of one has nobody else."""
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
-    def _serve_later(self, shard: ShardRound, attempt: int) -> list[Effect]:
+    def _serve_later(
+        self, shard: ShardRound, sender: PeerId, attempt: int, now: float
+    ) -> list[Effect]:
         """Remembers an attempt that is refused only because this peer stood still: when it serves
         again, it asks for the updates.
 
@@ -896,7 +898,9 @@ class RollingRounds:
             or attempt < max(shard.attempt, shard.refused + 1)
         ):
             return []
-        shard.refused = attempt
+        if attempt > shard.attempt and self.later_turns.put_off(shard, sender, attempt, now):
+            return []
+        shard.refused, shard.refused_of = attempt, sender
         if shard.again is not None:
             return []
         timer = self.timers.set(
@@ -913,10 +917,13 @@ class RollingRounds:
         if attempt < shard.attempt:
             return []
         if not self._serves(now):  # it has stood still once more
-            return self._serve_later(shard, attempt)
-        self.later_turns.leave(shard, now)
-        shard.attempt = attempt
+            return self._serve_later(shard, shard.refused_of, attempt, now)
         effects: list[Effect] = []
+        if (before := shard.attempt) < attempt:
+            if not self.later_turns.take_word(shard, shard.refused_of, attempt, now):
+                return []
+            effects = self._take_back(shard, before)
+        shard.attempt = attempt
         if shard.serving is None or shard.serving < attempt:
             effects += self.server.serve(shard, attempt, now)
             # of a later one it asks in any case

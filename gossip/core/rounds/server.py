@@ -354,6 +354,8 @@ class Server:
         """An update for the attempt that is served here."""
         if update.attempt != shard.serving or shard.ticket is not None:
             return []
+        if shard.taken_back.get(sender) == update.attempt:  # that came first, by another lane
+            return []
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)

@@ -69,6 +69,7 @@ class ShardRound:
     pulse: Token | None = None  # fires every now and then while this peer is that server
     # the last attempt that this peer was to serve and did not, because it had stood still
     refused: int = -1
+    refused_of: PeerId = -1  # on whose word
     # the last attempt whose server has said that it does not serve
     declined: int = -1
     again: Token | None = None  # fires when it serves once more
@@ -94,6 +95,8 @@ class ShardRound:
     # As a server: what has come for the attempt served.
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
+    # who has taken back its update, of which attempt: it may be on its way still
+    taken_back: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     # of peers in quarantine, which are only measured; in steps they are among ``rows``, too
     outside: tuple[Row, ...] = ()
@@ -133,8 +136,16 @@ class ShardRound:
             None,
         )
         self.outside = ()
+        self.taken_back = {p: of for p, of in self.taken_back.items() if of >= attempt}
         self.asked.clear()
         self.had_nothing.clear()
+
+    def take_back(self, peer: PeerId, attempt: int) -> None:
+        """What ``peer`` gives under ``attempt`` is not to be used. What the rule is running on
+        stays."""
+        self.taken_back[peer] = max(attempt, self.taken_back.get(peer, -1))
+        if attempt == self.serving and self.ticket is None:
+            self.answers.pop(peer, None)
 
     @property
     def turn(self) -> dict[str, int]:
