@@ -9,7 +9,7 @@ from test_rolling import LINEAGE, RollingTable, vector
 
 from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
-from gossip.core.rounds.later_turns import CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
+from gossip.core.rounds.later_turns import AMENDS, CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
 from gossip.core.rounds.rolling import AFTER_STANDING_STILL_S
 from gossip.core.rounds.shard import ShardRound
 from gossip.core.settings import RoundSettings
@@ -97,7 +97,7 @@ def test_a_commit_in_time_costs_nothing() -> None:
         bench = Bench()
         turns = bench.peers[bench.peer].later_turns
         assert bench.asks(N)
-        turns.end(bench.shard, bench.now + share * TIMEOUT_S)
+        turns.end(bench.shard, bench.second, bench.now + share * TIMEOUT_S)
         assert turns.credit.spent(bench.first, TIMEOUT_S, bench.now) == pytest.approx(
             spent, abs=0.02
         )
@@ -109,6 +109,10 @@ def test_a_credit_comes_back_slowly_and_in_turns() -> None:
     assert credit.spent(3, 5.0, 100.0) == 2.0
     assert credit.spent(3, 5.0, 100.0 + 5.0 / REGAINED) == pytest.approx(1.0)
     assert credit.spent(3, 1.0, 100.0 + 2.0 / REGAINED) == 0.0
+    credit.give_back(3, 1.5, 5.0, 100.0)
+    assert credit.spent(3, 5.0, 100.0) == 0.5
+    credit.give_back(3, 1.5, 5.0, 100.0)
+    assert credit.spent(3, 5.0, 100.0) == 0.0
     credit.spend(3, 1000.0, 5.0, 100.0)
     assert credit.spent(3, 5.0, 100.0) == CREDIT_TURNS + 1, "nobody is put off for ever"
 
@@ -253,6 +257,23 @@ def test_a_commit_that_comes_late_is_charged() -> None:
     bench.pass_time(0.01)
     assert bench.peers[bench.peer].round_id == 1
     assert bench.spent(bench.last) == pytest.approx(0.9, abs=0.02)
+
+
+def test_who_makes_a_result_has_a_part_of_its_credit_back() -> None:
+    bench = Bench()
+    bench.lose = lambda sender, to, message: False
+    server = bench.peers[bench.first]
+    bench.spend_all(*range(N))
+    spent = bench.spent(bench.first)
+    for sender in range(N):
+        given = Update(LINEAGE, 0, 0, 0, server.chain, 4, None)
+        bench.run(
+            bench.first, server.on_message(Received(sender, 1, given, vector(1.0)), bench.now)
+        )
+    bench.deliver()
+    assert bench.peers[bench.peer].round_id == 1
+    assert bench.spent(bench.first) == spent - AMENDS
+    assert all(bench.spent(other) == spent for other in bench.turns[1:])
 
 
 def test_who_goes_on_without_need_of_a_word_takes_nothing_back() -> None:

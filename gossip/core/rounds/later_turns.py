@@ -19,6 +19,9 @@ CREDIT_TURNS = 3.0
 REGAINED = 0.01
 """Of the time that passes, what is given back of that. It is little: a liar has a credit with each
 of the others."""
+AMENDS = 1.0
+"""Turns that each result of its gives back to a peer: an honest one that a liar drives is waited
+for in vain, too. A liar gains by that about what it does by keeping its results."""
 ENOUGH = 0.75
 """Of its time: with so much a server has had its turn. It closes before."""
 DOUBLINGS_MAX = 16
@@ -30,16 +33,20 @@ class TurnCredit:
     that this peer gives a turn is the unit: it changes."""
 
     def __init__(self) -> None:
-        self._spent: dict[PeerId, tuple[float, float]] = {}  # turns, and as of when
+        self.by_peer: dict[PeerId, tuple[float, float]] = {}  # turns, and as of when
 
     def spent(self, peer: PeerId, turn_s: float, now: float) -> float:
         """Turns, of ``turn_s`` each."""
-        turns, as_of = self._spent.get(peer, (0.0, now))
+        turns, as_of = self.by_peer.get(peer, (0.0, now))
         return max(0.0, turns - REGAINED * (now - as_of) / turn_s)
 
     def spend(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
         spent = min(self.spent(peer, turn_s, now) + turns, CREDIT_TURNS + 1)
-        self._spent[peer] = spent, now
+        self.by_peer[peer] = spent, now
+
+    def give_back(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
+        if peer in self.by_peer:
+            self.by_peer[peer] = self.spent(peer, turn_s, now) - turns, now
 
 
 class LaterTurns:
@@ -107,11 +114,12 @@ class LaterTurns:
             self.credit.spend(shard.on_word, self._waited(shard, now), unit_s, now)
         shard.on_word, shard.came_at = None, now
 
-    def end(self, shard: ShardRound, now: float) -> None:
-        """There is a commit. In time, nothing was in vain."""
-        if self._waited(shard, now) < ENOUGH:
+    def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
+        """There is a commit, which ``server`` has made. In time, nothing was in vain."""
+        if shard.on_word is not None and self._waited(shard, now) < ENOUGH:
             shard.on_word = None
         self.leave(shard, now)
+        self.credit.give_back(server, AMENDS, self.server.deadline.round_timeout_s(), now)
 
     def take_up(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """The present attempt is over, and this may be where somebody is whose word was put off:

@@ -938,8 +938,8 @@ class RollingRounds:
         effects: list[Effect] = [
             effect for token in shard.tokens() for effect in self.timers.cancel(token)
         ]
-        if shard.on_word is not None:
-            self.later_turns.end(shard, now)
+        if shard.on_word is not None or self.later_turns.credit.by_peer:
+            self.later_turns.end(shard, commit.server, now)
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
             gate = self._stage_gate
