@@ -960,7 +960,7 @@ class Peer:
             self.rounds.quorum(),
             self.rounds.round_id,
             now,
-            stateless=None if has_state else self.recovery.stateless,
+            stateless=None if has_state else self.recovery.stateless(now),
         )
         if halt is None and self.pipeline is not None:
             told, halt = self.pipeline.watch.look(self.rounds.round_id, now)

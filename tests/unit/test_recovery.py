@@ -25,9 +25,12 @@ from gossip.core.ledger import pack_json, squeeze
 from gossip.core.messages import ROUND_MAX, Message, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
+from gossip.core.transfer.deadlines import PATIENCE_FACTOR
 from gossip.core.transfer.donor import (
     AHEAD_MAX,
+    BUSY,
     COPIES_MAX,
+    ENOUGH,
     MOVED_ON,
     NO_STATE,
     TAKERS_MAX,
@@ -758,6 +761,46 @@ def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
     turn()
     turn()
     assert vain == [False, True]
+
+
+def refuse_until(bench: RecoveryBench, until: float, reason: str) -> None:
+    """Peer 1, the only other one, gives that answer whenever it is asked for its state."""
+    while bench.now < until:
+        bench.wait(0.1)
+        for peer in bench.asked("state"):
+            bench.hear(
+                peer, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", reason, SIZES)
+            )
+
+
+@pytest.mark.parametrize(
+    ("reason", "without"),
+    [(BUSY, set()), (TAKES_OVER, set()), (ENOUGH, {1}), (MOVED_ON, {1}), (NO_STATE, {1})],
+)
+def test_who_may_have_a_state_later_is_waited_for_and_who_refuses_it_not_for_good(
+    reason: str, without: set[int]
+) -> None:
+    bench = RecoveryBench(n=2, f=0)
+    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    bench.begin()
+    refuse_until(bench, bench.now + patience_s - 1.0, reason)
+    assert bench.core.stateless(bench.now) == ({1} if reason == NO_STATE else set())
+    refuse_until(bench, bench.now + 2.0, reason)
+    assert bench.core.stateless(bench.now) == without
+
+
+def test_who_was_away_has_its_time_anew() -> None:
+    bench = RecoveryBench(n=2, f=0)
+    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    bench.begin()
+    bench.wait(patience_s - 1.0)
+    for away in ({1}, set()):
+        bench.others.gone = away
+        bench.do(bench.core.on_view_change(bench.now))
+        bench.wait(1.0)
+    assert not bench.core.stateless(bench.now)
+    bench.wait(patience_s)
+    assert bench.core.stateless(bench.now) == {1}
 
 
 def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> None:

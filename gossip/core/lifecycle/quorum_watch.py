@@ -49,7 +49,8 @@ class QuorumWatch:
         Args:
             need: Peers of ``roster`` without which no round is closed.
             stateless: None: this peer could go on with the state that it has. Else ``roster`` is
-                whoever may give it one, and these of them have said that they have none either.
+                whoever may give it one, and these of them have said that they have none either, or
+                have had their time to.
         """
         has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
@@ -91,6 +92,6 @@ class QuorumWatch:
             if has_state
             else ", and this peer waits for the state of another"
             if reached == len(here)
-            else ", and none of them has a state"
+            else ", and none of them gives a state"
         )
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

@@ -1,0 +1,140 @@
+"""Who needs a state does not wait without end for one who is there, does not deny to have one, and
+never gives it; and gives up no honest donor that is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from checked_swarm import checked_swarm
+
+from gossip.core import Envelope, Payload
+from gossip.core.lifecycle.exit_codes import QUORUM_LOST
+from gossip.core.messages import PeerId, StateOffer
+from gossip.core.peer import Peer
+from gossip.core.transfer.deadlines import PATIENCE_FACTOR
+from gossip.inject import OutMessage
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.liars import ByzantinePeers
+
+ELEMENTS, PIECE_BYTES = 100, 4
+
+
+class WithheldOffers:
+    """What ``Swarm.outgoing`` is set to: these peers vouch for their state, and never send it."""
+
+    def __init__(self, attackers: Iterable[PeerId]) -> None:
+        self.attackers = set(attackers)
+
+    def __call__(
+        self, sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
+        is_withheld = sender in self.attackers and isinstance(envelope.message, StateOffer)
+        return [] if is_withheld else [(to, envelope, payload)]
+
+
+def never_give_up(swarm: Swarm[Peer], peer: PeerId) -> None:
+    """Though too few are left for a round."""
+    swarm.hosts[peer].core.quorum_watch.look = lambda *_, **__: ([], None)  # type: ignore[method-assign]
+
+
+def left_with(attackers: int, n: int, f: int, lie: str = "", **options: Any) -> Swarm[Peer]:
+    """Of ``n`` peers the first so many are Byzantine and never give up, the last has died for good,
+    and the others are started again: nobody else has a state."""
+    swarm = checked_swarm(n=n, f=f, **options)
+    swarm.run_for(1.0)
+    liars = range(attackers)
+    swarm.outgoing = (
+        ByzantinePeers(swarm, dict.fromkeys(liars, (lie,))) if lie else WithheldOffers(liars)
+    )
+    for peer in liars:
+        never_give_up(swarm, peer)
+    for peer in range(attackers, n - 1):
+        swarm.restart(peer, 0.2)
+    swarm.crash(n - 1)
+    return swarm
+
+
+def assert_all_give_up(swarm: Swarm[Peer], peers: Iterable[PeerId], times: float = 1.0) -> None:
+    """Not before they have waited for a donor, and for others to come back. ``times``: so often
+    they may begin to wait anew."""
+    rounds = swarm.cores[0].settings.rounds
+    patience_s = PATIENCE_FACTOR * rounds.round_timeout_s
+    swarm.run_for(patience_s + rounds.quorum_timeout_s - 5.0)
+    assert all(swarm.hosts[peer].running for peer in peers), "an honest donor may be slow"
+    swarm.run_for(10.0 + (times - 1.0) * patience_s)
+    for peer in peers:
+        halt = swarm.hosts[peer].halt
+        assert halt is not None, f"peer {peer} waits on"
+        assert halt.exit_code == QUORUM_LOST
+        assert "none of them gives a state" in halt.reason
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+@pytest.mark.parametrize("lie", ["kept_states", "broken_states"])
+def test_who_keeps_its_state_keeps_nobody_for_good(lie: str, topology: str) -> None:
+    assert_all_give_up(left_with(1, 4, 1, lie, topology=topology), (1, 2))
+
+
+@pytest.mark.parametrize(("n", "f"), [(4, 1), (7, 2)])
+def test_f_who_vouch_and_never_send_keep_nobody_for_good(n: int, f: int) -> None:
+    assert_all_give_up(left_with(f, n, f), range(f, n - 1))
+
+
+@pytest.mark.parametrize(("n", "f"), [(4, 1), (7, 2)])
+def test_who_begins_to_send_and_stalls_keeps_nobody_for_good(n: int, f: int) -> None:
+    pieces = {"sizes": (ELEMENTS,), "piece_bytes": PIECE_BYTES}
+    swarm = left_with(f, n, f, "few_pieces", **pieces)
+    assert_all_give_up(swarm, range(f, n - 1), times=2.0)
+    assert swarm.outgoing.told()["few_pieces"] > 0
+
+
+def test_whose_state_trickles_keeps_nobody_for_good() -> None:
+    """It would take 400 s."""
+    swarm = left_with(1, 4, 1, "kept_states", sizes=(ELEMENTS,))
+    swarm.outgoing = None
+    swarm.network.shape([(0, 1), (0, 2)], bytes_per_s=1.0)
+    assert_all_give_up(swarm, (1, 2))
+
+
+def taking(**options: Any) -> Swarm[Peer]:
+    """Peer 1 of three is started again and takes the state of peer 0; peer 2 has died for good."""
+    swarm = checked_swarm(n=3, **options)
+    swarm.run_for(1.0)
+    never_give_up(swarm, 0)
+    swarm.crash(2)
+    swarm.restart(1, 0.2)
+    return swarm
+
+
+def test_a_slow_donor_is_not_given_up_while_its_pieces_come() -> None:
+    swarm = taking(sizes=(ELEMENTS,), piece_bytes=PIECE_BYTES)
+    swarm.network.shape([(0, 1)], bytes_per_s=PIECE_BYTES / 1.5)
+    rounds = swarm.cores[0].settings.rounds
+    swarm.run_for(PATIENCE_FACTOR * rounds.round_timeout_s + rounds.quorum_timeout_s + 10.0)
+    assert swarm.hosts[1].running
+    assert swarm.cores[1].recovery.pieces is not None, "it has it already: that proves nothing"
+    assert not swarm.reports(1, "paused"), "nor does it think of it"
+    swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 120.0)
+
+
+def test_a_donor_far_away_is_not_given_up_while_its_pieces_come() -> None:
+    """Each comes at once, a while after it was asked for."""
+    swarm = taking(sizes=(5 * ELEMENTS,), piece_bytes=PIECE_BYTES)
+    swarm.network.shape([(0, 1)], delay_s=(0.13, 0.13))
+    swarm.run_for(PATIENCE_FACTOR * swarm.cores[0].settings.rounds.round_timeout_s + 5.0)
+    assert swarm.cores[1].recovery.pieces is not None, "it has it already: that proves nothing"
+    assert not swarm.reports(1, "paused")
+    swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 30.0)
+
+
+@pytest.mark.parametrize("busy_s", [20.0, 60.0])
+def test_a_donor_whose_trainer_is_busy_gives_its_state_after_that(busy_s: float) -> None:
+    """It compiles, say, or writes a checkpoint. Its node answers, and cannot say more."""
+    swarm = taking()
+    swarm.stop_trainer(0)
+    swarm.run_for(busy_s)
+    assert not swarm.reports(1, "restored"), "it was not busy: that proves nothing"
+    swarm.resume_trainer(0)
+    swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 10.0)
