@@ -1186,7 +1186,12 @@ class Session:
             assert self._local is not None
             self._batches.drop()
             self._put_back_kept(self._local.extra_state(dict))
-        if undone and not self._local_undone and self._termination.since is None:
+        if undone and self._termination.since is not None:
+            self._say(
+                f"stopped within a round: the local steps that this peer has taken in it count for "
+                f"nothing ({undone} of {self._config.steps_per_round})"
+            )
+        elif undone and (self.closed or not self._local_undone):
             self._local_undone = True
             self._say(
                 f"{undone} local steps were undone, because no round followed them: a round is on "
