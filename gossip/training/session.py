@@ -1038,12 +1038,10 @@ class Session:
 
     def _go_on(self, local: LocalSteps) -> None:
         """An update was offered, and its round is applied or in flight."""
-        if not self._exchange.in_flight:
-            local.settled(self._exchange.exchanged)
-            local.go_on()
-        elif self._config.fragments == 1:
+        if self._exchange.in_flight:
             local.go_ahead()
         else:
+            local.settled(self._exchange.exchanged)
             local.go_on()
 
     def _run_stage(self, work: StageWork) -> None:
