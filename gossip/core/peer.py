@@ -246,6 +246,7 @@ class Peer:
             settings,
             self._rolling.attendance.skip_reason if self._rolling else members.skip_reason,
             self.shutdown,
+            self.recovery.giving.taken_by,
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}

@@ -1,5 +1,5 @@
 """Who needs a state does not wait without end for one who is there, does not deny to have one, and
-never gives it; and gives up no honest donor that is slow."""
+never gives it; and gives up no honest donor that is slow. Nor does such a donor give up itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from checked_swarm import checked_swarm
 
 from gossip.core import Envelope, Payload
+from gossip.core.events import Restored
 from gossip.core.lifecycle.exit_codes import QUORUM_LOST
 from gossip.core.messages import PeerId, StateOffer
 from gossip.core.peer import Peer
@@ -102,7 +103,6 @@ def taking(**options: Any) -> Swarm[Peer]:
     """Peer 1 of three is started again and takes the state of peer 0; peer 2 has died for good."""
     swarm = checked_swarm(n=3, **options)
     swarm.run_for(1.0)
-    never_give_up(swarm, 0)
     swarm.crash(2)
     swarm.restart(1, 0.2)
     return swarm
@@ -116,7 +116,9 @@ def test_a_slow_donor_is_not_given_up_while_its_pieces_come() -> None:
     assert swarm.hosts[1].running
     assert swarm.cores[1].recovery.pieces is not None, "it has it already: that proves nothing"
     assert not swarm.reports(1, "paused"), "nor does it think of it"
-    swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 120.0)
+    before = swarm.cores[0].rounds.round_id
+    swarm.run_until(lambda: swarm.cores[0].rounds.round_id > before + 3, 120.0)
+    assert swarm.hosts[1].running
 
 
 def test_a_donor_far_away_is_not_given_up_while_its_pieces_come() -> None:
@@ -138,3 +140,17 @@ def test_a_donor_whose_trainer_is_busy_gives_its_state_after_that(busy_s: float)
     assert not swarm.reports(1, "restored"), "it was not busy: that proves nothing"
     swarm.resume_trainer(0)
     swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 10.0)
+
+
+def test_one_that_takes_the_state_again_and_again_keeps_nobody_for_good() -> None:
+    """Its trainer cannot load it."""
+    swarm = taking()
+    trainer: Any = swarm.hosts[1].trainer
+    trainer._restore = lambda restore, now: Restored(restore.round_id, "it does not fit")
+    rounds = swarm.cores[0].settings.rounds
+    patience_s = PATIENCE_FACTOR * rounds.round_timeout_s
+    swarm.run_for(10.0)
+    assert len(swarm.reports(0, "snapshot_served")) > 2
+    swarm.run_for(patience_s + 2.0 * rounds.quorum_timeout_s)
+    ends = [swarm.hosts[peer].halt for peer in (0, 1)]
+    assert [halt and halt.exit_code for halt in ends] == [QUORUM_LOST, QUORUM_LOST]

@@ -31,6 +31,7 @@ from gossip.core.transfer.donor import (
     BUSY,
     COPIES_MAX,
     ENOUGH,
+    GIVEN_TIMES_MAX,
     MOVED_ON,
     NO_STATE,
     TAKERS_MAX,
@@ -604,6 +605,20 @@ def test_what_a_donor_keeps_is_bounded_and_forgotten_after_a_while() -> None:
     bench.wait(3 * bench.settings.rounds.round_timeout_s)
     assert not bench.core.giving.copies
     assert not bench.alarms
+
+
+def test_who_is_given_the_same_again_and_again_in_one_round_is_not_about_to_come_back() -> None:
+    bench, counts = RecoveryBench(f=0), []
+    timeout_s = bench.settings.rounds.round_timeout_s
+    for round_id in (7, 8):
+        begins(bench, round_id)
+        for _ in range(GIVEN_TIMES_MAX + 2):
+            ask(bench, 1, 0, "state")
+            packed(bench, round_id)
+            counts.append(bench.core.giving.taken_by(bench.now) == {1})
+            bench.wait(timeout_s)
+            assert not bench.core.giving.taken_by(bench.now)
+    assert counts == 2 * (GIVEN_TIMES_MAX * [True] + 2 * [False])
 
 
 def test_a_copy_that_nobody_vouched_for_is_not_kept() -> None:

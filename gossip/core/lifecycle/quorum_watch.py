@@ -26,13 +26,11 @@ class QuorumWatch:
         settings: CoreSettings,
         skip_reason: Callable[[PeerId], str],
         shutdown: Shutdown,
+        taken_by: Callable[[float], set[PeerId]],
     ) -> None:
-        self.local, self.settings, self.skip_reason, self.shutdown = (
-            local,
-            settings,
-            skip_reason,
-            shutdown,
-        )
+        """``taken_by``: who is being given our state now."""
+        self.local, self.settings, self.skip_reason = local, settings, skip_reason
+        self.shutdown, self.taken_by = shutdown, taken_by
         self._missing_since: float | None = None
 
     def look(
@@ -75,6 +73,8 @@ class QuorumWatch:
                     "paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()}
                 )
             ], None
+        if has_state and self.taken_by(now).intersection(roster).difference(here):
+            self._missing_since = now  # with our state it is about to come back
         waited_s = now - self._missing_since
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it
         # takes those who are.
