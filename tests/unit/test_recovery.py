@@ -109,7 +109,8 @@ class FakePeers:
 class RecoveryBench:
     """One peer's recovery; ``said`` is what it sent since it was looked at last."""
 
-    def __init__(self, n: int = 6, f: int = 2) -> None:
+    def __init__(self, n: int = 6, f: int = 2, need: int | None = None) -> None:
+        """``need``: so many have to vouch; None: f + 1, as in rolling rounds."""
         self.settings = CoreSettings(b"run-id!!", LINEAGE, seed=1, peers=tuple(range(n)), f=f)
         self.rounds, self.others, self.timers, self.now = (
             FakeRounds(),
@@ -117,7 +118,9 @@ class RecoveryBench:
             Timers[Any](),
             10.0,
         )
-        self.core = Recovery(0, Donor(self.settings, self.rounds, self.timers), self.others, f + 1)
+        self.core = Recovery(
+            0, Donor(self.settings, self.rounds, self.timers), self.others, need or f + 1
+        )
         self.said: list[tuple[int, Message]] = []
         self.reports: list[Report] = []
         self.restores: list[Restore] = []
@@ -779,7 +782,7 @@ def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
 
 
 def refuse_until(bench: RecoveryBench, until: float, reason: str) -> None:
-    """Peer 1, the only other one, gives that answer whenever it is asked for its state."""
+    """The others give that answer whenever they are asked for their states."""
     while bench.now < until:
         bench.wait(0.1)
         for peer in bench.asked("state"):
@@ -790,22 +793,35 @@ def refuse_until(bench: RecoveryBench, until: float, reason: str) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "without"),
-    [(BUSY, set()), (TAKES_OVER, set()), (ENOUGH, {1}), (MOVED_ON, {1}), (NO_STATE, {1})],
+    [(BUSY, set()), (TAKES_OVER, set()), (ENOUGH, {1, 2}), (MOVED_ON, {1, 2}), (NO_STATE, {1, 2})],
 )
 def test_who_may_have_a_state_later_is_waited_for_and_who_refuses_it_not_for_good(
     reason: str, without: set[int]
 ) -> None:
-    bench = RecoveryBench(n=2, f=0)
+    bench = RecoveryBench(n=3, f=1, need=1)
     patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
     bench.begin()
     refuse_until(bench, bench.now + patience_s - 1.0, reason)
-    assert bench.core.stateless(bench.now) == ({1} if reason == NO_STATE else set())
+    assert bench.core.stateless(bench.now) == ({1, 2} if reason == NO_STATE else set())
     refuse_until(bench, bench.now + 2.0, reason)
     assert bench.core.stateless(bench.now) == without
 
 
+def test_who_denies_and_claims_in_turn_is_waited_for_no_longer_than_a_few_times() -> None:
+    """It claims in its hello, and keeps silent until its time is almost over."""
+    bench, anew = RecoveryBench(n=2, f=1, need=1), 0
+    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    bench.begin()
+    for _ in range(4 * GIVEN_TIMES_MAX):
+        bench.do(bench.core.on_hello(1, 9))
+        bench.wait(patience_s - 1.0)
+        anew += not bench.core.stateless(bench.now)
+        refuse_until(bench, bench.now + 5.0, NO_STATE)
+    assert GIVEN_TIMES_MAX < anew <= GIVEN_TIMES_MAX + 2
+
+
 def test_who_was_away_has_its_time_anew() -> None:
-    bench = RecoveryBench(n=2, f=0)
+    bench = RecoveryBench(n=2, f=1, need=1)
     patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
     bench.begin()
     bench.wait(patience_s - 1.0)

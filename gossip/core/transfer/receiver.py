@@ -176,13 +176,12 @@ class Recovery:
                 raise AssertionError(f"{type(event.message).__name__} is not about states")
 
     def _is_given_one(self, now: float) -> bool:
-        """Whether another's state comes in pieces, or is being taken over: from one who has not
+        """Whether another's state is being taken over, or comes in pieces: from one who has not
         had its time for that."""
-        if self.stage == "restoring":
-            return self.donor is None or not self._deadlines.is_used_up(self.donor)
-        return self.pieces is not None and not all(
+        comes = self.pieces is not None and not all(
             self._deadlines.is_over(peer, now) for peer in self.waits_for
         )
+        return comes or self.stage == "restoring"
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -375,7 +374,7 @@ class Recovery:
         then it is asked again. Else it would count as one that cannot have any, for as long as the
         others take to come to the round that was named."""
         if round_id > 0:
-            self._no_state.note_state(peer)
+            self._note_state(peer)
         vote = self.poll.votes.get(peer)
         polls = self.stage == "polling" and not self.poll.paused
         if not polls or round_id == 0 or vote is None or vote.reason != NO_STATE:
@@ -441,7 +440,7 @@ class Recovery:
             return []
         self.poll.votes[sender] = attestation
         if attestation.digest:
-            self._no_state.note_state(sender)
+            self._note_state(sender)
             self._deadlines.claim(sender, now)
         else:
             self._hear_refusal(sender, attestation.reason, now)
@@ -550,7 +549,7 @@ class Recovery:
                 Report("no_state", {"from": sender, "reason": offer.reason}),
                 *self._another(now),
             ]
-        self._no_state.note_state(sender)
+        self._note_state(sender)
         outline = PieceManifest.read(offer.outline) if offer.outline else None
         fits = (
             payload.digest == offer.digest
@@ -577,8 +576,15 @@ class Recovery:
         self._no_state.hear(sender, reason)
         if reason == NO_STATE:
             self._deadlines.deny(sender)
-        elif reason in (BUSY, TAKES_OVER):  # it may give one later
+        else:
+            self._deadlines.note_state(sender)
+        if reason in (BUSY, TAKES_OVER):  # it may give one later
             self._deadlines.claim(sender, now)
+
+    def _note_state(self, peer: PeerId) -> None:
+        """It has a state by now, or says so."""
+        self._no_state.note_state(peer)
+        self._deadlines.note_state(peer)
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
         self.stage, self.has_own, self._untouched = "restoring", False, False
@@ -626,7 +632,8 @@ class Recovery:
                 pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now
             )
         else:
-            self._deadlines.deliver(sender, pieces.outline.packed(), now)
+            vouched = len(self.attestations) > self.settings.f
+            self._deadlines.deliver(sender, pieces.outline.packed(), now, vouched)
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
