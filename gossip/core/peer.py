@@ -247,6 +247,7 @@ class Peer:
             settings,
             self._rolling.attendance.skip_reason if self._rolling else members.skip_reason,
             self.shutdown,
+            self.recovery.giving.taken_by,
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
@@ -962,7 +963,7 @@ class Peer:
             self.rounds.quorum(),
             self.rounds.round_id,
             now,
-            stateless=None if has_state else self.recovery.stateless,
+            stateless=None if has_state else self.recovery.stateless(now),
         )
         if halt is None and self.pipeline is not None:
             told, halt = self.pipeline.watch.look(self.rounds.round_id, now)

@@ -209,7 +209,10 @@ class LocalSteps:
     def go_ahead(self) -> None:
         """The gradients, the own model difference, were offered, and their round is not applied:
         the next steps begin behind an outer step with that difference. The memory of the outer step
-        is as it was before."""
+        is as it was before. With fragments they begin where the last ones have ended."""
+        if self._fragments:
+            self.go_on()
+            return
         self._note_anchor()
         gradients = [p.grad for p in self._layout.parameters if p.grad is not None]
         if not all(bool(gradient.isfinite().all()) for gradient in gradients):

@@ -1038,12 +1038,10 @@ class Session:
 
     def _go_on(self, local: LocalSteps) -> None:
         """An update was offered, and its round is applied or in flight."""
-        if not self._exchange.in_flight:
-            local.settled(self._exchange.exchanged)
-            local.go_on()
-        elif self._config.fragments == 1:
+        if self._exchange.in_flight:
             local.go_ahead()
         else:
+            local.settled(self._exchange.exchanged)
             local.go_on()
 
     def _run_stage(self, work: StageWork) -> None:
@@ -1186,7 +1184,12 @@ class Session:
             assert self._local is not None
             self._batches.drop()
             self._put_back_kept(self._local.extra_state(dict))
-        if undone and not self._local_undone and self._termination.since is None:
+        if undone and self._termination.since is not None:
+            self._say(
+                f"stopped within a round: the local steps that this peer has taken in it count for "
+                f"nothing ({undone} of {self._config.steps_per_round})"
+            )
+        elif undone and (self.closed or not self._local_undone):
             self._local_undone = True
             self._say(
                 f"{undone} local steps were undone, because no round followed them: a round is on "

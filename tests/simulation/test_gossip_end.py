@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from checked_swarm import tamper
+from checked_swarm import checked_swarm, tamper
 from test_checkers import each
 from test_peer_gossip import gossip_swarm, run_to
 
 from gossip.core import QUORUM_LOST
-from gossip.core.events import Apply, StateConfirmed
+from gossip.core.events import Apply, Halt, Restored, StateConfirmed
+from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
 from gossip.simulation.campaign import last_gossip_round
 from gossip.simulation.campaign.last_gossip_round import play_gossip_end
-from gossip.simulation.checkers import EverybodyEnds, Violation
+from gossip.simulation.checkers import EverybodyEnds, RunConditions, Violation
+from gossip.simulation.world.driver import Swarm
+from gossip.simulation.world.toy_trainer import ToyTrainer
 
 
 @pytest.mark.parametrize("topology", ["full", "random_k"])
@@ -39,7 +42,7 @@ def test_those_who_wait_for_a_state_that_none_of_them_has_give_up(topology: str)
         halt = swarm.hosts[peer].halt
         assert halt is not None
         assert halt.exit_code == QUORUM_LOST
-    assert "2 peers are left, and none of them has a state" in str(swarm.hosts[0].halt)
+    assert "2 peers are left, and none of them gives a state" in str(swarm.hosts[0].halt)
 
 
 @pytest.mark.parametrize("lost", [StateConfirmed, Apply])
@@ -50,3 +53,40 @@ def test_one_that_waits_for_ever_is_caught(lost: type, monkeypatch: pytest.Monke
     tamper(swarm, 1, each(lost, lambda effect: []))
     with pytest.raises(Violation, match=r"L12 .*peer 1: it has not ended .* running in round"):
         play_gossip_end(swarm, EverybodyEnds())
+
+
+def given_the_final_state(topology: str, checker: EverybodyEnds, halt: Halt | None) -> Swarm[Peer]:
+    """Peer 1 of three is started again when the others are in their last round, and takes its
+    state. ``halt``: how it ends then; None: by itself."""
+    swarm = checked_swarm(checker, n=3, topology=topology)
+    swarm.run_for(1.0)
+    last = swarm.cores[0].rounds.round_id + 1
+    for host in swarm.hosts.values():
+        assert isinstance(host.trainer, ToyTrainer)
+        host.trainer.rounds = last
+    swarm.restart(1, 0.1)
+    trainer = swarm.hosts[1].trainer
+    assert isinstance(trainer, ToyTrainer)
+    trainer.rounds = last
+    if halt is not None:
+        tamper(swarm, 1, lambda event, _: [halt] if isinstance(event, Restored) else None)
+    swarm.run_for(12.0)
+    assert [round_id for round_id, _ in trainer.restored] == [last]
+    return swarm
+
+
+@pytest.mark.parametrize("topology", ["full", "rolling"])
+def test_who_was_sent_the_final_state_ends_well(topology: str) -> None:
+    checker = EverybodyEnds()
+    swarm = given_the_final_state(topology, checker, None)
+    assert swarm.hosts[1].halt is not None
+    assert checker.judged == 1
+
+
+@pytest.mark.parametrize("topology", ["full", "rolling"])
+def test_one_that_was_sent_it_and_ends_with_an_error_is_caught(topology: str) -> None:
+    lost = Halt("quorum lost", QUORUM_LOST)
+    text = r"L12 .*peer 1: it was sent the final state, and ends with exit code 5: quorum lost"
+    with pytest.raises(Violation, match=text):
+        given_the_final_state(topology, EverybodyEnds(), lost)
+    given_the_final_state(topology, EverybodyEnds(RunConditions.of(attackers=(1,))), lost)

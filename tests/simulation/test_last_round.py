@@ -383,12 +383,13 @@ def test_who_never_comes_to_its_last_round_is_caught() -> None:
 
 def test_schedules_end_with_a_lie_in_the_last_round() -> None:
     schedule = Schedule(
-        8, peers=5, active_s=1.0, duration_s=1.0, compute_s=(0.02, 0.04), aggregator="median"
+        8, peers=6, active_s=1.0, duration_s=1.0, compute_s=(0.02, 0.04), aggregator="median"
     )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
     assert outcome.counts["lied_to_at_last"]
     assert outcome.judged_by["EndsAlike"] >= 10
+    assert outcome.judged_by["EverybodyEnds"], "some take the final state over"
 
 
 def test_who_asks_for_another_result_of_the_round_that_it_is_in_is_not_left() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fragment_setups import EACH_STEP, deep_model, state_of_others
 from trainer_fakes import (
     FakeNode,
     FakeNodeSwarm,
@@ -28,20 +29,13 @@ from gossip.run import fitting
 from gossip.run.checkpoints import Checkpoint
 from gossip.training.feedback import UpdateEncoder
 from gossip.training.layout import PRESENT, Layout
-from gossip.training.local_steps import STATE, LocalSteps, settings_of
+from gossip.training.local_steps import LocalSteps
 from gossip.training.own_state import Loaded, OwnParts, load_own, plan_own, write_own
 from gossip.training.session import _check_rounds
-from gossip.training.state import StateMismatch, pack_state
+from gossip.training.state import StateMismatch
 from gossip.vectors import WireFormat, cut_layers, fragment_of, load_encoding
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
-
-
-def deep_model() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(1)
-    layers = [torch.nn.Linear(5, 7), torch.nn.Linear(7, 7), torch.nn.Linear(7, 7)]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(7, 3))
-    return model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
 
 # --- the cut --------------------------------------------------------------------------------------
@@ -341,7 +335,7 @@ def test_a_round_is_sent_with_its_fragment_and_leaves_the_others_where_they_were
         n.go(2)
         n.halt()
 
-    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+    with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
         step(model, optimizer, 0)
         assert torch.equal(model[0].weight, before["0.weight"]), "all gave nothing: back again"
@@ -368,7 +362,7 @@ def test_a_lost_round_costs_the_steps_of_its_fragment_alone() -> None:
         n.go(1)
         n.halt()
 
-    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+    with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
         step(model, optimizer, 0)
         assert torch.equal(model[0].weight, before["0.weight"])
@@ -392,7 +386,7 @@ def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_t
         n.halt()
 
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
-    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+    with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
         for name, value in model.named_parameters():
             assert torch.allclose(value, before[name] - 1.0), name
@@ -419,7 +413,7 @@ def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
         n.go(2)
         n.halt()
 
-    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+    with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
         step(model, optimizer, 0)
         assert not torch.equal(flat_parameters(model), before)
@@ -432,9 +426,7 @@ def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
 def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
     model, optimizer = small_model()
     other, other_optimizer = small_model(seed=5)
-    layout = Layout(other, other_optimizer)
-    theirs = LocalSteps(layout, other_optimizer.step, 2, outer.load("mean"))
-    state = pack_state(other, theirs.outer, {STATE: settings_of(other_optimizer, 8)})
+    state = state_of_others(other, other_optimizer, 8)
 
     def script(n: FakeNode) -> None:
         n.prepared()
@@ -445,7 +437,7 @@ def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
         n.go(8)
         n.halt()
 
-    with FakeNodeSwarm(script, local_steps=2, fragments=2, outer="mean") as swarm:
+    with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
         step(model, optimizer, 0)
         assert torch.equal(flat_parameters(model), flat_parameters(other))
@@ -467,7 +459,7 @@ def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
         n.go(3)
         n.halt()
 
-    options = {"local_steps": 2, "fragments": 2, "outer": "mean", "sender": "momentum:0.5"}
+    options = {**EACH_STEP, "sender": "momentum:0.5"}
     with FakeNodeSwarm(script, **options) as swarm:
         swarm.session.prepare(model, optimizer)
         differences = []

@@ -10,18 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_fragments import deep_model
+from fragment_setups import IN_FLIGHT, deep_model, state_of_others
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, flat_parameters, step
 
-from gossip.aggregators import outer
 from gossip.core import squeeze
 from gossip.ipc import messages as control
 from gossip.run import checkpoints
-from gossip.training.layout import Layout
-from gossip.training.local_steps import STATE, LocalSteps, settings_of
-from gossip.training.state import pack_state, read_state_file
-
-IN_FLIGHT: dict[str, Any] = {"local_steps": 4, "overlap": 1, "fragments": 2, "outer": "mean"}
+from gossip.training.state import read_state_file
 
 
 def echoes(last: int) -> Any:
@@ -57,8 +52,7 @@ def echoes(last: int) -> Any:
 def stopped_in_an_interval(folder: Path, last: int) -> tuple[int, dict[str, Any]]:
     """Ctrl-C behind the first of the third two steps, when a round is in flight. The step of the
     checkpoint, and what the peer keeps for itself."""
-    model, _ = deep_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    model, optimizer = deep_model(momentum=0.0)
     swarm = FakeNodeSwarm(echoes(last), **IN_FLIGHT)
     swarm.session.prepare(model, optimizer)
     swarm.session.save_every(folder, 1000)
@@ -78,8 +72,7 @@ def test_who_is_stopped_within_an_interval_has_the_round_in_flight_in_its_checkp
 ) -> None:
     saved, own = stopped_in_an_interval(tmp_path, last=1)
     assert saved == 4, "both rounds, and none of the steps behind them"
-    model, optimizer = deep_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    model, optimizer = deep_model(momentum=0.0)
     undisturbed = FakeNodeSwarm(echoes(1), **IN_FLIGHT)
     undisturbed.session.prepare(model, optimizer)
     for seed in range(4):
@@ -101,8 +94,7 @@ def test_who_leaves_its_round_to_the_others_keeps_no_steps_that_they_may_have(
 
 @pytest.mark.parametrize("options", [{"fragments": 2}, {"overlap": 1}, IN_FLIGHT])
 def test_a_step_that_is_not_finite_costs_its_round_and_no_more(options: dict[str, Any]) -> None:
-    model, _ = deep_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    model, optimizer = deep_model(momentum=0.0)
     finite = []
     with FakeNodeSwarm(echoes(99), **{**options, "local_steps": 4, "outer": "mean"}) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -119,16 +111,12 @@ def test_a_step_that_is_not_finite_costs_its_round_and_no_more(options: dict[str
 
 
 def test_a_state_of_others_that_comes_while_a_round_is_waited_for_ends_what_was_in_flight() -> None:
-    model, _ = deep_model()
-    other, _ = deep_model()
-    # without a memory of steps before
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    their_optimizer = torch.optim.SGD(other.parameters(), lr=0.02)
+    model, optimizer = deep_model(momentum=0.0)
+    other, their_optimizer = deep_model(momentum=0.0)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(0.1)
-    theirs = LocalSteps(Layout(other, their_optimizer), their_optimizer.step, 2, outer.load("mean"))
-    state = pack_state(other, theirs.outer, {STATE: settings_of(their_optimizer, 8)})
+    state = state_of_others(other, their_optimizer, 8)
 
     def script(n: FakeNode) -> None:
         n.prepared()

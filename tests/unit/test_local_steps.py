@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,21 @@ def test_a_session_that_ends_within_a_round_ends_at_the_anchor_and_says_so(
         assert not torch.equal(flat_parameters(model), shared)
     assert torch.equal(flat_parameters(model), shared)
     assert "1 local steps were undone" in capsys.readouterr().err
+
+
+def test_who_is_stopped_within_a_round_says_how_many_of_its_steps_count_for_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, optimizer = small_model()
+    swarm = FakeNodeSwarm(echo, local_steps=4, outer="mean")
+    swarm.session.prepare(model, optimizer)
+    for seed in range(5):
+        step(model, optimizer, seed)
+    swarm.termination.since = time.monotonic()
+    with pytest.raises(SystemExit):
+        step(model, optimizer, 5)
+    said = "peer 0: stopped within a round: the local steps that this peer has taken in it count"
+    assert capsys.readouterr().err.count(f"{said} for nothing (2 of 4)") == 1
 
 
 def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer() -> None:

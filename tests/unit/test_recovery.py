@@ -25,9 +25,13 @@ from gossip.core.ledger import pack_json, squeeze
 from gossip.core.messages import ROUND_MAX, Message, StateAttestation, StateOffer, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
+from gossip.core.transfer.deadlines import PATIENCE_FACTOR
 from gossip.core.transfer.donor import (
     AHEAD_MAX,
+    BUSY,
     COPIES_MAX,
+    ENOUGH,
+    GIVEN_TIMES_MAX,
     MOVED_ON,
     NO_STATE,
     TAKERS_MAX,
@@ -105,7 +109,8 @@ class FakePeers:
 class RecoveryBench:
     """One peer's recovery; ``said`` is what it sent since it was looked at last."""
 
-    def __init__(self, n: int = 6, f: int = 2) -> None:
+    def __init__(self, n: int = 6, f: int = 2, need: int | None = None) -> None:
+        """``need``: so many have to vouch; None: f + 1, as in rolling rounds."""
         self.settings = CoreSettings(b"run-id!!", LINEAGE, seed=1, peers=tuple(range(n)), f=f)
         self.rounds, self.others, self.timers, self.now = (
             FakeRounds(),
@@ -113,7 +118,9 @@ class RecoveryBench:
             Timers[Any](),
             10.0,
         )
-        self.core = Recovery(0, Donor(self.settings, self.rounds, self.timers), self.others, f + 1)
+        self.core = Recovery(
+            0, Donor(self.settings, self.rounds, self.timers), self.others, need or f + 1
+        )
         self.said: list[tuple[int, Message]] = []
         self.reports: list[Report] = []
         self.restores: list[Restore] = []
@@ -603,6 +610,20 @@ def test_what_a_donor_keeps_is_bounded_and_forgotten_after_a_while() -> None:
     assert not bench.alarms
 
 
+def test_who_is_given_the_same_again_and_again_in_one_round_is_not_about_to_come_back() -> None:
+    bench, counts = RecoveryBench(f=0), []
+    timeout_s = bench.settings.rounds.round_timeout_s
+    for round_id in (7, 8):
+        begins(bench, round_id)
+        for _ in range(GIVEN_TIMES_MAX + 2):
+            ask(bench, 1, 0, "state")
+            packed(bench, round_id)
+            counts.append(bench.core.giving.taken_by(bench.now) == {1})
+            bench.wait(timeout_s)
+            assert not bench.core.giving.taken_by(bench.now)
+    assert counts == 2 * (GIVEN_TIMES_MAX * [True] + 2 * [False])
+
+
 def test_a_copy_that_nobody_vouched_for_is_not_kept() -> None:
     bench = RecoveryBench(f=0)
     ask(bench, 1, 0, "state")
@@ -758,6 +779,59 @@ def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
     turn()
     turn()
     assert vain == [False, True]
+
+
+def refuse_until(bench: RecoveryBench, until: float, reason: str) -> None:
+    """The others give that answer whenever they are asked for their states."""
+    while bench.now < until:
+        bench.wait(0.1)
+        for peer in bench.asked("state"):
+            bench.hear(
+                peer, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", reason, SIZES)
+            )
+
+
+@pytest.mark.parametrize(
+    ("reason", "without"),
+    [(BUSY, set()), (TAKES_OVER, set()), (ENOUGH, {1, 2}), (MOVED_ON, {1, 2}), (NO_STATE, {1, 2})],
+)
+def test_who_may_have_a_state_later_is_waited_for_and_who_refuses_it_not_for_good(
+    reason: str, without: set[int]
+) -> None:
+    bench = RecoveryBench(n=3, f=1, need=1)
+    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    bench.begin()
+    refuse_until(bench, bench.now + patience_s - 1.0, reason)
+    assert bench.core.stateless(bench.now) == ({1, 2} if reason == NO_STATE else set())
+    refuse_until(bench, bench.now + 2.0, reason)
+    assert bench.core.stateless(bench.now) == without
+
+
+def test_who_denies_and_claims_in_turn_is_waited_for_no_longer_than_a_few_times() -> None:
+    """It claims in its hello, and keeps silent until its time is almost over."""
+    bench, anew = RecoveryBench(n=2, f=1, need=1), 0
+    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    bench.begin()
+    for _ in range(4 * GIVEN_TIMES_MAX):
+        bench.do(bench.core.on_hello(1, 9))
+        bench.wait(patience_s - 1.0)
+        anew += not bench.core.stateless(bench.now)
+        refuse_until(bench, bench.now + 5.0, NO_STATE)
+    assert GIVEN_TIMES_MAX < anew <= GIVEN_TIMES_MAX + 2
+
+
+def test_who_was_away_has_its_time_anew() -> None:
+    bench = RecoveryBench(n=2, f=1, need=1)
+    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    bench.begin()
+    bench.wait(patience_s - 1.0)
+    for away in ({1}, set()):
+        bench.others.gone = away
+        bench.do(bench.core.on_view_change(bench.now))
+        bench.wait(1.0)
+    assert not bench.core.stateless(bench.now)
+    bench.wait(patience_s)
+    assert bench.core.stateless(bench.now) == {1}
 
 
 def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> None:

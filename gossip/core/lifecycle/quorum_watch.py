@@ -26,13 +26,11 @@ class QuorumWatch:
         settings: CoreSettings,
         skip_reason: Callable[[PeerId], str],
         shutdown: Shutdown,
+        taken_by: Callable[[float], set[PeerId]],
     ) -> None:
-        self.local, self.settings, self.skip_reason, self.shutdown = (
-            local,
-            settings,
-            skip_reason,
-            shutdown,
-        )
+        """``taken_by``: who is being given our state now."""
+        self.local, self.settings, self.skip_reason = local, settings, skip_reason
+        self.shutdown, self.taken_by = shutdown, taken_by
         self._missing_since: float | None = None
 
     def look(
@@ -49,7 +47,8 @@ class QuorumWatch:
         Args:
             need: Peers of ``roster`` without which no round is closed.
             stateless: None: this peer could go on with the state that it has. Else ``roster`` is
-                whoever may give it one, and these of them have said that they have none either.
+                whoever may give it one, and these of them have said that they have none either, or
+                have had their time to.
         """
         has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
@@ -74,6 +73,8 @@ class QuorumWatch:
                     "paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()}
                 )
             ], None
+        if has_state and self.taken_by(now).intersection(roster).difference(here):
+            self._missing_since = now  # with our state it is about to come back
         waited_s = now - self._missing_since
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it
         # takes those who are.
@@ -91,6 +92,6 @@ class QuorumWatch:
             if has_state
             else ", and this peer waits for the state of another"
             if reached == len(here)
-            else ", and none of them has a state"
+            else ", and none of them gives a state"
         )
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

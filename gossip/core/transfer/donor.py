@@ -135,6 +135,9 @@ class Donor:
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
         self._now: set[PeerId] = set()  # who takes what there is, of whatever round
         self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
+        # in our round: what each peer was given, how often, and until when it is on its way
+        self._given_in, self._given = -1, Counter[tuple[PeerId, int]]()
+        self._taken_until: dict[PeerId, float] = {}
         # rounds at which the trainer was asked: it answers in order
         self._taking: deque[int] = deque()
         # what belongs to the state at these
@@ -350,6 +353,7 @@ class Donor:
         if outline is not None and self._is_crowded(peer, now):
             return [self._refuse(peer, ask, BUSY)]
         copy.given[peer, ask.piece] += 1
+        self._note_given(peer, ask.piece, now)
         copy.used_at = now
         told = {
             "to": peer,
@@ -358,6 +362,19 @@ class Donor:
             **({"piece": ask.piece} if ask.piece else {}),
         }
         return [Send(peer, offer, payload), Report("snapshot_served", told)]
+
+    def _note_given(self, peer: PeerId, piece: int, now: float) -> None:
+        """Whoever asks in one round for the same again and again is on its way to nothing."""
+        if self._given_in != self.source.round_id:
+            self._given_in = self.source.round_id
+            self._given.clear()
+        self._given[peer, piece] += 1
+        if self._given[peer, piece] <= GIVEN_TIMES_MAX:
+            self._taken_until[peer] = now + self.settings.rounds.round_timeout_s
+
+    def taken_by(self, now: float) -> set[PeerId]:
+        """Who is being given our state."""
+        return {peer for peer, until in self._taken_until.items() if now < until}
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:
         """Whether so many take pieces that ``peer`` is one too many."""

@@ -44,8 +44,10 @@ from gossip.core.rounds import TRANSFER_FACTOR, Transfer
 from .attestation import NoStateEvidence, Poll
 from .backoff import Backoff
 from .chunks import PieceFetcher, PieceManifest
+from .deadlines import DonorDeadlines
 from .donor import (
     AHEAD_MAX,
+    BUSY,
     NO_STATE,
     TAKES_OVER,
     Donor,
@@ -142,6 +144,7 @@ class Recovery:
         self._untouched = True  # it has not begun to take another state
         self.has_own = False  # a state of the rounds, which it can go on with so long
         self._no_state = NoStateEvidence(local, settings.f, swarm)
+        self._deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
@@ -158,9 +161,7 @@ class Recovery:
             case StateRequest() as request:
                 # Who may yet go back to its own state is not one that has none: else one liar would
                 # be all who have one, where all others have left their branches at once.
-                back = self.stage != "idle" and (
-                    self.has_own or self.pieces is not None or self.stage == "restoring"
-                )
+                back = self.stage != "idle" and (self.has_own or self._is_given_one(now))
                 if request.what == "state":
                     patience_s = self.settings.rounds.round_timeout_s
                     self.swarm.note_state(event.sender, now + patience_s)
@@ -173,6 +174,14 @@ class Recovery:
                 return self._on_offer(event.sender, offer, event.payload, now)
             case _:
                 raise AssertionError(f"{type(event.message).__name__} is not about states")
+
+    def _is_given_one(self, now: float) -> bool:
+        """Whether another's state is being taken over, or comes in pieces: from one who has not
+        had its time for that."""
+        comes = self.pieces is not None and not all(
+            self._deadlines.is_over(peer, now) for peer in self.waits_for
+        )
+        return comes or self.stage == "restoring"
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -197,6 +206,7 @@ class Recovery:
         )
         self._untouched = True
         self._no_state.clear()
+        self._deadlines.clear()
         self._attackers.clear()
         self._backoff.clear()
         return [Report("recovering", {"reason": reason, "from": first}), *self._again(first, now)]
@@ -208,6 +218,7 @@ class Recovery:
         """The donor has not delivered, or those who help it have not."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
             self._backoff.failed(self.donor, now)
+            self._deadlines.fail(self.donor, loaded=self.stage == "restoring")
         return self._ask(None, now) if self.attestation is None else self._next_source(now)
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
@@ -229,10 +240,9 @@ class Recovery:
         """Whether a state has come whole, and is being taken over."""
         return self.stage == "restoring"
 
-    @property
-    def stateless(self) -> set[PeerId]:
-        """Who of the others has said last that it has no state to give."""
-        return self._no_state.stateless
+    def stateless(self, now: float) -> set[PeerId]:
+        """Who of the others has said last that it has no state to give, or has had its time."""
+        return self._no_state.stateless | self._deadlines.overdue(now)
 
     @property
     def waits_for(self) -> set[PeerId]:
@@ -259,6 +269,7 @@ class Recovery:
     def _request_state(self, donor: PeerId, round_id: int, now: float) -> list[Effect]:
         patience_s = self.settings.rounds.round_timeout_s
         effects = self._wait("asking", donor, patience_s, now)
+        self._deadlines.ask([donor], now)
         self.swarm.note_state(self.local, now + patience_s)
         return [
             *effects,
@@ -307,6 +318,7 @@ class Recovery:
         if transfer.ends_at(now) > now + TRANSFER_FACTOR * timeout_s:
             return []
         until = now + timeout_s
+        self._deadlines.move(sender, until, now)
         if self.pieces is not None:
             self.pieces.put_off(sender, offer.piece, until)
             until = min(self.pieces.asked.values())
@@ -345,6 +357,7 @@ class Recovery:
 
     def on_view_change(self, now: float) -> list[Effect]:
         """Whoever is skipped will not deliver; and who has come may be asked, too."""
+        self._deadlines.keep(self.swarm.donors())
         if self.stage == "polling" and not self.poll.paused:
             return self._widen(now) + self._count(now)
         if self.stage == "asking" and (gone := self.waits_for.difference(self.swarm.donors())):
@@ -361,7 +374,7 @@ class Recovery:
         then it is asked again. Else it would count as one that cannot have any, for as long as the
         others take to come to the round that was named."""
         if round_id > 0:
-            self._no_state.note_state(peer)
+            self._note_state(peer)
         vote = self.poll.votes.get(peer)
         polls = self.stage == "polling" and not self.poll.paused
         if not polls or round_id == 0 or vote is None or vote.reason != NO_STATE:
@@ -404,6 +417,7 @@ class Recovery:
         if fresh and not self.poll.asked:
             self.poll.give_time(now + self.settings.rounds.round_timeout_s)
         self.poll.ask(fresh)
+        self._deadlines.ask(fresh, now)
         return self._ask_for_attestations(fresh)
 
     def _ask_for_attestations(self, peers: Iterable[PeerId]) -> list[Effect]:
@@ -426,9 +440,10 @@ class Recovery:
             return []
         self.poll.votes[sender] = attestation
         if attestation.digest:
-            self._no_state.note_state(sender)
+            self._note_state(sender)
+            self._deadlines.claim(sender, now)
         else:
-            self._no_state.hear(sender, attestation.reason)
+            self._hear_refusal(sender, attestation.reason, now)
         # else it has not begun: its node answers for a trainer that is still to come
         if attestation.digest or attestation.round_id:
             self.swarm.heard_in(sender, attestation.round_id)
@@ -529,12 +544,12 @@ class Recovery:
         if sender != self.donor:
             return []
         if payload is None or not offer.digest:
-            self._no_state.hear(sender, offer.reason)
+            self._hear_refusal(sender, offer.reason, now)
             return [
                 Report("no_state", {"from": sender, "reason": offer.reason}),
                 *self._another(now),
             ]
-        self._no_state.note_state(sender)
+        self._note_state(sender)
         outline = PieceManifest.read(offer.outline) if offer.outline else None
         fits = (
             payload.digest == offer.digest
@@ -556,6 +571,20 @@ class Recovery:
         self._backoff.delivered(sender)
         self.pieces = PieceFetcher(outline, self._kept, [sender, *self._sources])
         return self._fetch(self.pieces, now)
+
+    def _hear_refusal(self, sender: PeerId, reason: str, now: float) -> None:
+        self._no_state.hear(sender, reason)
+        if reason == NO_STATE:
+            self._deadlines.deny(sender)
+        else:
+            self._deadlines.note_state(sender)
+        if reason in (BUSY, TAKES_OVER):  # it may give one later
+            self._deadlines.claim(sender, now)
+
+    def _note_state(self, peer: PeerId) -> None:
+        """It has a state by now, or says so."""
+        self._no_state.note_state(peer)
+        self._deadlines.note_state(peer)
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
         self.stage, self.has_own, self._untouched = "restoring", False, False
@@ -595,12 +624,16 @@ class Recovery:
             return []
         effects: list[Effect] = []
         if payload is None or not offer.digest:
+            self._hear_refusal(sender, offer.reason, now)
             effects += self._lose(pieces, sender, "no_state", offer.reason, now)
         elif not pieces.take(sender, offer.piece, payload):
             self._attackers.add(sender)
             effects += self._lose(
                 pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now
             )
+        else:
+            vouched = len(self.attestations) > self.settings.f
+            self._deadlines.deliver(sender, pieces.outline.packed(), now, vouched)
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
@@ -617,6 +650,7 @@ class Recovery:
     ) -> list[Effect]:
         """``peer`` does not deliver."""
         self._backoff.failed(peer, now)
+        self._deadlines.fail(peer)
         pieces.give_up([peer])
         self._sources = [source for source in self._sources if source != peer]
         return [Report(what, {"from": peer, "reason": reason})]

@@ -256,11 +256,10 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         if isinstance(panel, Panel):
             swarm.hooks.remove(panel)  # the lie that comes forks the history
             ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
-            swarm.hooks.extend(
-                [ends, *[checker for checker in panel.checkers if isinstance(checker, AT_THE_END)]]
-            )
-            lied_to = play_end(swarm, ends.circumstances.attackers, ends)
             everybody = next(each for each in panel.checkers if isinstance(each, EverybodyEnds))
+            at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
+            swarm.hooks.extend([ends, everybody, *at_the_end])
+            lied_to = play_end(swarm, ends.circumstances.attackers, ends)
             play_gossip_end(swarm, everybody)
     except Exception as error:  # noqa: BLE001
         # whatever leaves a core is a finding, not an end of the search

@@ -296,8 +296,11 @@ class CampaignTally:
                 for event in EXPECTED_REPORTS
                 if not self.reports[event]
             ]
-            excused = () if self.topologies.keys() - {"rolling"} else OF_GOSSIP_ROUNDS
-            excused += OF_ONE_STAGE if self.pipelines == self.schedules else ()
+            excused: set[str] = set()
+            if not self.topologies.keys() - {"rolling"}:
+                excused.update(OF_GOSSIP_ROUNDS)
+            if self.pipelines == self.schedules:
+                excused.update(OF_ONE_STAGE)
             found += [
                 f"{invariant} was never judged"
                 for invariant in sorted(self.judged)

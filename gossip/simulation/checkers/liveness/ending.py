@@ -1,22 +1,43 @@
-"""L12: a training in gossip rounds ends."""
+"""L12: a training in gossip rounds ends, and ends well for those who have its result."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gossip.simulation.checkers.base import Checker
+from gossip.core import Halt, Restore
+from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.world import ToyTrainer
 
 if TYPE_CHECKING:
-    from gossip.core import PeerId
+    from gossip.core import Effect, PeerId
     from gossip.simulation.world import Swarm
 
 
 class EverybodyEnds(Checker):
     """L12: once all scripts come to their last round, in gossip rounds each in its own time,
     everybody ends by itself, also who is behind, stands still, hangs or is killed meanwhile and
-    started again."""
+    started again. Who was sent the final state ends with exit code 0, in rolling rounds, too."""
 
     invariant = "L12"
+    effects = (Halt, Restore)
+
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
+        super().__init__(circumstances)
+        self._sent: dict[PeerId, int] = {}  # the round of the state that this life was sent last
+
+    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+        self._sent.pop(peer, None)
+
+    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Restore):
+            self._sent[peer] = effect.round_id
+        if not isinstance(effect, Halt) or peer in self.circumstances.attackers:
+            return
+        trainer = swarm.hosts[peer].trainer
+        last = trainer.rounds if isinstance(trainer, ToyTrainer) else None
+        if last is not None and self._sent.get(peer, -1) >= last:
+            text = f"it was sent the final state, and ends with exit code {effect.exit_code}: "
+            self.demand(effect.exit_code == 0, swarm, peer, text + effect.reason)
 
     def remaining(self, swarm: Swarm[Any]) -> list[PeerId]:
         """Who has not come to its end, and was not killed for good."""
