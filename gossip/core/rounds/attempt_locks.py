@@ -17,19 +17,21 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it wa
 
 class AttemptLocks:
     """The attempt of each shard, by round and the parent that its commits have. Having been there
-    excludes earlier attempts.
+    excludes earlier attempts. With it are kept the attempts that were passed over on words.
 
     Of the last round that was left with some shards committed, those commits are kept, too: whoever
     forgot what it has taken, or made, would let another result of the same attempt come to be.
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[tuple[int, bytes], tuple[int, ...]] = {}
+        self._attempts: dict[tuple[int, bytes], tuple[tuple[int, int], ...]] = {}
         self._held: tuple[tuple[int, bytes], Held] | None = None
 
     def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         if shards:
-            self._attempts[round_id, parent] = tuple(shard.attempt for shard in shards)
+            self._attempts[round_id, parent] = tuple(
+                [(shard.attempt, shard.jumped) for shard in shards]
+            )
         if held := {
             s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None
         }:
@@ -40,7 +42,7 @@ class AttemptLocks:
         """Of a round that was committed here. What was made here is not made again under
         the same attempt."""
         self._attempts[round_id, parent] = tuple(
-            [shard.attempt + shard.made_here for shard in shards]
+            [(shard.attempt + shard.made_here, shard.jumped) for shard in shards]
         )
         self._forget_old()
 
@@ -51,11 +53,14 @@ class AttemptLocks:
     def first(self, round_id: int, parent: bytes, shard: int) -> int:
         """The earliest attempt that a peer may begin with."""
         attempts = self._attempts.get((round_id, parent), ())
-        return attempts[shard] if shard < len(attempts) else 0
+        return attempts[shard][0] if shard < len(attempts) else 0
 
     def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Gives ``shards``, of a round that begins, the commits that were held when this
-        very round was left."""
+        """Gives ``shards``, of a round that begins, what is not told by their first attempts of how
+        this very round was left: the commits that were held, and what was passed over."""
+        for shard in shards:
+            attempts = self._attempts.get((round_id, parent), ())
+            shard.jumped = attempts[shard.index][1] if shard.index < len(attempts) else 0
         if self._held is None:
             return
         place, held = self._held

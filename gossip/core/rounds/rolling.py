@@ -54,6 +54,7 @@ from .departures import Departures
 from .fork_choice import ForkChoice
 from .future_buffer import FutureBuffer
 from .lag import CatchUpOverdue, LagDetector
+from .later_turns import LaterTurns
 from .progress import RollingProgress
 from .roster import Attendance, spread
 from .server import RoundTimer, Server
@@ -127,6 +128,7 @@ class RollingRounds:
             self.lag_detector.transfer_tracker,
             self.lag_detector.awaits_commit,
         )
+        self.later_turns = LaterTurns(settings.f, self.server)
         self.cross_shard = CrossShardRound(local, settings, self.server, timers, self._advance)
         self.result_validator = ResultValidator(
             self.replicated, self.lag_detector, self.server, view, self._advance
@@ -532,13 +534,16 @@ class RollingRounds:
             if sender == self.local:
                 return []
             return [
-                *self._serve_later(shard, update.attempt),
+                *self._serve_later(shard, sender, update.attempt, now),
                 Send(sender, self.lag_detector.not_serving(update)),
             ]
-        effects: list[Effect] = []
+        before, later = shard.attempt, update.attempt > shard.attempt
+        if later and not self.later_turns.take_word(shard, sender, update.attempt, now):
+            return []
+        effects = self._take_back(shard, before) if later else []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
-            if update.attempt > shard.attempt:
+            if later:
                 shard.attempt = update.attempt
                 effects += self.server.pulse(shard, now) + self._offer(shard, now)
         return effects + self.server.take(shard, sender, update, payload, now)
@@ -559,8 +564,23 @@ class RollingRounds:
         idle = self.mode != "active" or self.cross_shard.is_combining(shard)
         if idle or shard.server(query.attempt) != event.sender or query.attempt < shard.attempt:
             return []
+        left: list[Effect] = []
+        if query.attempt > shard.attempt:
+            before = shard.attempt
+            if not self.later_turns.take_word(shard, event.sender, query.attempt, now):
+                return []
+            left = self._take_back(shard, before)
         shard.attempt = query.attempt
-        return self._offer(shard, now)
+        return left + self._offer(shard, now)
+
+    def _take_back(self, shard: ShardRound, attempt: int) -> list[Effect]:
+        """The server of ``attempt`` has our update, and may not believe who has drawn us away: it
+        must not make a result of it any more."""
+        server = shard.server(attempt)
+        if shard.on_word is None or self._own is None or server == self.local:
+            return []
+        where = (self.settings.lineage, self.round_id, shard.index, attempt, self.chain)
+        return [Send(server, self.lag_detector.not_serving(UpdateRequest(*where)))]
 
     def _on_commit(
         self, sender: PeerId, shard: ShardRound, commit: Commit, event: Received, now: float
@@ -653,11 +673,15 @@ class RollingRounds:
         shard = self._shards[notice.shard]
         if notice.attempt == shard.serving and notice.round_id == 0:  # it is in no round
             shard.had_nothing.add(sender)
+        if self._takes_back(shard, notice):
+            shard.take_back(sender, notice.attempt)
         refused = (
             shard.commit is None
             and notice.attempt == shard.attempt
             and shard.server(shard.attempt) == sender
         )
+        if refused:
+            shard.declined = shard.attempt
         # Once round the order at the speed of the network; after that only time can help.
         if refused and shard.attempt < len(shard.order):
             return self._advance(
@@ -667,6 +691,12 @@ class RollingRounds:
                 now,
             )
         return []
+
+    def _takes_back(self, shard: ShardRound, notice: NotServing) -> bool:
+        """Whether its sender has gone on to another server, and its update is not to be used."""
+        here = (notice.round_id, notice.chain) == (self.round_id, self.chain)
+        to_us = shard.server(notice.attempt) == self.local
+        return bool(self.settings.f) and here and to_us
 
     # --- the view changes, time passes ------------------------------------------------------------
 
@@ -762,6 +792,7 @@ class RollingRounds:
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
+                shard.came_at = now
                 first = self._attempt_locks.first(round_id, chain, shard.index)
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
@@ -825,8 +856,12 @@ class RollingRounds:
         return effects
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
-        """Hands on to the next server in the order that is not skipped."""
-        shard.attempt = self._next_attempt(shard, shard.attempt + 1, now)
+        """Hands on: to where somebody is whose word was put off, or else to the next server in the
+        order that is not skipped."""
+        self.later_turns.leave(shard, now)
+        told = self.later_turns.take_up(shard, self._serves(now), now)
+        following = self._next_attempt(shard, shard.attempt + 1, now)
+        shard.attempt = following if told is None else told
         effects: list[Effect] = [
             attempt_report(self.round_id, shard, reason),
             *self.server.pulse(shard, now),
@@ -848,7 +883,9 @@ class RollingRounds:
         """Whether this peer may serve. A swarm of one has nobody else."""
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
-    def _serve_later(self, shard: ShardRound, attempt: int) -> list[Effect]:
+    def _serve_later(
+        self, shard: ShardRound, sender: PeerId, attempt: int, now: float
+    ) -> list[Effect]:
         """Remembers an attempt that is refused only because this peer stood still: when it serves
         again, it asks for the updates.
 
@@ -861,7 +898,9 @@ class RollingRounds:
             or attempt < max(shard.attempt, shard.refused + 1)
         ):
             return []
-        shard.refused = attempt
+        if attempt > shard.attempt and self.later_turns.put_off(shard, sender, attempt, now):
+            return []
+        shard.refused, shard.refused_of = attempt, sender
         if shard.again is not None:
             return []
         timer = self.timers.set(
@@ -878,9 +917,13 @@ class RollingRounds:
         if attempt < shard.attempt:
             return []
         if not self._serves(now):  # it has stood still once more
-            return self._serve_later(shard, attempt)
-        shard.attempt = attempt
+            return self._serve_later(shard, shard.refused_of, attempt, now)
         effects: list[Effect] = []
+        if (before := shard.attempt) < attempt:
+            if not self.later_turns.take_word(shard, shard.refused_of, attempt, now):
+                return []
+            effects = self._take_back(shard, before)
+        shard.attempt = attempt
         if shard.serving is None or shard.serving < attempt:
             effects += self.server.serve(shard, attempt, now)
             # of a later one it asks in any case
@@ -895,6 +938,8 @@ class RollingRounds:
         effects: list[Effect] = [
             effect for token in shard.tokens() for effect in self.timers.cancel(token)
         ]
+        if shard.on_word is not None or self.later_turns.credit.by_peer:
+            self.later_turns.end(shard, commit.server, now)
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
             gate = self._stage_gate

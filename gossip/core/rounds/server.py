@@ -255,21 +255,21 @@ class Server:
             shard.given_to, shard.given_at = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
-        timer = self.timers.set(now + time_s * self._back_off(shard), RoundTimer("give_up", *where))
+        timer = self.timers.set(now + time_s * self.back_off(shard), RoundTimer("give_up", *where))
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def _back_off(self, shard: ShardRound) -> int:
+    def back_off(self, shard: ShardRound) -> int:
         """How many times as long a server has as the first. Who has given up once is too impatient
         for the load that this makes."""
         if not self.transfer_tracker.takes_time:
             return 1
-        turns = max(shard.given_up, shard.attempt // len(shard.order))
+        turns = max(shard.given_up, (shard.attempt - shard.jumped) // len(shard.order))
         return int(2 ** min(turns, BACK_OFF_MAX))
 
     def _patience_ends_at(self, shard: ShardRound, now: float) -> float:
         """Of the server of our attempt, however much moves: nothing moves for ever."""
-        return shard.given_at + self.transfer_tracker.most_s(now) * self._back_off(shard)
+        return shard.given_at + self.transfer_tracker.most_s(now) * self.back_off(shard)
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
         """Whether somebody on whom this round depends compiles, or is being sent payloads, as fast
@@ -319,7 +319,7 @@ class Server:
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
         """The time of the server of our attempt is over.
         It gets more as long as something moves."""
-        if not self._is_under_way(shard, now) and not self.is_transferring(shard, now):
+        if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(
             now + LOOK_EVERY_S, RoundTimer("give_up", self.round_id, shard.index, shard.attempt)
@@ -327,7 +327,7 @@ class Server:
         shard.give_up = timer.token
         return [timer]
 
-    def _is_under_way(self, shard: ShardRound, now: float) -> bool:
+    def is_under_way(self, shard: ShardRound, now: float) -> bool:
         """Whether a commit of this shard comes here, and will be here in time."""
         until = self._patience_ends_at(shard, now) + self.deadline.cap_s
         return self.transfer_tracker.brings_result(self.round_id, shard.index, until, now)
@@ -353,6 +353,8 @@ class Server:
     ) -> list[Effect]:
         """An update for the attempt that is served here."""
         if update.attempt != shard.serving or shard.ticket is not None:
+            return []
+        if shard.taken_back.get(sender) == update.attempt:  # that came first, by another lane
             return []
         if not shard.answers:
             shard.first_at = now

@@ -69,6 +69,9 @@ class ShardRound:
     pulse: Token | None = None  # fires every now and then while this peer is that server
     # the last attempt that this peer was to serve and did not, because it had stood still
     refused: int = -1
+    refused_of: PeerId = -1  # on whose word
+    # the last attempt whose server has said that it does not serve
+    declined: int = -1
     again: Token | None = None  # fires when it serves once more
     given_to: int = -1  # the attempt whose server has its time
     given_at: float = 0.0  # since when
@@ -82,9 +85,18 @@ class ShardRound:
     given_to_compile: dict[PeerId, float] = field(default_factory=dict)
     awaited_to_compile: dict[PeerId, float] = field(default_factory=dict)
 
+    # Words of later turns (``later_turns.py``).
+    came_at: float = 0.0  # to the present attempt
+    on_word: PeerId | None = None  # whose word alone has brought us there
+    jumped: int = 0  # attempts that were passed over on such words
+    later: dict[PeerId, int] = field(default_factory=dict)  # whose word is put off: the latest
+    granted: dict[PeerId, int] = field(default_factory=dict)  # how often it was taken up then
+
     # As a server: what has come for the attempt served.
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
+    # who has taken back its update, of which attempt: it may be on its way still
+    taken_back: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     # of peers in quarantine, which are only measured; in steps they are among ``rows``, too
     outside: tuple[Row, ...] = ()
@@ -124,8 +136,16 @@ class ShardRound:
             None,
         )
         self.outside = ()
+        self.taken_back = {p: of for p, of in self.taken_back.items() if of >= attempt}
         self.asked.clear()
         self.had_nothing.clear()
+
+    def take_back(self, peer: PeerId, attempt: int) -> None:
+        """What ``peer`` gives under ``attempt`` is not to be used. What the rule is running on
+        stays."""
+        self.taken_back[peer] = max(attempt, self.taken_back.get(peer, -1))
+        if attempt == self.serving and self.ticket is None:
+            self.answers.pop(peer, None)
 
     @property
     def turn(self) -> dict[str, int]:

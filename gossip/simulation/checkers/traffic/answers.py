@@ -63,18 +63,21 @@ _ANSWERS: dict[type, str] = {
 
 
 class AnswersOnce(Checker):
-    """S15: nobody answers a peer more often than that has asked."""
+    """S15: nobody answers a peer more often than that has asked. Who has offered an update may take
+    it back, once, with the answer that it does not serve that attempt."""
 
     invariant = "S15"
     events = tuple(_ANSWERED_BY)
-    effects = tuple(_ANSWERS)
+    effects = (*_ANSWERS, Update)
 
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         super().__init__(circumstances)
         self._owed: dict[PeerId, Counter[tuple[PeerId, str]]] = {}
+        # to whom, of which round, shard and attempt
+        self._offered: dict[PeerId, set[tuple[PeerId, int, int, int]]] = {}
 
     def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._owed[peer] = Counter()
+        self._owed[peer], self._offered[peer] = Counter(), set()
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if type(event) is not Received or (what := _ANSWERED_BY.get(type(event.message))) is None:
@@ -83,10 +86,21 @@ class AnswersOnce(Checker):
             self._owed[peer][event.sender, what] += 1
 
     def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send or (what := _ANSWERS.get(type(effect.message))) is None:
+        if type(effect) is not Send:
             return
-        if type(effect.message) is PushPull and not effect.message.reply:
+        said, offered = effect.message, self._offered[peer]
+        if type(said) is Update:
+            offered.add((effect.peer, said.round_id, said.shard, said.attempt))
             return
+        if (what := _ANSWERS.get(type(said))) is None:
+            return
+        if type(said) is PushPull and not said.reply:
+            return
+        if type(said) is NotServing:
+            own = effect.peer, said.asked_round, said.shard, said.attempt
+            if own in offered:
+                offered.discard(own)
+                return
         owed = self._owed[peer]
         self.judged += 1
         owed[effect.peer, what] -= 1

@@ -1,0 +1,154 @@
+"""Words of later turns: what a peer says of an attempt that this one has not come to.
+
+An honest peer hands a shard on when a server has had its time, is skipped or does not serve. Who
+names the next turn then is believed at once. Anybody else may be ahead for reasons that are not
+known here, or lie. It is believed at once, too, or two results of one round could come to be; but
+not for ever: what is waited in vain in such turns spends its credit. With none left its word is put
+off until this peer hands the shard on by itself.
+"""
+
+from __future__ import annotations
+
+from gossip.core.messages import PeerId
+
+from .server import Server
+from .shard import ShardRound
+
+CREDIT_TURNS = 3.0
+"""So many turns a peer is waited for in vain on such words of its, over all rounds."""
+REGAINED = 0.01
+"""Of the time that passes, what is given back of that. It is little: a liar has a credit with each
+of the others."""
+AMENDS = 1.0
+"""Turns that each result of its gives back to a peer: an honest one that a liar drives is waited
+for in vain, too. A liar gains by that about what it does by keeping its results."""
+ENOUGH = 0.75
+"""Of its time: with so much a server has had its turn. It closes before."""
+DOUBLINGS_MAX = 16
+"""Of how long a word is put off in one round."""
+
+
+class TurnCredit:
+    """For how many turns others are still waited for on words that nothing here explains. The time
+    that this peer gives a turn is the unit: it changes."""
+
+    def __init__(self) -> None:
+        self.by_peer: dict[PeerId, tuple[float, float]] = {}  # turns, and as of when
+
+    def spent(self, peer: PeerId, turn_s: float, now: float) -> float:
+        """Turns, of ``turn_s`` each."""
+        turns, as_of = self.by_peer.get(peer, (0.0, now))
+        return max(0.0, turns - REGAINED * (now - as_of) / turn_s)
+
+    def spend(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
+        spent = min(self.spent(peer, turn_s, now) + turns, CREDIT_TURNS + 1)
+        self.by_peer[peer] = spent, now
+
+    def give_back(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
+        if peer in self.by_peer:
+            self.by_peer[peer] = self.spent(peer, turn_s, now) - turns, now
+
+
+class LaterTurns:
+    """Which words of later turns are followed at once."""
+
+    def __init__(self, f: int, server: Server) -> None:
+        self.f, self.server = f, server
+        self.credit = TurnCredit()
+        self._granted_at: dict[tuple[PeerId, int], float] = {}  # by shard, over all rounds
+
+    def turn_s(self, shard: ShardRound) -> float:
+        """What the server of the present attempt has here."""
+        return self.server.deadline.round_timeout_s() * self.server.back_off(shard)
+
+    def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
+        """Whether an honest peer would be at ``attempt`` by now, by all that is known here."""
+        if not self.f:
+            return True
+        passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))
+        left = [each for each in passed if not self._is_out(shard.server(each))]
+        if not left:
+            return True
+        server = shard.server(shard.attempt)
+        if left != [shard.attempt]:
+            return False
+        if sender == server or shard.declined == shard.attempt:
+            return True
+        return self._waited(shard, now) >= ENOUGH and not self.server.is_under_way(shard, now)
+
+    def take_word(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
+        """Whether ``sender`` is followed to ``attempt`` at once. Then the present one is over; else
+        the word is kept."""
+        if self.put_off(shard, sender, attempt, now):
+            return False
+        on_word = not self.is_explained(shard, sender, attempt, now)
+        self.leave(shard, now)
+        if on_word:
+            shard.on_word = sender
+            shard.jumped += attempt - shard.attempt
+        return True
+
+    def put_off(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
+        """Whether ``sender`` is not followed to ``attempt`` at once. Then the word is kept."""
+        if self._spent(shard, sender, now) < CREDIT_TURNS:
+            return False
+        if self.is_explained(shard, sender, attempt, now):
+            return False
+        shard.later[sender] = max(attempt, shard.later.get(sender, -1))
+        return True
+
+    def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
+        """Turns, with what is being waited now."""
+        spent = self.credit.spent(sender, self.server.deadline.round_timeout_s(), now)
+        return spent + (self._waited(shard, now) if shard.on_word == sender else 0.0)
+
+    def _waited(self, shard: ShardRound, now: float) -> float:
+        """How much of its time the server of the present attempt has had."""
+        return (now - shard.came_at) / self.turn_s(shard)
+
+    def leave(self, shard: ShardRound, now: float) -> None:
+        """The present attempt is over. Where somebody's word was all that brought it about, it was
+        in vain."""
+        if shard.on_word is not None:
+            unit_s = self.server.deadline.round_timeout_s()
+            self.credit.spend(shard.on_word, self._waited(shard, now), unit_s, now)
+        shard.on_word, shard.came_at = None, now
+
+    def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
+        """There is a commit, which ``server`` has made. In time, nothing was in vain."""
+        if shard.on_word is not None and self._waited(shard, now) < ENOUGH:
+            shard.on_word = None
+        self.leave(shard, now)
+        self.credit.give_back(server, AMENDS, self.server.deadline.round_timeout_s(), now)
+
+    def take_up(self, shard: ShardRound, serves: bool, now: float) -> int | None:
+        """The present attempt is over, and this may be where somebody is whose word was put off:
+        the latest. None: nowhere. All others may have a turn before that is granted to the same one
+        again, in the same round twice as many each time. ``serves``: whether this peer may."""
+        for peer, attempt in tuple(shard.later.items()):
+            if attempt <= shard.attempt:
+                del shard.later[peer]
+        may_be = [
+            (attempt, peer)
+            for peer, attempt in shard.later.items()
+            if now >= self._granted_again_at(shard, peer)
+            and not self._is_out(shard.server(attempt))
+            and (serves or shard.server(attempt) != self.server.local)
+        ]
+        if not may_be:
+            return None
+        attempt, peer = max(may_be)
+        del shard.later[peer]
+        shard.granted[peer] = shard.granted.get(peer, 0) + 1
+        shard.jumped += attempt - shard.attempt
+        self._granted_at[peer, shard.index] = now
+        return attempt
+
+    def _is_out(self, server: PeerId) -> bool:
+        """Whether nobody need wait for its turn: it is skipped."""
+        return server != self.server.local and bool(self.server.skip_reason(server))
+
+    def _granted_again_at(self, shard: ShardRound, peer: PeerId) -> float:
+        last_at = self._granted_at.get((peer, shard.index), float("-inf"))
+        times = min(max(1, shard.granted.get(peer, 0)), DOUBLINGS_MAX)
+        return last_at + len(shard.order) * self.turn_s(shard) * 2.0 ** (times - 1)
