@@ -74,7 +74,7 @@ LAST_COPY_OF_A_SHARD = Schedule(
 """Likewise of peer 4, which makes the last shard's."""
 
 WHILE_IT_RECOVERS = Schedule(
-    187,
+    40,
     aggregator="median",
     active_s=9.717,
     duration_s=10.5,
