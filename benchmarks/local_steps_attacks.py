@@ -1,12 +1,12 @@
 """What liars do to local steps: rules, attacks, and momentum before and after the rule, as a page.
 
-    python benchmarks/local_steps_attacks.py --write docs/local_steps_attacks.md
-    python benchmarks/local_steps_attacks.py --mnist mnist.npz --write PAGE  # hours
+    python benchmarks/local_steps_attacks.py --write PAGE  # minutes
+    python benchmarks/local_steps_attacks.py --mnist mnist.npz --write docs/local_steps_attacks.md
 
-Eight workers of which two lie, with the same number of steps in rounds of 1 and of 30 steps, in one
-process and without network. By default the digits, a small MLP, some rules and attacks and one
-seed; with --mnist a small CNN, all of them and three. Each of its tables is one `gossip bench
-robustness`, which remembers every run in --into: after Ctrl-C the same command goes on.
+Eight workers of which two lie, with the same number of steps in rounds of 1 and of 30 steps, and
+without network. By default the digits, a small MLP, some rules and attacks and one seed; with
+--mnist a small CNN, all of them and three, some hours of one processor. Each table is one `gossip
+bench robustness`, which remembers every run in --into: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -47,10 +47,14 @@ ATTACKS = (
     "outer_momentum",
     "outer_momentum*4",
 )
-MOMENTUM = {
-    "after the rule": ["--outer", "nesterov:lr=0.7,momentum=0.9"],
-    "before the rule": ["--outer", "mean", "--sender", "momentum:beta=0.9"],
+OUTER = {
+    "after the rule": "nesterov:lr=0.7,momentum=0.9",
+    "before the rule": "heavy_ball:lr=0.7,momentum=0",
 }
+SENDER = {"after the rule": "", "before the rule": "momentum:beta=0.9,form=sum"}
+"""So that either moves as far where nobody lies: with the mean, momentum of all is the mean of each
+one's."""
+MOMENTUM = tuple(OUTER)
 LOCAL_STEPS = (30, 1)
 FAILS_BELOW = 0.9
 FEW_RULES = ("mean", "suspicion", "krum", "nnm+trimmed_mean")
@@ -75,24 +79,19 @@ def size_of(mnist: Path | None, steps: int | None, seeds: int | None) -> Size:
     if mnist is None:
         about = "The digits and an MLP with one hidden layer of 32"
         return Size(about, FEW_RULES, FEW_ATTACKS, steps or 240, seeds or 1, ("--lr", "0.1"))
-    about = "MNIST and the CNN `cnn_mnist`"
-    options = "--data", str(mnist), "--model", "cnn_mnist", "--lr", "0.05", "--test-samples", "2000"
-    return Size(about, RULES, ATTACKS, steps or 900, seeds or 3, options)
+    about = "MNIST and the CNN `small_cnn`"
+    options = "--data", str(mnist), "--model", "small_cnn", "--lr", "0.05", "--test-samples", "2000"
+    return Size(about, RULES, ATTACKS, steps or 480, seeds or 3, options)
 
 
-def play(size: Size, local_steps: int, momentum: str, into: Path) -> dict[str, Any]:
+def play(size: Size, local_steps: int, momentum: str, kept: Sequence[str]) -> dict[str, Any]:
     """One table, as ``gossip bench robustness --json`` has it. Raises: CalledProcessError."""
     command = [
         *[*GOSSIP, "bench", "robustness", "--n", "8", "--f", "2", "--no-plot", "--json"],
-        *[
-            "--rules",
-            " ".join(size.rules),
-            "--attacks",
-            " ".join(size.attacks),
-            *MOMENTUM[momentum],
-        ],
+        *["--rules", " ".join(size.rules), "--attacks", " ".join(size.attacks)],
+        *["--outer", OUTER[momentum], "--sender", SENDER[momentum]],
         *["--local-steps", str(local_steps), "--rounds", str(size.steps // local_steps)],
-        *["--seeds", str(size.seeds), "--into", str(into), *size.options],
+        *["--seeds", str(size.seeds), *size.options, *kept],
     ]
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, check=True)
     (table,) = json.loads(done.stdout)
@@ -142,7 +141,7 @@ def head(size: Size, command: Sequence[str]) -> list[str]:
         f"of each, 32 samples a step; {seeds}. Test accuracy in percent at the end; bold: below "
         f"{FAILS_BELOW:g} of what averaging reaches without liars. Momentum after the rule is the "
         "outer step `nesterov`; before the rule each worker has its own (`--sender "
-        "momentum:beta=0.9 --outer mean`).",
+        f"{SENDER['before the rule']} --outer {OUTER['before the rule']}`).",
         "",
     ]
 
@@ -152,6 +151,7 @@ def main() -> int:
     parser.add_argument("--mnist", type=Path, help="mnist.npz: the CNN, in hours")
     parser.add_argument("--steps", type=int, help="of each worker")
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--into", type=Path, default=Path("runs/local-steps-attacks"))
     parser.add_argument("--write", type=Path, required=True, help="the page")
     options = parser.parse_args()
@@ -159,8 +159,9 @@ def main() -> int:
     os.nice(10)
     command = ["python", "benchmarks/local_steps_attacks.py", *_said(options)]
     lines = head(size, command)
+    kept = ["--into", str(options.into), "--jobs", str(options.jobs)]
     for local_steps, momentum in product(LOCAL_STEPS, MOMENTUM):
-        found = play(size, local_steps, momentum, options.into)
+        found = play(size, local_steps, momentum, kept)
         lines += section(local_steps, momentum, found)
         options.write.write_text("\n".join(lines).rstrip() + "\n")
     return 0

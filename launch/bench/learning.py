@@ -7,7 +7,7 @@ print(outcome.accuracy)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -162,7 +162,11 @@ def read_attack(text: str) -> tuple[str, float | None]:
     return name, value
 
 
-def train(trial: Trial, data: TrainingData, run_of: type[_Run] | None = None) -> TrialResult:
+def train(
+    trial: Trial,
+    data: TrainingData,
+    run_of: Callable[[Trial, BoundRule, TrainingData], _Run] | None = None,
+) -> TrialResult:
     """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same
     samples for a worker.
 
@@ -203,9 +207,7 @@ class _Run:
         self.trial, self.rule = trial, rule
         self.data, self.held_out = _held_out(_fewer_tests(data, trial.test_samples), trial)
         data = self.data
-        self.model = models.make(
-            trial.model, data.images.shape[1], data.classes, trial.hidden, trial.seed
-        )
+        self.model = self._made_model()
         self.name, strength = read_attack(trial.attack)
         self.attackers = 0 if self.name == NO_ATTACK else trial.f
         by_vector = self.name not in (NO_ATTACK, *attacks.DATA_ATTACKS)
@@ -236,6 +238,11 @@ class _Run:
         self.rate = trial.lr if self.outer is None else self.outer.lr
         self.available: dict[str, Any] = {}  # what the rule could ask for in the last round
         self.measured: list[Rejection] = []  # of those in quarantine, in this round
+
+    def _made_model(self) -> models.Model:
+        trial, data = self.trial, self.data
+        features = data.images.shape[1]
+        return models.make(trial.model, features, data.classes, trial.hidden, trial.seed)
 
     def try_rule(self) -> None:
         """One call with honest updates, before liars are at work: what is wrong then is wrong with
@@ -319,7 +326,6 @@ class _Run:
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
-        trial = self.trial
         updates = self._offered(round_id)
         finite = torch.isfinite(updates).all(dim=1)
         faulty = (~finite).nonzero().flatten().tolist()
@@ -335,12 +341,15 @@ class _Run:
         if verdict is None:
             return False
         self.kept = {"previous": verdict.aggregate, "state": verdict.state}
-        if self.outer is None:
-            self.model.parameters -= trial.lr * self._decayed(verdict.aggregate)
-        else:
-            move, self.momentum = self.outer.move(verdict.aggregate, self.momentum)
-            self.model.parameters -= move
+        self.model.parameters -= self._step(verdict.aggregate)
         return True
+
+    def _step(self, aggregate: Tensor) -> Tensor:
+        """What is taken off the parameters, ``(d,)``."""
+        if self.outer is None:
+            return self.trial.lr * self._decayed(aggregate)
+        move, self.momentum = self.outer.move(aggregate, self.momentum)
+        return move
 
     def _decayed(self, gradient: Tensor) -> Tensor:
         return gradient + self.trial.weight_decay * self.model.parameters

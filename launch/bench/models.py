@@ -3,8 +3,10 @@
     model = make("cnn_mnist", features=784, classes=10, hidden=32, seed=0)
     updates = model.gradients(images, labels)  # (n, d)
 
-``mlp`` has one hidden layer and takes any images. The others are those of ByzFL's benchmark, for
-images of 28 by 28 from 0 to 1, which they bring to mean 0 and deviation 1 as MNIST has them.
+``mlp`` has one hidden layer and takes any images. The others are for images of 28 by 28 from 0 to
+1, which they bring to mean 0 and deviation 1 as MNIST has them. ``fc_mnist`` and ``cnn_mnist`` are
+those of ByzFL's benchmark. ``small_cnn`` has 6,000 parameters and takes a fifth of the time of
+``cnn_mnist``, for tables of many runs.
 """
 
 from __future__ import annotations
@@ -171,11 +173,20 @@ def _convolutional(images: Tensor, parts: Sequence[Tensor]) -> Tensor:
     return linear(linear(maps.flatten(1), third, third_bias).relu(), last, last_bias)
 
 
+def _strided(images: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """Convolutions with a stride of 2 in place of maxima, which take longer than they do."""
+    first, first_bias, second, second_bias, last, last_bias = parts
+    maps = conv2d(images.view(-1, 1, SIDE, SIDE), first, first_bias, stride=2).relu()
+    maps = conv2d(maps, second, second_bias, stride=2).relu()
+    return linear(maps.flatten(1), last, last_bias)
+
+
 _PLANS = {
     "fc_mnist": _Plan(((100, SIDE * SIDE), (100,)), 100, _fully_connected),
     "cnn_mnist": _Plan(
         ((20, 1, 5, 5), (20,), (50, 20, 5, 5), (50,), (500, 800), (500,)), 500, _convolutional
     ),
+    "small_cnn": _Plan(((8, 1, 5, 5), (8,), (16, 8, 5, 5), (16,)), 256, _strided),
 }
 
 

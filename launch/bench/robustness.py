@@ -79,7 +79,10 @@ def robustness(
         typer.Option(help="Learning rate of plain SGD. Repeatable: each rule gets its best."),
     ] = [0.5],  # noqa: B006
     model: Annotated[
-        str, typer.Option(help="mlp, or fc_mnist or cnn_mnist of ByzFL for images of 28 by 28.")
+        str,
+        typer.Option(
+            help="mlp; for images of 28 by 28 small_cnn, or fc_mnist or cnn_mnist of ByzFL."
+        ),
     ] = "mlp",
     hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer of mlp.")] = 32,
     sender: Annotated[
