@@ -7,9 +7,11 @@ the lines to print.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from gossip.faults import LINK_KINDS, FaultPlan
@@ -296,7 +298,9 @@ class RunView:
         steps, every = event.get("steps"), event.get("every")
         if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
             self.steps = steps
-        self.saves_to = str(event.get("folder") or "")
+        folder = str(event.get("folder") or "")
+        in_stage = self.stages and re.fullmatch(r"stage-\d+", PurePath(folder).name)
+        self.saves_to = str(PurePath(folder).parent) if in_stage else folder
         self.saves_every = every if isinstance(every, int) else None
         return []
 
