@@ -802,7 +802,9 @@ class RunView:
                         f"ms: {event.get('reason')}"
                     )
                 ]
-            if blow is None and not self._ending(t) and self._fresh("skip", subject.peer, t):
+            if blow is not None or self._ending(t) or self._is_through(row, event):
+                return []
+            if self._fresh("skip", subject.peer, t):
                 return [f"! {subject.peer} skipped by {row.peer}: {event.get('reason')}"]
             return []
         return self._died(row, subject, event, blow, t)
@@ -837,6 +839,15 @@ class RunView:
         """Whether peers close their links because the run is over."""
         ends = [row.get("t") for row in self.halted.values() if not row.get("exit_code")]
         return any(isinstance(end, int | float) and 0 <= t - end < ENDING_S for end in ends)
+
+    def _is_through(self, row: PeerRow, event: Row) -> bool:
+        """Whether the peer has had all steps when it tells this: whose link closes then has had
+        them, too, and its goodbye may come a moment later."""
+        number = event.get("round")
+        if self.steps is None or not isinstance(number, int):
+            return False
+        since = number - (row.round + 1)  # rounds that its events do not tell of yet
+        return (row.step + since) * self.local_steps >= self.steps
 
     def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0
