@@ -115,8 +115,9 @@ def read_plan(path: Path) -> PipelinePlan:
     Raises: ConfigError: It is no plan, or has a value that cannot be.
     """
     where = shown(path)
-    fields = Fields.of(where, read_toml(path), _HEAD)
-    check_schema(fields, SCHEMA)
+    said = read_toml(path, "gossip plan PROFILE... makes a plan of profiles")
+    check_schema(where, said, SCHEMA)
+    fields = Fields.of(where, said, _HEAD)
     stages = tuple(_stage(each) for each in fields.tables("stage", _STAGE, PEERS_MAX))
     if not stages:
         raise ConfigError(f"{where}: it has no stage", "each begins with [[stage]]")

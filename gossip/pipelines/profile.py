@@ -130,8 +130,9 @@ def read_profile(path: Path) -> PeerProfile:
     Raises: ConfigError: It is no profile, or has a value that nobody can have measured.
     """
     where = shown(path)
-    fields = Fields.of(where, read_toml(path), _HEAD)
-    check_schema(fields, SCHEMA)
+    said = read_toml(path, "gossip plan profile FILE.py:FUNCTION makes one on each machine")
+    check_schema(where, said, SCHEMA)
+    fields = Fields.of(where, said, _HEAD)
     peer = check_name(fields.values.get("peer"), where)
     layers = tuple(_layer(each) for each in fields.tables("layer", _LAYER, LAYERS_MAX))
     if not layers:

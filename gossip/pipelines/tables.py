@@ -22,8 +22,8 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_RULE = "a name has 1 to 64 letters, digits, and - _ . behind the first"
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """What the file holds.
+def read_toml(path: Path, made_by: str) -> dict[str, Any]:
+    """What the file holds. ``made_by``: what to do where there is none.
 
     Raises: ConfigError: There is none, it is larger than 2 MiB, or it is no TOML.
     """
@@ -31,7 +31,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         with open_file(path) as file:
             data = read_at_most(file, FILE_BYTES_MAX, path)
     except FileNotFoundError:
-        raise ConfigError(f"there is no file {shown(path)}") from None
+        raise ConfigError(f"there is no file {shown(path)}", made_by) from None
     try:
         return tomllib.loads(data.decode("utf-8"))
     except RecursionError:
@@ -110,11 +110,11 @@ class Fields:
         ]
 
 
-def check_schema(fields: Fields, schema: str) -> None:
+def check_schema(where: str, said: Mapping[str, Any], schema: str) -> None:
     """Raises: ConfigError: The file is of another kind or version."""
-    found = fields.values.get("schema")
+    found = said.get("schema")
     if found != schema:
         raise ConfigError(
-            f"{fields.where}: schema is {shown(repr(found)[:80])}, not {schema!r}",
+            f"{where}: schema is {shown(repr(found)[:80])}, not {schema!r}",
             f"the first line of such a file is schema = {schema!r}",
         )

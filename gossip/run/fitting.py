@@ -142,6 +142,12 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
     """Whether a run can carry out its plan. Raises ConfigError."""
     plan = config.pipeline
     _check_audit(config)
+    if plan is None and config.lost_stage != "checkpoint":
+        raise ConfigError(
+            f"lost_stage = {config.lost_stage}: it is about stages of a pipeline, and the run has "
+            "no plan",
+            "--plan plan.toml, or leave it out",
+        )
     if plan is None:
         return
     if sorted(peer for stage in plan.stages for peer in stage.peers) != [*range(config.peers)]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError
 
-from .checkpoints import listed, newest_good, resolve
+from .checkpoints import listed, newest_good, resolve, stage_folders
 from .stage_parts import check_model, newest_whole
 from .untrusted import shown
 
@@ -28,7 +29,9 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
     if said in ("", AUTO):
         return resolved
     folder, step = resolve(said)
-    if (plan := resolved.config.pipeline) is not None:
+    plan = resolved.config.pipeline
+    _check_kind(folder, plan is not None)
+    if plan is not None:
         parts = newest_whole(folder, step)
         if not parts:
             raise ConfigError(
@@ -52,6 +55,22 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
             "on from them, so move them away if they are not wanted"
         )
     return _with(resolved, str(folder) if step is None else f"{folder}@{step}")
+
+
+def _check_kind(folder: Path, has_plan: bool) -> None:
+    """Raises ConfigError: A pipeline is to go on from checkpoints of whole models, or a run without
+    a plan from those of a pipeline."""
+    of_stages, of_models = bool(stage_folders(folder)), bool(listed(folder))
+    if has_plan and of_models and not of_stages:
+        raise ConfigError(
+            f"{shown(folder)} has checkpoints of a run without a plan, and this one has a plan",
+            "leave out --plan, or let the script load the model and begin without --resume",
+        )
+    if of_stages and not of_models and not has_plan:
+        raise ConfigError(
+            f"{shown(folder)} has the stages of a pipeline, and this run has no plan",
+            f"--plan plan.toml; gossip checkpoints export {shown(folder)} makes one model of them",
+        )
 
 
 def _with(resolved: Resolved, where: str) -> Resolved:

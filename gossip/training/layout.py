@@ -135,7 +135,7 @@ class Layout:
         if len(layers) < fragments:
             raise UnsupportedModel(
                 f"{fragments} fragments, and the model has {len(layers)} layers with parameters",
-                f"--fragments {len(layers)}",
+                f"--fragments {len(layers)} or fewer, of which --local-steps is a multiple",
             )
         found = list(layers.values())
         dealt = cut_layers([sum(self._sizes[at] for at in each) for each in found], fragments)

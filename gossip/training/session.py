@@ -1611,13 +1611,21 @@ class Session:
         if own.extra is not None:
             self._take_extra_state(own.extra)
         if own.why:
-            of = f"peer {found.manifest.get('writer')}"
-            begins = (
-                f"its buffers are those of {of}"
-                if self._is_rolling
-                else f"it begins with the mean model and the optimizer of {of}"
-            )
+            begins = self._begins_without_own(f"peer {found.manifest.get('writer')}", owes)
             self._say(f"its own state of step {found.step} is not there ({own.why}): {begins}")
+
+    def _begins_without_own(self, writer: str, owes: bool) -> str:
+        """What a peer goes on with that has not found what belongs to it alone."""
+        if not self._is_rolling:
+            return f"it begins with the mean model and the optimizer of {writer}"
+        begins = {
+            f"its buffers are those of {writer}": any(True for _ in self._trained.model.buffers()),
+            "its optimizer begins anew": self._local is not None,
+            "it has no steps of its own on the fragments": self._config.fragments > 1,
+            "its sender begins anew": bool(self._config.sender),
+            "its encoding owes nothing": owes,
+        }
+        return ", ".join(what for what, is_so in begins.items() if is_so)
 
     def _plan_own(self) -> StateFile | None:
         """What belongs to this peer alone: in gossip rounds all."""

@@ -31,6 +31,7 @@ from gossip.run import (
     checkpoints,
     fitting,
     settled_resume,
+    stage_parts,
     tell_on_stderr,
     tolerance,
     write_json,
@@ -144,14 +145,20 @@ def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
         return
     try:
         saves_to = checkpoints.folder_of(folder)
-        steps = [step for step, _ in checkpoints.listed(saves_to)] if saves_to else []
+        steps = _steps_in(saves_to) if saves_to else []
     except ConfigError:
         steps = []  # whoever resumes is told of it
-    if steps:
+    if steps and found["status"] != "refused":  # that command would be refused again
         at = f"step {max(steps)} in {near(str(saves_to))}"
         yield f"  to go on: the command that began the run, with --resume auto ({at})"
     if found["status"] != "stopped":
         yield f"  why: gossip explain {word_for(folder.resolve())}"
+
+
+def _steps_in(saves_to: Path) -> list[int]:
+    """Those that can be resumed; of a pipeline those that every stage has."""
+    parts = stage_parts.parts_in(saves_to)
+    return [*stage_parts.whole_steps(parts)] or [step for step, _ in checkpoints.listed(saves_to)]
 
 
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:

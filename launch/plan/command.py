@@ -179,8 +179,8 @@ def profile(
         str,
         typer.Argument(
             metavar="FILE.py:FUNCTION",
-            help="Or module:function. It returns (layers, samples): a list of modules or "
-            "nn.Sequential, and a tensor with a sample in each row.",
+            help="Or module:function. It returns (layers, samples): a list of modules, or "
+            "of functions that make one each, and a tensor with a sample in each row.",
             show_default=False,
         ),
     ],

@@ -55,7 +55,8 @@ class RoundTime:
 
     Attributes:
         took: From the commit before to its own.
-        slowest: The contributor that needed longest for its update, and how long.
+        slowest: The contributor that needed longest for its update, and how long: with local steps
+            for all of them, of which it may have taken fewer.
         rule: From the end of the collecting to the commit.
     """
 
@@ -67,7 +68,7 @@ class RoundTime:
     @property
     def rest(self) -> float | None:
         """What is left of it: sending updates and the result, waiting, applying."""
-        if self.took is None or self.slowest is None:
+        if self.took is None or self.slowest is None or self.slowest[1] > self.took:
             return None
         return max(0.0, self.took - self.slowest[1] - (self.rule or 0.0))
 
@@ -247,7 +248,12 @@ def _times(times: Sequence[RoundTime], within_round: bool) -> list[str]:
     if slowest:
         peer, count = Counter(peer for peer, _ in slowest).most_common(1)[0]
         longest = median(seconds for _, seconds in slowest)
-        lines.append(f"Its slowest contributor needed {_ms(longest)} of that for its update.")
+        lines.append(
+            f"Its slowest contributor needed {_ms(longest)} of that for its update."
+            if longest <= median(took)
+            else f"All steps of a round would take its slowest contributor {_ms(longest)}: it took "
+            "fewer."
+        )
         lines.append(
             f"The slowest was most often peer {peer}: in {count / len(slowest):.0%} of the rounds."
         )
@@ -507,6 +513,9 @@ def _time_of_round(time: RoundTime, commit: CommitRecord) -> list[str]:
         lines.append(
             f"Its slowest contributor, peer {peer}, needed {_ms(longest)} for its update; the "
             f"median is {_ms(median(took))}."
+            if longest <= time.took
+            else f"All steps of a round would take its slowest contributor, peer {peer}, "
+            f"{_ms(longest)}: it took fewer. The median is {_ms(median(took))}."
         )
     if time.rule is not None:
         lines.append(f"The rule took {_ms(time.rule)}.")

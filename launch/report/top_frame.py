@@ -135,6 +135,7 @@ def _title(record: RunRecord, standing: Standing, now: float) -> str:
             what += f", {config.local_steps} local steps"
         if config.fragments > 1:
             what += f" in {config.fragments} fragments"
+        what += ", overlap" if config.overlap else ""
     since = clock(now - record.began) if record.began is not None else ""
     where = f"on {standing.where}" if standing.where else ""
     return "  ".join(filter(None, (name, standing.state, since, what, where)))

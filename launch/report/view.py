@@ -7,9 +7,11 @@ the lines to print.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from gossip.faults import LINK_KINDS, FaultPlan
@@ -296,7 +298,9 @@ class RunView:
         steps, every = event.get("steps"), event.get("every")
         if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
             self.steps = steps
-        self.saves_to = str(event.get("folder") or "")
+        folder = str(event.get("folder") or "")
+        in_stage = self.stages and re.fullmatch(r"stage-\d+", PurePath(folder).name)
+        self.saves_to = str(PurePath(folder).parent) if in_stage else folder
         self.saves_every = every if isinstance(every, int) else None
         return []
 
@@ -798,7 +802,9 @@ class RunView:
                         f"ms: {event.get('reason')}"
                     )
                 ]
-            if blow is None and not self._ending(t) and self._fresh("skip", subject.peer, t):
+            if blow is not None or self._ending(t) or self._is_through(row, event):
+                return []
+            if self._fresh("skip", subject.peer, t):
                 return [f"! {subject.peer} skipped by {row.peer}: {event.get('reason')}"]
             return []
         return self._died(row, subject, event, blow, t)
@@ -833,6 +839,15 @@ class RunView:
         """Whether peers close their links because the run is over."""
         ends = [row.get("t") for row in self.halted.values() if not row.get("exit_code")]
         return any(isinstance(end, int | float) and 0 <= t - end < ENDING_S for end in ends)
+
+    def _is_through(self, row: PeerRow, event: Row) -> bool:
+        """Whether the peer has had all steps when it tells this: whose link closes then has had
+        them, too, and its goodbye may come a moment later."""
+        number = event.get("round")
+        if self.steps is None or not isinstance(number, int):
+            return False
+        since = number - (row.round + 1)  # rounds that its events do not tell of yet
+        return (row.step + since) * self.local_steps >= self.steps
 
     def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0

@@ -209,7 +209,7 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
         yield _fail(
             host,
             f"{need}, {facts['memory_bytes'] / 2**30:.1f} GiB are free",
-            f"{host.name} slots={fits}" if fits else "another host",
+            _fewer(host, fits),
         )
     on_gpus = gpus.Gpus.from_json(facts["gpus"])
     if on_gpus.error:
@@ -224,8 +224,15 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
         yield _warn(
             host,
             f"{host.slots} peers share {counted(facts['cores'], 'core')}",
-            f"{host.name} slots={facts['cores']}",
+            _fewer(host, facts["cores"]),
         )
+
+
+def _fewer(host: Host, fits: int) -> str:
+    """What to do about peers of which so many would do."""
+    if host.peers:  # the plan says how many there are
+        return f"give some of {', '.join(host.peers)} to another host, or plan without them"
+    return f"{host.name} slots={fits}" if fits else "another host"
 
 
 def _run_dir(host: Host, facts: Facts) -> Iterable[CheckLine]:

@@ -92,3 +92,14 @@ def test_in_gossip_rounds_each_peer_goes_on_with_its_own_model(tmp_path: Path) -
     assert began["1"] not in digests.values()
     assert {each[3] for each in resumed} == {"30"}
     assert re.findall(r"peer (\d): its own state of step 20 is not there", said) == ["1"]
+
+
+def test_a_peer_without_its_own_state_says_what_of_it_begins_anew(tmp_path: Path) -> None:
+    options = ("--local-steps", "5", "--encoding", "topk:0.2")
+    ended(tmp_path, 20, *options)
+    for path in (tmp_path / "ckpt" / "own").glob("peer-1.*"):
+        path.unlink()
+    _, said = ended(tmp_path, 30, *options)
+    begins = re.findall(r"peer (\d): its own state of step 20 is not there \(.*\): (.*)", said)
+    buffers = "its buffers are those of peer 0"
+    assert begins == [("1", f"{buffers}, its optimizer begins anew, its encoding owes nothing")]

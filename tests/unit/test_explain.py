@@ -26,6 +26,21 @@ def test_a_run_is_told_with_where_the_time_of_its_rounds_went(run: RecordedRun) 
     assert "The rest, 66 ms, went into" in text
 
 
+def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_the_round(
+    tmp_path: Path,
+) -> None:
+    """It says how long all of them take it."""
+    run = RecordedRun(tmp_path / "run").whole()
+    for path in run.folder.glob("peer-*/commits.jsonl"):
+        path.write_text(path.read_text().replace('"took_us": 30000', '"took_us": 300000'))
+    slow = "All steps of a round would take its slowest contributor"
+    text = told(run)
+    assert f"{slow} 300 ms: it took fewer." in text
+    assert "of that for its update" not in text
+    assert "The rest" not in text
+    assert f"{slow}, peer 3, 300 ms: it took fewer. The median is 300 ms." in told(run, "@12")
+
+
 def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
     text = told(run)
     assert "30 rounds of 40 were closed without peer 2, which was late." in text

@@ -191,6 +191,11 @@ def test_what_is_wrong_with_a_host_is_told_with_what_to_do(
     ]
 
 
+def test_peers_of_a_plan_are_not_made_fewer_by_slots() -> None:
+    told = judged(Host("b", 2, peers=("lab1", "lab2")), cores=1)
+    assert told[-1].strip() == "try: give some of lab1, lab2 to another host, or plan without them"
+
+
 # --- pairs ----------------------------------------------------------------------------------------
 
 FINE = {"ms": 0.31, "seen": A}

@@ -253,6 +253,24 @@ def test_a_plan_is_read_back(tmp_path: Path) -> None:
     assert math.isfinite(placement.step_s)
 
 
+def test_a_profile_is_no_plan_and_a_plan_no_profile(files: Path) -> None:
+    (files / "plan.toml").write_text(PLAN)
+    with pytest.raises(ConfigError, match=r"'gossip.profile/1', not 'gossip.plan/1'"):
+        plan("show", "lab1.toml", "lab1.toml", "lab2.toml")
+    with pytest.raises(ConfigError, match=r"'gossip.plan/1', not 'gossip.profile/1'"):
+        plan("show", "plan.toml", "plan.toml", "lab2.toml")
+
+
+def test_where_there_is_no_plan_and_no_profile_it_says_what_makes_one(files: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no file") as refused:
+        plan("show", "none.toml", "lab1.toml")
+    assert refused.value.hint.startswith("gossip plan PROFILE")
+    (files / "plan.toml").write_text(PLAN)
+    with pytest.raises(ConfigError, match="there is no file") as refused:
+        plan("show", "plan.toml", "none.toml")
+    assert refused.value.hint.startswith("gossip plan profile")
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [

@@ -120,3 +120,9 @@ def test_audits_need_a_plan_and_a_stage_of_three(tmp_path: Path) -> None:
     options = options_of(written(tmp_path, stages=few), None)
     with pytest.raises(ConfigError, match="largest stage has 2 peers, and it takes 3"):
         fitting.check(resolve({**options, "audit": 0.05}).config)
+
+
+def test_of_what_a_lost_stage_is_made_is_no_option_without_a_plan(tmp_path: Path) -> None:
+    fitting.check(resolve({**options_of(written(tmp_path), None), "lost_stage": "fresh"}).config)
+    with pytest.raises(ConfigError, match=r"lost_stage = fresh: .* the run has no plan"):
+        fitting.check(resolve({"lost_stage": "fresh"}).config)

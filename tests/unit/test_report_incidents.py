@@ -158,6 +158,24 @@ def test_what_a_script_died_of_is_told(
     assert found.noticed == "by its launcher; all that it wrote is in peer-1/out.log"
 
 
+def test_a_script_that_raised_did_so_when_it_left_the_rounds_and_not_when_its_process_ended(
+    tmp_path: Path,
+) -> None:
+    halted = {"t": 1.45, "peer": 1, "event": "halted", "reason": "raised", "round": 13}
+    ended = {"peer": 1, "event": "exited", "signal": None, "code": 1, "how": "exit code 1"}
+    run = made(tmp_path, [halted, {"t": 3.3, **ended}], rounds=30)
+    found = one(run, "its script ended with an error")
+    assert (found.t, found.round) == (BEGAN + 1.45, 13)
+    assert found.effect == "rounds went on as before (longest 100 ms)"
+
+
+def test_who_falls_silent_behind_a_script_that_raised_is_an_incident(tmp_path: Path) -> None:
+    raised = {"t": 1.0, "peer": 1, "event": "halted", "reason": "raised", "round": 5}
+    dead = {"peer": 0, "event": "dead", "subject": 2, "round": 12, "by": 0, "reason": "no answer"}
+    run = made(tmp_path, [raised, {"t": 2.0, **dead}], rounds=30)
+    assert one(run, "fell silent").who == (2,)
+
+
 def test_of_a_peer_that_came_back_it_is_told_when_its_process_was_started(tmp_path: Path) -> None:
     fault = "restart:1@10+3s"
     run = made(

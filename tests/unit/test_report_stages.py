@@ -154,3 +154,34 @@ def test_a_plan_that_somebody_has_changed_is_read_as_far_as_it_goes() -> None:
     }
     for told in (None, [], {"stages": 3}, {"stages": {}}):
         assert stages_in(told) == {}
+
+
+def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
+    folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "pipe"
+    shutil.copytree(folder, run)
+    about = {"stage": 1, "peers": [2, 3], "round": 5}
+    write(run, "events.jsonl", stamped(7.1, peer=0, event="stage_lost", **about))
+    write(run, "events.jsonl", stamped(7.3, peer=1, event="stage_lost", **about))
+    write(run, "events.jsonl", stamped(8.0, peer=0, event="stage_back", **about))
+    made = {"stage": 1, "round": 5, "source": "checkpoint", "lost": 3, "fresh": 0}
+    write(run, "events.jsonl", stamped(8.1, peer=2, event="stage_rebuilt", **made))
+    (found,) = [one for one in incidents.of(recorded.read(run)) if "lost all" in one.what]
+    assert (found.who, found.round) == ((2, 3), 5)
+    assert found.back == (
+        "stage 1 goes on in round 5, of its last checkpoint, 3 rounds older than the others; "
+        "after 1.0 s"
+    )
+    write(run, "events.jsonl", stamped(9.0, peer=0, event="stage_lost", **about))
+    lost = [one.back for one in incidents.of(recorded.read(run)) if "lost all" in one.what]
+    assert lost[1:] == ["never"]
+
+
+def test_a_pipeline_saves_to_the_folder_of_all_stages(folder: Path, tmp_path: Path) -> None:
+    """That is the one to resume from, and to export."""
+    run = tmp_path / "pipe"
+    shutil.copytree(folder, run)
+    plan = {"steps": 8, "folder": "/x/saved/stage-1", "every": 4}
+    write(run, "events.jsonl", stamped(1.0, peer=2, event="plan", **plan))
+    assert record_of(run).view.saves_to == "/x/saved"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from recorded_run import BEGAN, RecordedRun
 
-from gossip.launch.report.html import incidents, recorded, resuming
+from gossip.launch.report.html import incidents, overview, recorded, resuming
 from gossip.launch.report.html.incident_lines import lines_of
 from gossip.run import checkpoints
 
@@ -48,3 +48,16 @@ def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
 def test_a_death_that_nobody_planned_has_the_round_of_its_time(tmp_path: Path) -> None:
     found = incidents.of(recorded.read(run_in(tmp_path / "first", BEGAN)))
     assert [each.round for each in found if "nobody had planned it" in each.what] == [19]
+
+
+def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None:
+    """Its commits count rounds, and its checkpoints steps."""
+    run_in(tmp_path / "first", BEGAN)
+    second = run_in(tmp_path / "second", BEGAN + 70, "auto")
+    count_from(30, second)
+    config = json.loads((second / "config.json").read_text())
+    told = json.dumps({**config, "local_steps": 10, "fragments": 2})
+    (second / "config.json").write_text(told)
+    assert lines_of(second, 80)[0] == "It went on at step 150, from a checkpoint of run first."
+    steps = overview.facts(recorded.read(second))[0]
+    assert (steps.label, steps.value) == ("Steps", "200")

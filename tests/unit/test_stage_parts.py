@@ -53,6 +53,15 @@ def test_a_damaged_part_makes_the_step_before_it_the_newest(tmp_path: Path) -> N
     assert refused.value.hint == "whole are: 4, 8"
 
 
+def test_a_pipeline_and_a_run_without_a_plan_do_not_go_on_from_each_other(tmp_path: Path) -> None:
+    save(tmp_path / "stages", 4, THREE)
+    checkpoints.write(tmp_path / "whole", 4, {"model": b"x"}, {}, keep=9)
+    with pytest.raises(ConfigError, match="has the stages of a pipeline, and this run has no plan"):
+        settled_resume(resolve({"resume": str(tmp_path / "stages"), "peers": 3}), print)
+    with pytest.raises(ConfigError, match="has checkpoints of a run without a plan, and this"):
+        settled_resume(pipeline(str(tmp_path / "whole")), print)
+
+
 def test_layers_are_found_in_the_stages_that_had_them(tmp_path: Path) -> None:
     save(tmp_path, 4, THREE)
 

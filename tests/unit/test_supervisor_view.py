@@ -3,6 +3,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from gossip.faults import plan as faults
 from gossip.launch.report.view import RunView
 
@@ -439,6 +441,21 @@ def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
     gone = {"subject": 1, "reason": "disconnected"}
     assert told(view, over, event("skip", 2, 30.1, **gone)) == []
     assert told(view, event("skip", 2, 60.0, **gone)) == ["! 1 skipped by 2: disconnected"]
+
+
+@pytest.mark.parametrize(("local_steps", "means"), [(1, 0), (10, 0), (10, 3)])
+def test_who_has_had_all_steps_is_in_no_trouble_when_links_close(
+    local_steps: int, means: int
+) -> None:
+    """The words that it is over come a moment later. ``means``: rounds that were no steps."""
+    view = RunView(3, local_steps=local_steps)
+    lines = told(view, event("plan", 2, 0.1, steps=10 * local_steps))
+    gone = {"subject": 1, "reason": "disconnected"}
+    told(view, event("round", 2, 1.0, round=7 + means, step=8))
+    assert told(view, event("skip", 2, 2.0, round=10 + means, **gone)) == lines == []
+    said = ["! 0 skipped by 2: disconnected"]
+    gone["subject"] = 0
+    assert told(view, event("skip", 2, 2.1, round=9 + means, **gone)) == said
 
 
 def test_who_is_away_gets_smaller_batches_for_that() -> None:

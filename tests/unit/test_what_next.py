@@ -11,6 +11,7 @@ from gossip.config import resolve
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import RunView
+from gossip.run import checkpoints, stage_parts
 from gossip.run.telemetry import write_json
 
 FOUND = {"record_incomplete": {}, "not_saved": None, "trained_alone": [], "faults_missed": []}
@@ -57,6 +58,29 @@ def test_it_says_from_where_it_goes_on_and_how_to_learn_why(
         "  to go on: the command that began the run, with --resume auto (step 441 in ckpt)",
         *why,
     ]
+
+
+def test_of_a_pipeline_the_step_counts_that_every_stage_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    about = stage_parts.about(((0, 1), (2, 3)), "0" * 16)
+    for stage, step in ((0, 420), (1, 420), (0, 441)):
+        place = checkpoints.stage_folder(tmp_path / "ckpt", stage)
+        checkpoints.write(place, step, {"model": b"x"}, about, keep=9)
+    write_json(tmp_path / "run" / "checkpoints.json", {"folder": str(tmp_path / "ckpt")})
+    assert last_lines(tmp_path, "stopped", 130, monkeypatch) == [
+        "  to go on: the command that began the run, with --resume auto (step 420 in ckpt)"
+    ]
+
+
+def test_a_command_that_was_refused_is_not_said_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "ckpt" / "step-000000420").mkdir(parents=True)
+    write_json(tmp_path / "run" / "checkpoints.json", {"folder": str(tmp_path / "ckpt")})
+    assert last_lines(tmp_path, "refused", 2, monkeypatch) == ["  why: gossip explain run"]
 
 
 def test_a_run_that_came_to_its_end_has_nothing_more_to_say(

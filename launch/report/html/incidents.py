@@ -21,8 +21,8 @@ from gossip.faults import (
     Slow,
     peers_word,
 )
-from gossip.launch.report import missed
-from gossip.launch.report.happenings import PartitionRecord, fault_of
+from gossip.launch.report import lost_stages, missed
+from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
 from gossip.run import real, whole
 
@@ -105,6 +105,7 @@ def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Inciden
         _liars,
         _other_suspects,
         _blows,
+        _lost_stages,
         _outages,
         _absences,
         _slow,
@@ -292,17 +293,71 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if blow.dead_ms is not None:
             told.append(f"dead for all after {lasted(blow.dead_ms / 1000)}")
         back_at, back = _back(run, blow.peer, blow.at, blow.kind)
+        struck_at, at_round = _struck(run, blow)
         yield Incident(
             what=what,
             who=(blow.peer,),
-            t=blow.at,
-            round=max(0, blow.round if blow.planned else _round_at(run, blow.at, blow.round)),
-            until=back_at or blow.at,
+            t=struck_at,
+            round=max(0, at_round),
+            until=back_at or struck_at,
             noticed="; ".join(told) or "nobody told of it",
             back=back,
-            effect=impact.effect(blow.at, back_at if blow.kind == "hang" else None),
+            effect=impact.effect(struck_at, back_at if blow.kind == "hang" else None),
             grave=4,
         )
+
+
+def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Stages of a pipeline whose state was made anew, or that nobody came back to."""
+    told = ("stage_lost", "stage_back", "stage_rebuilt")
+    rows = [row for row in run.events if row.get("event") in told]
+    for stage in sorted({each for row in rows if (each := whole(row.get("stage"))) is not None}):
+        lost: Mapping[str, Any] | None = None  # since the stage was last made anew
+        away = False
+        for row in (row for row in rows if row.get("stage") == stage):
+            away = row["event"] == "stage_lost"
+            if row["event"] == "stage_rebuilt":
+                yield _lost_stage(run, impact, lost or row, row)
+            lost = None if row["event"] == "stage_rebuilt" else lost or row
+        if lost is not None and away and lost["t"] < _over(run):
+            yield _lost_stage(run, impact, lost, None)
+
+
+def _lost_stage(
+    run: RecordedRun, impact: Impact, lost: Mapping[str, Any], rebuilt: Mapping[str, Any] | None
+) -> Incident:
+    stage, t = whole(lost.get("stage")), lost["t"]
+    who = [peer for peer, place in run.view.stages.items() if place.number == stage]
+    back = "never"
+    if rebuilt is not None:
+        back = f"{lost_stages.rebuilt(rebuilt)}; after {lasted(rebuilt['t'] - t)}"
+    return Incident(
+        what=f"stage {stage} lost all its peers",
+        who=tuple(sorted(who)),
+        t=t,
+        round=whole(lost.get("round")),
+        until=None if rebuilt is None else rebuilt["t"],
+        noticed="by the other stages, which waited" if rebuilt is not lost else NONE,
+        back=back,
+        effect=impact.effect(t, None if rebuilt is None else rebuilt["t"]),
+        grave=4,
+    )
+
+
+def _struck(run: RecordedRun, blow: Blow) -> tuple[float, int]:
+    """When, and after which round. A script that raised was out of the rounds from then on, while
+    its process may take seconds to end."""
+    halted = [
+        row
+        for row in run.events
+        if row.get("event") == "halted"
+        and row.get("reason") == "raised"
+        and row.get("peer") == blow.peer
+        and row["t"] <= blow.at
+    ]
+    if blow.kind == "raised" and halted:
+        return halted[-1]["t"], whole(halted[-1].get("round")) or 0
+    return blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
 
 
 def _round_at(run: RecordedRun, t: float, told: int) -> int:
@@ -387,7 +442,11 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
 
 def _over(run: RecordedRun) -> float:
     """From when on peers are gone because they have finished."""
-    ends = [row["t"] for row in run.events if row.get("event") == "halted"]
+    ends = [
+        row["t"]
+        for row in run.events
+        if row.get("event") == "halted" and row.get("reason") != "raised"
+    ]
     return min(ends, default=run.ended + 1)
 
 

@@ -125,8 +125,9 @@ def _rate(run: RecordedRun, peer: int, taken: Floats, edges: Floats) -> Floats:
         pace = done / np.diff(x)
     moving = pace[np.isfinite(pace) & (done > 0)]
     usual = float(np.median(moving)) if len(moving) else 0.0
+    leap = LEAP * run.view.local_steps
     others = np.isin(np.arange(1, len(x)), np.searchsorted(x, taken - run.began))
-    done = np.where((done > LEAP) & ((pace > JUMP * usual) | others), 0.0, done)
+    done = np.where((done > leap) & ((pace > JUMP * usual) | others), 0.0, done)
     total = np.concatenate([[0.0], np.cumsum(done)])
     until = np.interp(edges, x, total, left=np.nan, right=np.nan)
     return np.asarray(np.diff(until) / np.diff(edges), np.float64)

@@ -71,7 +71,8 @@ def nothing_noticed(run: RecordedRun) -> str:
 
 def facts(run: RecordedRun) -> list[Fact]:
     """Figures of the run, the most wanted first."""
-    steps = max([float(run.view.step), *(float(run.steps.y(p).max()) for p in run.steps.peers)])
+    told = float(run.view.step * run.view.local_steps)
+    steps = max([told, *(float(run.steps.y(p).max()) for p in run.steps.peers)])
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {run.view.steps:,}" if run.view.steps else ""),
         Fact("Duration", clock(run.duration_s), _when(run.began)),
@@ -126,7 +127,8 @@ def _pace_of_steps(run: RecordedRun) -> str:
     for peer in run.steps.peers:
         x, steps = run.steps.x(peer), run.steps.y(peer)
         if x[-1] > x[0]:
-            rates.append(float((steps[-1] - steps[0]) / (x[-1] - x[0])))
+            rounds = float(steps[-1] - steps[0]) / run.view.local_steps
+            rates.append(rounds / float(x[-1] - x[0]))
     return number(max(rates) or None)
 
 

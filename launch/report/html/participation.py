@@ -53,7 +53,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
         found.text.append("How many bytes were sent is not known: no node has said so.")
     else:
         steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
-        rounds = max(1.0, len(run.commits) or steps)
+        rounds = max(1.0, len(run.commits) or steps / run.view.local_steps)
         sent, silent = sent_in_all(run), len(run.peers) - len(traffic)
         found.text.append(
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."

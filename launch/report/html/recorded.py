@@ -54,7 +54,8 @@ class RecordedRun:
         view: What the launcher would know.
         lines: What happened, in words, and when.
         events: Rows that are not told of every round.
-        steps: Round reports: how many steps each peer has done.
+        steps: Round reports: how many steps of its script each peer has done, several a round
+            with local steps.
         losses: Of the same reports.
         consensus: Consensus distances that peers measured.
         used: Of each name in ``USED`` what peers told of themselves; counters begin anew with
@@ -132,7 +133,11 @@ def read(folder: Path) -> RecordedRun:
         environment=_object(folder, "environment.json"),
         summary=_object(folder, "summary.json"),
         plan=_plan(config),
-        view=RunView(0, stages=stages_in(config.get("pipeline"))),
+        view=RunView(
+            0,
+            local_steps=_steps_of_round(config),
+            stages=stages_in(config.get("pipeline")),
+        ),
     )
     if run.state.state != "ended":
         run.summary = {}  # of one launcher of several, or of none that has seen the end
@@ -157,6 +162,12 @@ def _object(folder: Path, name: str) -> Mapping[str, Any]:
         return read_object(folder, name) or {}
     except ConfigError:
         return {}  # ``look`` tells of it
+
+
+def _steps_of_round(config: Mapping[str, Any]) -> int:
+    """Of the script: as ``RunConfig.steps_per_round``, of whatever was written there."""
+    local, fragments = whole(config.get("local_steps")), whole(config.get("fragments"))
+    return max(1, (local or 1) // max(1, fragments or 1))
 
 
 def _plan(config: Mapping[str, Any]) -> FaultPlan:
@@ -239,7 +250,8 @@ def _take_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     round_id = whole(row.get("round"))
     if round_id is None:
         return
-    run.steps.add(peer, row["t"], whole(row.get("step")) or round_id + 1)
+    steps = whole(row.get("step")) or round_id + 1
+    run.steps.add(peer, row["t"], steps * run.view.local_steps)
     if (loss := real(row.get("loss"))) is not None:
         run.losses.add(peer, row["t"], loss)
     if (distance := real(row.get("consensus_distance"))) is not None:

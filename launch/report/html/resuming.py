@@ -46,9 +46,11 @@ def continuation(later: RecordedRun) -> Continuation:
 
 
 def _begins_after(run: RecordedRun) -> int:
-    """How many steps lie behind a run when it begins; 0 or less: it begins anew."""
-    firsts = [float(run.steps.y(peer)[0]) for peer in run.steps.peers]
-    return int(run.commits.round.min()) if len(run.commits) else int(min(firsts, default=1)) - 1
+    """How many steps of the script lie behind a run when it begins; 0 or less: it begins anew."""
+    each = run.view.local_steps
+    if len(run.commits):
+        return int(run.commits.round.min()) * each
+    return int(min([float(run.steps.y(peer)[0]) for peer in run.steps.peers], default=each)) - each
 
 
 def resumed_from(run: RecordedRun) -> tuple[str, int] | None:

@@ -161,7 +161,12 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
     if any(start <= row["t"] <= stop for row in lost):
         told.append("rounds before it were lost")
     if not told and who[at] >= 0 and longest[at] > duration / 2:
-        told.append(f"computing: peer {who[at]} took {lasted(float(longest[at]))}")
+        told.append(
+            f"computing: peer {who[at]} took {lasted(float(longest[at]))}"
+            if longest[at] <= duration
+            else f"computing: peer {who[at]}, which all steps would take "
+            f"{lasted(float(longest[at]))}, took fewer"
+        )
     if not told and at == 1:
         told.append("the first rounds: everything is loaded")
     return "; ".join(told) or "nothing is recorded that explains it"
