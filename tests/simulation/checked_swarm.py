@@ -31,9 +31,12 @@ def checked_swarm(
     piece_bytes: int = PIECE_BYTES,
     probe_interval_s: float = 0.2,
     quarantine_rounds: int = 12,
+    quorum_timeout_s: float = 60.0,
 ) -> Swarm[Peer]:
     """``reducer`` is the rule, which bears ``f`` liars."""
-    rounds = RoundSettings(round_timeout_s=2.0, drain_timeout_s=1.0)
+    rounds = RoundSettings(
+        round_timeout_s=2.0, drain_timeout_s=1.0, quorum_timeout_s=quorum_timeout_s
+    )
     trust = TrustSettings(quarantine_rounds=quarantine_rounds, parole_rounds=8)
     membership = MembershipSettings(probe_interval_s=probe_interval_s)
     settings = CoreSettings(

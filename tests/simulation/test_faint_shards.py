@@ -26,7 +26,14 @@ SETTLED = 10
 """Rounds after which it is known how long results are."""
 
 SCHEDULE = Schedule(
-    3, peers=4, f=1, aggregator="mean", shards=(LOUD, 1), duration_s=4.0, compute_s=(0.02, 0.04)
+    3,
+    peers=4,
+    f=1,
+    aggregator="mean",
+    shards=(LOUD, 1),
+    active_s=4.0,
+    duration_s=4.0,
+    compute_s=(0.02, 0.04),
 )
 
 

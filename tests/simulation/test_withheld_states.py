@@ -24,6 +24,13 @@ from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.liars import ByzantinePeers
 
 ELEMENTS, PIECE_BYTES = 100, 4
+LONG_TRANSFER: dict[str, Any] = {
+    "sizes": (5 * ELEMENTS,),
+    "piece_bytes": 2 * PIECE_BYTES,
+    "quorum_timeout_s": 25.0,
+}
+"""Over a link that takes half a second it takes a minute: longer than a donor has that gives
+nothing, and its taker after that."""
 
 
 class WithheldOffers:
@@ -154,9 +161,8 @@ def assert_restored(swarm: Swarm[Peer], taker: PeerId) -> None:
 def test_who_had_none_itself_is_a_donor_like_any_other_when_it_has_one() -> None:
     """The trainers of those with a state are busy while all the others, started again, ask each
     other in vain, several times a second. Then those have died, and the last takes it from them."""
-    pieces = {"sizes": (40 * ELEMENTS,), "piece_bytes": 8 * PIECE_BYTES}
     n, f = 7, 1
-    swarm = checked_swarm(n=n, f=f, compute_s=0.8, **pieces)
+    swarm = checked_swarm(n=n, f=f, compute_s=0.8, **LONG_TRANSFER)
     swarm.run_for(4.0)
     last, first, others = n - 1, range(f + 1), range(f + 1, n - 1)
     for peer in first:
@@ -177,8 +183,7 @@ def test_who_had_none_itself_is_a_donor_like_any_other_when_it_has_one() -> None
 def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
     topology: str, f: int
 ) -> None:
-    pieces = {"sizes": (40 * ELEMENTS,), "piece_bytes": 8 * PIECE_BYTES}
-    swarm = checked_swarm(n=3, f=f, topology=topology, **pieces)
+    swarm = checked_swarm(n=3, f=f, topology=topology, **LONG_TRANSFER)
     swarm.run_for(1.0)
     swarm.crash(2)
     never_give_up(swarm, 0)
@@ -201,8 +206,7 @@ def test_a_donor_that_gives_newer_states_meanwhile_is_counted_on_while_pieces_co
     """It keeps few copies, and peer 2 is started again and again, and takes another one each
     time."""
     go_on_alone(monkeypatch)
-    pieces = {"sizes": (40 * ELEMENTS,), "piece_bytes": 8 * PIECE_BYTES}
-    swarm = checked_swarm(n=3, f=f, topology=topology, compute_s=0.3, **pieces)
+    swarm = checked_swarm(n=3, f=f, topology=topology, compute_s=0.3, **LONG_TRANSFER)
     swarm.run_for(2.0)
     never_give_up(swarm, 0)
     swarm.network.shape([(0, 1)], delay_s=(0.5, 0.5))

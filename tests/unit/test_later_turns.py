@@ -66,6 +66,15 @@ class Bench(RollingTable):
             credit = self.peers[self.peer].later_turns.credit
             credit.spend(peer, CREDIT_TURNS + 1, TIMEOUT_S, self.now)
 
+    def takes_up(self, *attempts: int) -> int:
+        """Where ``peer`` hands the shard on to when those who ask for its update under these
+        attempts have no credit."""
+        self.spend_all(*[self.turns[attempt % N] for attempt in attempts])
+        for attempt in attempts:
+            assert not self.asks(attempt)
+        self.pass_time(TIMEOUT_S + 0.01)
+        return self.shard.attempt
+
 
 def test_a_word_that_nothing_explains_is_followed_at_once() -> None:
     bench = Bench()
@@ -301,29 +310,16 @@ def test_a_turn_is_as_long_as_its_server_has_where_payloads_take_time() -> None:
 
 
 def test_the_latest_word_of_a_peer_is_kept_whatever_comes_first() -> None:
-    bench = Bench()
-    bench.spend_all(bench.third)
-    assert not bench.asks(2 * N + 2)
-    assert not bench.asks(N + 2)
-    bench.pass_time(TIMEOUT_S + 0.01)
-    assert bench.shard.attempt == 2 * N + 2
+    assert Bench().takes_up(2 * N + 2, N + 2) == 2 * N + 2
 
 
 def test_of_the_words_of_several_the_latest_is_taken_up() -> None:
-    bench = Bench()
-    bench.spend_all(bench.third, bench.last)
-    assert not bench.asks(2 * N + 2)
-    assert not bench.asks(N + 4)
-    bench.pass_time(TIMEOUT_S + 0.01)
-    assert bench.shard.attempt == 2 * N + 2
+    assert Bench().takes_up(2 * N + 2, N + 4) == 2 * N + 2
 
 
 def test_a_word_that_is_taken_up_does_not_make_the_turns_longer_either() -> None:
     bench = Bench()
-    bench.spend_all(bench.third)
-    assert not bench.asks(100 * N + 2)
-    bench.pass_time(TIMEOUT_S + 0.01)
-    assert bench.shard.attempt == 100 * N + 2
+    assert bench.takes_up(100 * N + 2) == 100 * N + 2
     bench.shard.given_up = 0
     bench.peers[bench.peer].server.transfer_tracker.takes_time = True
     assert bench.peers[bench.peer].server.back_off(bench.shard) == 1
