@@ -203,6 +203,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
             has it.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
+            With either an update is made at most n times as long as it is.
     Returns: zeros, and all weights zero, when no update has a positive cosine. It is no longer than
         that of ``zeno_pp`` may be. Outlyingness as there, by the cosine.
     Raises:
@@ -212,7 +213,9 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
         Bootstrapping", arXiv:2012.13995.
     """
     size, norms, cosines = _directions(gram)
-    sizes, trust = _sizes("fltrust", lengths, size, norms, f), np.maximum(cosines, 0.0)
+    trust = np.maximum(cosines, 0.0)
+    # Servers of shards refuse weights above n together, which one liar would bring about.
+    sizes = np.minimum(_sizes("fltrust", lengths, size, norms, f), gram.n * norms)
     return _rescaled(gram, trust, cosines.tolist(), sizes, norms, floor=1e-6)
 
 
@@ -281,8 +284,7 @@ def _sizes(
         raise AggregationError(f"{name}: lengths is 'gradient' or 'updates', not {lengths!r}")
     if size == 0:  # no direction, which zeno_pp would accept all of
         return 0.0
-    # What is next to nothing is not to be blown up, nor to have more weight than servers of shards
-    # allow.
+    # What is next to nothing is not to be blown up.
     return np.minimum(typical(norms, f), len(norms) * norms)
 
 
