@@ -26,6 +26,9 @@ from .gram import OUTLYING_MAX, Decision, FloatArray, Gram, in_typical
 from .gram_rules import gram_rule, typical
 from .kernels import Rows
 
+Lengths = Literal["gradient", "updates"]
+"""How long a judged update is made: as the judge's gradient, or as the updates typically are."""
+
 
 def zeno_bound(f: int, b: int | None = None) -> int:
     """One more than are left out."""
@@ -113,9 +116,16 @@ zeno.takes_rows = True
     robust="bounded",
 )
 def zeno_pp(
-    gram: Gram, *, f: int, learning_rate: float, rho_over_lr: float = 0.01, epsilon: float = 0.0
+    gram: Gram,
+    *,
+    f: int,
+    learning_rate: float,
+    rho_over_lr: float = 0.01,
+    epsilon: float = 0.0,
+    lengths: Lengths = "gradient",
 ) -> Decision:
-    """The mean of the updates that agree with a validation gradient v, each rescaled to its norm.
+    """The mean of the updates that agree with a validation gradient v, each rescaled to its norm or
+    to the typical one.
 
     Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order
     score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty is on the
@@ -124,16 +134,26 @@ def zeno_pp(
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; only says how many updates are needed.
-        gradient: ``(d,)``, the judge's own v on fresh samples, of the kind that the updates are; or
-            a function that returns it.
+        f: Byzantine peers to tolerate: so many updates and one more are needed; and as ``lengths``
+            has it.
+        gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
-        epsilon: How much ascent is forgiven.
+        epsilon: How much ascent is forgiven to a step lr g' as long as lr v, divided by lr. So with
+            either of ``lengths`` it has the unit of |v|^2. Above 0 everything is accepted once
+            |v|^2 is below epsilon / (1 + rho/lr): with lengths=updates, at full length.
+        lengths: "gradient" (paper): accepted updates are made as long as v, so they have to be
+            gradients, as v is. "updates": as long as the updates typically are, for updates of
+            another length, such as the model differences of local steps: their median norm, or the
+            (n - f)-th smallest when that comes first. An update is made at most n times as long as
+            it is then. Scores and outlyingness are the same.
     Returns: zeros, and all weights zero, when no update is accepted: a round without a step is
-        better than one in a direction that the judge refutes. A zero update has no direction and is
-        not accepted. Outlyingness is the larger of the shortfall of the score and the norm over the
-        median norm, because rescaling hides a liar who only shouts.
+        better than one in a direction that the judge refutes. Zeros when v is zero. A zero update
+        has no direction and is not accepted. The aggregate is no longer than what the accepted are
+        made as long as: than v, or with lengths=updates than the longest of n - f honest updates,
+        since the (n - f)-th smallest norm is not above it, whatever the other f are. Outlyingness
+        is the larger of the shortfall of the score and the norm over the median norm, because
+        rescaling hides a liar who only shouts.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -159,7 +179,8 @@ def zeno_pp(
     ]
     trust = np.zeros(gram.n)
     trust[accepted] = 1.0
-    return _rescaled(gram, trust, scores, size, norms, floor=1e-6 * learning_rate * size**2)
+    sizes = _sizes("zeno_pp", lengths, size, norms, f)
+    return _rescaled(gram, trust, scores, sizes, norms, floor=1e-6 * learning_rate * size**2)
 
 
 @gram_rule(
@@ -170,27 +191,32 @@ def zeno_pp(
     scale=False,
     robust="bounded",
 )
-def fltrust(gram: Gram, *, f: int = 0) -> Decision:
-    """The mean of the updates, each rescaled to the norm of the judge's gradient v and weighted by
-    max(0, cosine to v).
+def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decision:
+    """The mean of the updates, each rescaled to the norm of the judge's gradient v or to the
+    typical one, and weighted by max(0, cosine to v).
 
     Tolerates any f < n, as long as the judge is honest. Needs the gradient.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; only says how many updates are needed.
-        gradient: ``(d,)``, the judge's own v, of the kind that the updates are;
-            or a function that returns it.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. Outlyingness as for
-    ``zeno_pp``, by the cosine.
+        f: Byzantine peers to tolerate: so many updates and one more are needed; and as ``lengths``
+            has it.
+        gradient: ``(d,)``, the judge's own v; or a function that returns it.
+        lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
+            With either an update is made at most n times as long as it is.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. It is no longer than
+        that of ``zeno_pp`` may be. Outlyingness as there, by the cosine.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
-        AggregationError: ``gradient`` is not finite or of another shape.
+        AggregationError: ``gradient`` is not finite or of another shape; ``lengths`` is neither.
     Source: Cao, Fang, Liu, Gong 2021, "FLTrust: Byzantine-robust Federated Learning via Trust
         Bootstrapping", arXiv:2012.13995.
     """
     size, norms, cosines = _directions(gram)
-    return _rescaled(gram, np.maximum(cosines, 0.0), cosines.tolist(), size, norms, floor=1e-6)
+    trust = np.maximum(cosines, 0.0)
+    # Servers of shards refuse weights above n together, which one liar would bring about.
+    sizes = np.minimum(_sizes("fltrust", lengths, size, norms, f), gram.n * norms)
+    return _rescaled(gram, trust, cosines.tolist(), sizes, norms, floor=1e-6)
 
 
 @gram_rule(
@@ -206,17 +232,16 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
     judge's gradient v, and of v at that norm, which counts as f of them.
 
     Tolerates any f < n, as long as the judge is honest. Made for unequal data: ``fltrust`` and
-    ``zeno_pp`` make every step as long as v, and where peers have different data v is much shorter
-    than their updates. Here v gives the direction alone, and the updates each other the length: the
-    median norm, or the (n - f)-th smallest when that comes first, which some honest peer vouches
-    for. So liars who go with v as little as they may are outvoted by it. v is made at most n times
-    as long as it is.
+    ``zeno_pp`` make every step as long as v unless they are told otherwise, and where peers have
+    different data v is much shorter than their updates. Here v gives the direction alone, and the
+    updates each other the length: the median norm, or the (n - f)-th smallest when that comes
+    first, which some honest peer vouches for. So liars who go with v as little as they may are
+    outvoted by it. v is made at most n times as long as it is.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-        gradient: ``(d,)``, the judge's own v, of the kind that the updates are;
-            or a function that returns it.
+        gradient: ``(d,)``, the judge's own v; or a function that returns it.
     Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are those
         of the updates among each other. Outlyingness is the shortfall of the cosine, or a tenth of
         the norm over the median norm: a peer whose samples the model does not fit yet has updates
@@ -248,16 +273,31 @@ def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
     return size, norms, np.clip(cosines, -1.0, 1.0)
 
 
+def _sizes(
+    name: str, lengths: Lengths, size: float, norms: FloatArray, f: int
+) -> FloatArray | float:
+    """The norms that updates are made to have, where the judge's gradient has the norm ``size``.
+    Raises AggregationError."""
+    if lengths == "gradient":
+        return size
+    if lengths != "updates":
+        raise AggregationError(f"{name}: lengths is 'gradient' or 'updates', not {lengths!r}")
+    if size == 0:  # no direction, which zeno_pp would accept all of
+        return 0.0
+    # What is next to nothing is not to be blown up.
+    return np.minimum(typical(norms, f), len(norms) * norms)
+
+
 def _rescaled(
     gram: Gram,
     trust: FloatArray,
     scores: Sequence[float],
-    size: float,
+    sizes: FloatArray | float,
     norms: FloatArray,
     floor: float,
 ) -> Decision:
-    """The mean of the updates by trust, each rescaled to ``size``."""
-    weights, shares = _resized(gram, trust, size, norms)
+    """The mean of the updates by trust, each rescaled to the norm that ``sizes`` gives it."""
+    weights, shares = _resized(gram, trust, sizes, norms)
     shortfalls = _shortfall(scores, _kept(trust), floor).numpy()
     return Decision(weights, np.maximum(shortfalls, _loudness(norms)), shares)
 

@@ -137,6 +137,25 @@ class BoundRule:
 
         check(self, f, n, centered)
 
+    def check_model_differences(self) -> None:
+        """Refuses a rule that cannot take model differences for updates.
+
+        Raises: ConfigError: It makes updates as long as the judge's gradient (``lengths``).
+        """
+        stages = _stages(self.spec)
+        last = load(stages[-1]) if len(stages) > 1 else self
+        parameter = last.rule.parameters.get("lengths")
+        if parameter is None or last.options.get("lengths", parameter.default) != "gradient":
+            return
+        spec = (self.spec or self.name).replace("lengths=gradient", "lengths=updates")
+        if "lengths=updates" not in spec:
+            spec += f"{',' if last.options else ':'}lengths=updates"
+        raise ConfigError(
+            f"the rule {self.name} makes updates as long as the judge's gradient, and with local "
+            "steps or an outer step they are model differences, which have another length",
+            f"write {spec}",
+        )
+
     def explain(self, updates: Updates, **available: Any) -> Verdict:
         """Runs the rule with whatever of ``available`` it names.
 

@@ -32,7 +32,7 @@ RULES = (
     "geometric_median",
     "nnm+trimmed_mean",
     "centered_clipping",
-    "zeno_pp",
+    "zeno_pp:lengths=updates",
 )
 ATTACKS = (
     "none",

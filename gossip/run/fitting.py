@@ -233,6 +233,8 @@ def check_rule(resolved: Resolved) -> Resolved:
             f"fragments = {config.fragments}: the rule {answer['name']} {why}",
             "leave out one of both",
         )
+    if config.has_local_steps and "no_differences" in answer:
+        raise ConfigError(*answer["no_differences"])
     check_start(config, answer["f"], answer["needs"], answer["name"])
     resolved = resolved.with_values(
         f"what {answer['name']} allows", peers_for_one=answer["for_one"]
@@ -360,7 +362,7 @@ def describe(
     rule.check(chosen, rows, centered=not who.rolling)
     # without rounds in common each peer goes on with what has come
     needs = rule.at_least(chosen) if who.rolling else 1
-    return {
+    found: dict[str, Any] = {
         "name": rule.name,
         "f": chosen,
         "needs": needs,
@@ -369,6 +371,11 @@ def describe(
         "asks_loss": rule.needs_trainer,
         "remembers": "previous" in rule.needs,
     }
+    try:
+        rule.check_model_differences()
+    except ConfigError as error:
+        found["no_differences"] = str(error), error.hint
+    return found
 
 
 def _rows(who: topologies.Topology, peers: int) -> int:

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from gossip import topologies
-from gossip.aggregators import outer, senders
+from gossip.aggregators import BoundRule, outer, senders
 from gossip.config import RunConfig
 from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
@@ -241,18 +241,7 @@ class Session:
         from gossip.aggregators import load
 
         rule = load(self._config.aggregator)
-        if rule.needs_trainer and judge is None:
-            raise ConfigError(
-                f"the rule {rule.name} needs the loss of the model on samples that it can trust",
-                "write peer.prepare(model, optimizer, "
-                "judge=lambda batch: loss_fn(model(batch[0]), batch[1])), "
-                "or take a rule without a judge: --aggregator suspicion",
-            )
-        if rule.needs_trainer and self._overlaps:
-            raise ConfigError(
-                f"overlap = 1, and the rule {rule.name} needs the trainer in every round",
-                "leave out one of both",
-            )
+        self._check_rule(rule, judge is not None)
         by_batch = judge is not None and takes_batch(judge)
         if judge is not None and self._reference is not None and not by_batch:
             raise ConfigError(
@@ -295,6 +284,23 @@ class Session:
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
+
+    def _check_rule(self, rule: BoundRule, has_judge: bool) -> None:
+        """Raises ConfigError: The rule lacks something, or does not go with the run."""
+        if rule.needs_trainer and not has_judge:
+            raise ConfigError(
+                f"the rule {rule.name} needs the loss of the model on samples that it can trust",
+                "write peer.prepare(model, optimizer, "
+                "judge=lambda batch: loss_fn(model(batch[0]), batch[1])), "
+                "or take a rule without a judge: --aggregator suspicion",
+            )
+        if rule.needs_trainer and self._overlaps:
+            raise ConfigError(
+                f"overlap = 1, and the rule {rule.name} needs the trainer in every round",
+                "leave out one of both",
+            )
+        if self._config.has_local_steps:
+            rule.check_model_differences()
 
     def _with_local_steps(self, trained: TrainedModel) -> TrainedModel:
         """With them it is the outer optimizer that steps in a round."""

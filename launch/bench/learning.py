@@ -190,6 +190,11 @@ def train(
         return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
     if "state" in rule.needs and not trial.keep_state:
         return TrialResult(None, "has a state, which no run hands on (--keep-state does)")
+    if trial.has_local_steps:
+        try:
+            rule.check_model_differences()
+        except ConfigError as error:
+            return TrialResult(None, f"{error}: {error.hint}")
     run = (run_of or _Run)(trial, rule, data)
     try:
         run.try_rule()

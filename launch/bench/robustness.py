@@ -256,7 +256,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
         registry.check(rule)
     attacks = [spelt(attack) for attack in _words(given["attacks"])] or every_attack()
     if given["rules"] and not given["show"]:
-        _check_options(rules, n, declared)
+        _check_options(rules, n, declared, any(each["outer"] for each in steps))
     _check_attacks(attacks)
     for choice in choices:
         senders.load(choice["sender"])
@@ -430,13 +430,17 @@ def _command(given: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _check_options(rules: Sequence[str], n: Sequence[int], f: Sequence[int]) -> None:
-    """Raises ConfigError for a rule whose options do not cover the liars. That n is too small for
-    it is told in its cells."""
+def _check_options(
+    rules: Sequence[str], n: Sequence[int], f: Sequence[int], local_steps: bool
+) -> None:
+    """Raises ConfigError for a rule whose options do not cover the liars, or do not go with local
+    steps. That n is too small for it is told in its cells."""
     from gossip.aggregators import registry
 
     for spec in rules:
         rule = registry.load(spec)
+        if local_steps:
+            rule.check_model_differences()
         for workers, attackers in zip(n, f, strict=True):
             rule.check(attackers, max(workers, rule.at_least(attackers)))
 

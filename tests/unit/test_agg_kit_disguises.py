@@ -208,6 +208,8 @@ def test_a_report_says_what_was_held_where_no_kappa_is_searched_for() -> None:
         ("zeno", 3, 2 / 7),
         ("zeno_pp", None, 0.1),
         ("fltrust", None, 0.05),
+        ("zeno_pp:lengths=updates", 6, 0.1),
+        ("fltrust:lengths=updates", 6, 0.05),
         ("judged_clipping", 6, 0.05),
         ("monna", 3, 2 / 7),
         ("self_centered_clipping", 3, 2 / 7),
@@ -220,7 +222,8 @@ def test_a_rule_that_trusts_somebody_is_searched_beside_an_honest_judge_or_own_u
     assert report.kappa is not None
     assert at_least <= report.kappa < 2
     assert (report.kappa_bound, report.breaks_at) == (16.0, breaks_at)
-    assert report.beside_length == (name in ("zeno", "zeno_pp", "fltrust", "judged_clipping"))
+    judged = ("zeno", "zeno_pp", "fltrust", "judged_clipping")
+    assert report.beside_length == (name.partition(":")[0] in judged)
 
 
 @rule(robust="bounded", translation=False, scale=False, at_least=lambda f: f + 1)

@@ -190,6 +190,12 @@ def fltrust(x: Array, f: int) -> Array:
     return (trust * np.linalg.norm(g) / norms) @ x / trust.sum()
 
 
+def fltrust_of_updates(x: Array, f: int) -> Array:
+    norms = np.linalg.norm(x, axis=1)
+    radius = min(np.median(norms), np.sort(norms)[len(x) - f - 1])
+    return fltrust(x, f) * radius / np.linalg.norm(np.full(x.shape[1], 2.0))
+
+
 def judged_clipping(x: Array, f: int) -> Array:
     g = np.full(x.shape[1], 2.0)
     norms = np.linalg.norm(x, axis=1)
@@ -238,6 +244,7 @@ ORACLES: dict[str, Callable[[Array, int], Array]] = {
     "self_centered_clipping": self_centered_clipping,
     "monna": monna,
     "fltrust": fltrust,
+    "fltrust:lengths=updates": fltrust_of_updates,
     "judged_clipping": judged_clipping,
     "nnm+mean": lambda x, f: nnm(x, f).mean(axis=0),
     "nnm+trimmed_mean": lambda x, f: trimmed_mean(nnm(x, f), f),

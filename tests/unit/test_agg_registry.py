@@ -114,6 +114,7 @@ def test_options_are_typed_by_the_signature() -> None:
         ("suspicion:steps=1:f=2", "separated by commas"),
         ("suspicion:center=3", "unknown option of suspicion 'center'"),
         ("zeno:norm=most", "unknown value of zeno's norm 'most'"),
+        ("fltrust:lengths=update", "unknown value of fltrust's lengths 'update'"),
         ("suspicion_literal:alpha=big", "is not a number"),
     ],
 )

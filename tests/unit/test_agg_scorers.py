@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import fltrust, judged_clipping, zeno, zeno_pp
-from gossip.errors import AggregationError, TooFewUpdates
+from gossip.aggregators import ShardedRule, fltrust, judged_clipping, load, zeno, zeno_pp
+from gossip.errors import AggregationError, ConfigError, TooFewUpdates
 
 D, LR = 200, 0.1
 
@@ -172,6 +172,138 @@ def test_zeno_pp_knows_a_direction_at_any_size(size: float) -> None:
     torch.testing.assert_close(
         result, zeno_pp(bowl.honest(4), f=1, **judged_by(bowl)), atol=1e-4, rtol=1e-3
     )
+
+
+# --- as long as the updates are -------------------------------------------------------------------
+
+LONG = 30.0  # times the gradient, as the model differences of many steps may be
+OF_UPDATES = ["zeno_pp:lengths=updates", "fltrust:lengths=updates"]
+
+
+def in_length(spec: str, updates: Tensor, f: int, gradient: Tensor) -> Tensor:
+    return load(spec)(updates, f=f, gradient=gradient, learning_rate=LR)
+
+
+def test_zeno_pp_at_the_length_of_the_updates_is_what_numpy_makes_of_it() -> None:
+    bowl = Bowl()
+    updates = LONG * torch.cat([bowl.honest(6, noise=4.0), -4 * bowl.honest(2)])
+    x, v = updates.double().numpy(), bowl.gradient.double().numpy()
+    norms = np.linalg.norm(x, axis=1)
+    for f, radius in ((2, np.median(norms)), (6, np.sort(norms)[1])):
+        for rho, epsilon in ((0.01, 0.0), (0.3, 0.0), (0.0, 10.0), (0.5, 60.0)):
+            cosines = x @ v / norms / np.linalg.norm(v)
+            good = cosines >= rho - epsilon / (v @ v)
+            expected = (radius * x / norms[:, None])[good].mean(axis=0)
+            options = {"learning_rate": LR, "rho_over_lr": rho, "epsilon": epsilon}
+            result = zeno_pp(updates, f=f, gradient=bowl.gradient, lengths="updates", **options)
+            np.testing.assert_allclose(result.numpy(), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["zeno_pp", "fltrust"])
+def test_whom_a_judge_trusts_does_not_depend_on_how_long_an_update_is_made(name: str) -> None:
+    bowl = Bowl()
+    updates = LONG * torch.cat([bowl.honest(5, noise=4.0), -bowl.honest(2), torch.zeros(1, D)])
+    updates[0] *= 5
+    one, other = [
+        load(f"{name}:lengths={lengths}").explain(updates, f=2, **judged_by(bowl))
+        for lengths in ("gradient", "updates")
+    ]
+    torch.testing.assert_close(one.weights, other.weights)
+    torch.testing.assert_close(one.outlyingness, other.outlyingness)
+    turned = torch.cosine_similarity(one.aggregate, other.aggregate, dim=0)
+    assert float(turned) == pytest.approx(1.0)
+    assert other.aggregate.norm() > 10 * one.aggregate.norm()
+
+
+@pytest.mark.parametrize("spec", OF_UPDATES)
+@pytest.mark.parametrize("f", [2, 5, 9])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_no_step_is_longer_than_an_honest_update_whoever_lies(
+    spec: str, f: int, size: float
+) -> None:
+    for seed in range(5):
+        updates, common = unequal(seed)
+        honest = updates[f:]
+        updates[:f] = size * (torch.randn_like(updates[:f]) + honest.mean(dim=0))
+        updates[0] = size * common
+        step = in_length(spec, updates, f, 0.01 * common)
+        assert step.norm() <= honest.norm(dim=1).max() * (1 + 1e-5)
+        assert float(step @ common) >= 0
+
+
+@pytest.mark.parametrize("spec", OF_UPDATES)
+def test_without_a_direction_or_a_length_there_is_no_step(spec: str) -> None:
+    bowl = Bowl()
+    nothing, most_are_zero = torch.zeros(D), torch.zeros(5, D)
+    most_are_zero[0] = bowl.gradient
+    assert not in_length(spec, bowl.honest(5), 1, nothing).any()
+    assert not in_length(spec, most_are_zero, 1, bowl.gradient).any()
+    assert not in_length(spec, torch.zeros(5, D), 1, bowl.gradient).any()
+
+
+@pytest.mark.parametrize("spec", OF_UPDATES)
+def test_an_update_that_is_next_to_nothing_is_made_at_most_n_times_as_long(spec: str) -> None:
+    updates = torch.zeros(5, 4)
+    updates[:4, 0], updates[4, 0], updates[4, 1] = 10.0, 1e-3, 1e-3
+    judge = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    share = {"zeno_pp": 1 / 5, "fltrust": 1 / (4 * math.sqrt(0.5) + 1)}[spec.split(":")[0]]
+    step = in_length(spec, updates, 1, judge)
+    assert float(step[1]) == pytest.approx(share * 5e-3)
+
+
+@pytest.mark.parametrize(("lengths", "part"), [("gradient", 1.0), ("updates", 0.01)])
+def test_on_shards_fltrust_is_what_it_is_on_the_whole_though_one_sends_next_to_nothing(
+    lengths: str, part: float
+) -> None:
+    rule = load(f"fltrust:lengths={lengths}")
+    sharded = ShardedRule(rule)
+    updates, common = unequal(6)
+    judge = part * common
+    updates[0] = 1e-6 * common  # would weigh a million, and servers allow no more than n
+    updates[1] *= 50
+    whole = rule.explain(updates, f=2, gradient=judge)
+    cuts = torch.arange(200).tensor_split(3)
+    rows = range(len(updates))
+    parts = [(rows, sharded.measure(updates[:, cut], gradient=judge[cut])) for cut in cuts]
+    decision = sharded.decide(parts, f=2)
+    found = [sharded.combine(updates[:, cut], decision.weights.tolist()) for cut in cuts]
+    torch.testing.assert_close(torch.cat(found), whole.aggregate, rtol=1e-4, atol=1e-4)
+    assert decision.shares == pytest.approx(whole.weights.numpy())
+    assert decision.outlyingness == pytest.approx(whole.outlyingness.numpy(), rel=1e-4)
+    assert 0.0 < whole.weights[0] < 1.0, "it counts, for next to nothing"
+    longest = max(float(judge.norm()), float(updates[2:].norm(dim=1).max()))
+    assert 0.05 * longest < whole.aggregate.norm() < longest
+
+
+@pytest.mark.parametrize("name", ["zeno_pp", "fltrust"])
+def test_lengths_are_of_the_gradient_or_of_the_updates(name: str) -> None:
+    rule, bowl = {"zeno_pp": zeno_pp, "fltrust": fltrust}[name], Bowl()
+    judged = judged_by(bowl) if name == "zeno_pp" else {"gradient": bowl.gradient}
+    with pytest.raises(AggregationError, match="'gradient' or 'updates', not 'longest'"):
+        rule(bowl.honest(4), f=1, lengths="longest", **judged)
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("zeno_pp", "zeno_pp:lengths=updates"),
+        ("fltrust:lengths=gradient", "fltrust:lengths=updates"),
+        ("nnm+zeno-pp:epsilon=0.1", "nnm+zeno-pp:epsilon=0.1,lengths=updates"),
+        ("bucketing:s=2+fltrust", "bucketing:s=2+fltrust:lengths=updates"),
+    ],
+)
+def test_a_rule_that_makes_updates_as_long_as_a_gradient_takes_no_model_differences(
+    spec: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match="as long as the judge's gradient") as refused:
+        load(spec).check_model_differences()
+    assert refused.value.hint == f"write {hint}"
+    load(hint).check_model_differences()
+
+
+@pytest.mark.parametrize("spec", ["mean", "zeno", "judged_clipping", "nnm+krum"])
+def test_other_rules_take_model_differences(spec: str) -> None:
+    load(spec).check_model_differences()
 
 
 # --- clipping by a judge --------------------------------------------------------------------------

@@ -105,6 +105,26 @@ def test_what_a_rule_cannot_take_is_said_and_no_accuracy_made_up() -> None:
     assert "gossip rounds" in refused.refused
 
 
+def test_with_local_steps_rules_of_a_judge_learn_as_the_mean_does_where_nobody_lies() -> None:
+    found = {}
+    for rule in ("mean", "zeno_pp:lengths=updates", "fltrust:lengths=updates", "zeno"):
+        trial = Trial(rule, "none", 6, 1, rounds=4, batch=8, lr=0.5, hidden=8, local_steps=40)
+        found[rule] = train(dataclasses.replace(trial, outer="mean"), blobs()).accuracy or 0.0
+    assert found["mean"] > 0.95
+    assert min(found.values()) > found["mean"] - 0.03, found
+
+
+@pytest.mark.parametrize("given", [{"local_steps": 4}, {"outer": "mean"}])
+def test_a_rule_that_makes_differences_as_long_as_a_gradient_is_told_of_in_its_cell(
+    given: dict[str, Any],
+) -> None:
+    trial = Trial("zeno_pp", "none", 6, 1, rounds=2, batch=8, hidden=8)
+    assert train(trial, blobs()).accuracy is not None
+    refused = train(dataclasses.replace(trial, **given), blobs())
+    assert refused.accuracy is None
+    assert refused.refused.endswith("another length: write zeno_pp:lengths=updates")
+
+
 TIMID = """
 from gossip.errors import AggregationError
 
@@ -513,6 +533,8 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
         ({"attacks": ["alia"]}, "alie"),
         ({"sender": ["momentun"]}, "momentum"),
         ({"rules": ["mean zeno:b=1"], "n": [10], "f": [4]}, "zeno leaves out b=1 updates, but f=4"),
+        ({"rules": ["mean zeno_pp"], "local_steps": [1, 4]}, "as long as the judge's gradient"),
+        ({"rules": ["mean nnm+fltrust"], "outer": ["mean"]}, "as long as the judge's gradient"),
         ({"n": [10, 20], "f": [2]}, "liars"),
         ({"n": [5], "f": [5]}, "5 liars of 5 workers"),
         ({"rules": None, "n": [5], "f": [-1]}, "-1 liars of 5 workers"),

@@ -22,9 +22,11 @@ from trainer_fakes import (
 )
 
 from gossip.aggregators import outer
-from gossip.config import RunConfig
+from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, UnknownName
 from gossip.ipc import messages as control
+from gossip.ipc.arena import allocate, map_rows
+from gossip.run import fitting
 from gossip.run.checkpoints import Checkpoint
 from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
@@ -192,6 +194,69 @@ def test_settings_are_taken_over_as_they_were_given() -> None:
     step, groups = read_settings(said, optimizer)
     assert (step, groups[0]["lr"]) == (60, said["groups"][0]["lr"])
     assert read_settings(None, optimizer)[1][0]["lr"] == 0.123
+
+
+# --- rules with a judge ---------------------------------------------------------------------------
+
+AS_A_GRADIENT = "the rule {} makes updates as long as the judge's gradient"
+
+
+@pytest.mark.parametrize("given", [{"local_steps": 4}, {"outer": "mean"}])
+@pytest.mark.parametrize("rule", ["zeno_pp", "fltrust"])
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_differences_that_would_be_made_as_long_as_a_gradient_are_refused_before_a_run(
+    given: dict[str, Any], rule: str, topology: str
+) -> None:
+    values = {"peers": 8, "topology": topology}
+    with pytest.raises(ConfigError, match=AS_A_GRADIENT.format(rule)) as refused:
+        fitting.check_rule(resolve({**values, **given, "aggregator": rule}))
+    assert refused.value.hint == f"write {rule}:lengths=updates"
+    fitting.check_rule(resolve({**values, **given, "aggregator": f"{rule}:lengths=updates"}))
+    fitting.check_rule(resolve({**values, "aggregator": rule}))
+
+
+def test_a_session_refuses_them_too() -> None:
+    model, optimizer = small_model()
+    with (
+        FakeNodeSwarm(lambda n: n.halt(), aggregator="fltrust", peers=4, local_steps=2) as swarm,
+        pytest.raises(ConfigError, match=AS_A_GRADIENT.format("fltrust")),
+    ):
+        swarm.session.prepare(model, optimizer, judge=lambda: model(torch.ones(1, 5)).sum())
+
+
+def test_zeno_judges_a_step_of_the_outer_optimizer_from_the_shared_parameters() -> None:
+    model, optimizer = small_model()
+    seen: list[torch.Tensor] = []
+    sent: list[torch.Tensor] = []
+
+    def judge() -> torch.Tensor:
+        seen.append(flat_parameters(model))
+        return model(torch.ones(1, 5)).square().sum()
+
+    def node(n: FakeNode) -> None:
+        elements = n.prepared().elements
+        n.go(0)
+        n.expect(control.Contribute)
+        fd = allocate(4 * 4 * elements)
+        rows = map_rows(fd, 4, elements)
+        sent.append(torch.from_numpy(n.arena.updates[0].copy()))  # type: ignore[union-attr]
+        rows[:3] = sent[0]
+        n.send(control.JudgeCommand(1, 0, 3, 4, 1, -1, False), fds=[fd])
+        assert n.expect(control.JudgeReply).reason == ""
+        n.send(control.ApplyCommand(0, -1, 0.0))
+        n.expect(control.AppliedReply)
+        n.go(1)
+        n.halt()
+
+    given = {"aggregator": "zeno", "local_steps": 2, "outer": "heavy_ball:lr=0.25,momentum=0"}
+    with FakeNodeSwarm(node, peers=4, **given) as swarm:
+        swarm.session.prepare(model, optimizer, judge=judge)
+        before = flat_parameters(model)
+        for seed in range(2):
+            step(model, optimizer, seed)
+            assert seed or not torch.equal(flat_parameters(model), before)
+    assert torch.equal(seen[0], before)
+    torch.testing.assert_close(seen[1], before - 0.25 * sent[0][: len(before)])
 
 
 # --- a session ------------------------------------------------------------------------------------
