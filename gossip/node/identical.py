@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gossip.core import PeerId, Row
 
@@ -28,14 +29,18 @@ class IdenticalUpdates:
             return ()
         alike: dict[bytes, list[Row]] = defaultdict(list)
         for row in rows:
-            data = row.payload.data
-            sample = data[:: max(1, len(data) // LOOKED_AT)]
-            if sample.any():
-                alike[sample.tobytes()].append(row)
+            alike[_sample(row).tobytes()].append(row)
         for group in alike.values():
             first, *others = group
+            if not others or not _sample(first).any():
+                continue
             same = [row for row in others if np.array_equal(row.payload.data, first.payload.data)]
             if same:
                 self._found = True
                 return (first.peer, *[row.peer for row in same])
         return ()
+
+
+def _sample(row: Row) -> NDArray[np.float32]:
+    data: NDArray[np.float32] = row.payload.data
+    return data[:: max(1, len(data) // LOOKED_AT)]

@@ -9,6 +9,7 @@ parameter that has no gradient on any contributor has none in the aggregate eith
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
 from gossip.errors import UnsupportedModel
-from gossip.vectors import PayloadDigest, cut_layers, is_finite
+from gossip.vectors import PayloadDigest, cut_layers
 
 from .staging import Staging
 
@@ -182,12 +183,13 @@ class Layout:
         assert out.shape == (self.elements,)
         if self._direct:
             for part in self._gather(gradients, out):
-                finite = finite and is_finite(part.numpy())
+                finite = finite and _is_finite(part)
         else:
             finite = self._staging.gather(gradients, out)
-        out[self._numbers :] = 0.0
-        marks = out[self.trained :]
-        marks[: len(self.parameters)] = PRESENT
+        if self._numbers + len(self.parameters) < self.elements:  # of a fragment
+            out[self._numbers :] = 0.0
+        marks = out[self.trained : self.trained + len(self.parameters)]
+        marks.fill_(PRESENT)
         for at, parameter in enumerate(self.parameters):
             if parameter.grad is None:
                 marks[at] = 0.0
@@ -216,11 +218,10 @@ class Layout:
         """
         self._leave_others_alone()
         pieces = self._pieces(self._arrive(flat))
-        marks = flat[self.trained : self.trained + len(self.parameters)]
-        missing = not bool(marks.all())
+        marks = flat[self.trained : self.trained + len(self.parameters)].tolist()
         into, values = [], []
         for at, parameter in enumerate(self.parameters):
-            if missing and not marks[at]:
+            if not marks[at]:
                 parameter.grad = None
                 continue
             gradient = parameter.grad
@@ -371,6 +372,13 @@ def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
             first, start = at, stop
         stop += size
     yield _Group(first, len(sizes), start, stop)
+
+
+def _is_finite(vector: Tensor) -> bool:
+    """As ``gossip.vectors.is_finite``, of ``(d,)`` on the CPU. With torch no warnings are to be
+    turned off, which takes longer than to look at a small vector."""
+    squares = torch.dot(vector, vector).item()
+    return math.isfinite(squares) or bool(torch.isfinite(vector).all())
 
 
 def _copy_all(

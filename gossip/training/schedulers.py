@@ -73,6 +73,8 @@ class SchedulerPace:
             over: No step of the script follows.
         """
         stepped, self._stepped = self._stepped, False
+        if not kept:
+            return
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
             seen = self._seen.setdefault(name, _Seen(steps - step, steps))

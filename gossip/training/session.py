@@ -118,6 +118,7 @@ class Session:
     """
 
     _stage: StageModel | None = None  # of a pipeline
+    _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
     def __init__(
         self,
@@ -1740,8 +1741,12 @@ class Session:
         """Seeds the generators for the next step, each peer's with its own: what is drawn in it
         depends on nothing that was drawn before, so a resumed run draws the same. A script that
         was started alone draws as it would without gossip."""
-        if self._config.name != ALONE:
-            seed_generators(draw("step", self._config.seed, self.id, self.step))
+        if self._config.name == ALONE:
+            return
+        step = self.step
+        if step != self._seeded[0]:  # else it is of what was drawn in between
+            self._seeded = step, draw("step", self._config.seed, self.id, step)
+        seed_generators(self._seeded[1])
 
     # --- state beside the model -------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 
@@ -13,4 +15,4 @@ def is_finite(vector: np.ndarray) -> bool:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.dot(vector, vector) if vector.ndim == 1 else np.nan
-    return bool(np.isfinite(squares)) or bool(np.isfinite(vector).all())
+    return math.isfinite(squares) or bool(np.isfinite(vector).all())

@@ -43,6 +43,18 @@ def test_gradients_go_flat_and_back_without_losing_a_bit():
     assert torch.equal(reference(p.grad for p in model.parameters()), expected * 2)
 
 
+@pytest.mark.parametrize(
+    ("number", "finite"),
+    [(1.0, True), (3e38, True), (float("inf"), False), (-float("inf"), False), (np.nan, False)],
+)
+def test_whether_gradients_are_finite_is_told_also_where_their_squares_are_not(number, finite):
+    model = mlp()
+    layout = Layout(model, sgd(model))
+    model(torch.randn(3, 6)).sum().backward()
+    model[2].weight.grad[1, 2] = number
+    assert layout.flatten_gradients(torch.zeros(layout.elements)) is finite
+
+
 def test_missing_gradients_are_zeros_and_marked():
     model = mlp()
     layout = Layout(model, sgd(model))
