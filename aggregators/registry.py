@@ -147,9 +147,9 @@ class BoundRule:
         parameter = last.rule.parameters.get("lengths")
         if parameter is None or last.options.get("lengths", parameter.default) != "gradient":
             return
-        spec = (self.spec or self.name).replace("lengths=gradient", "lengths=updates")
-        if "lengths=updates" not in spec:
-            spec += f"{',' if last.options else ':'}lengths=updates"
+        spec = re.sub(r"\blengths\s*=\s*gradient\b", "lengths=updates", self.spec or self.name)
+        if "lengths" not in last.options:
+            spec = f"{spec.rstrip().rstrip(':')}{',' if last.options else ':'}lengths=updates"
         raise ConfigError(
             f"the rule {self.name} makes updates as long as the judge's gradient, and with local "
             "steps or an outer step they are model differences, which have another length",

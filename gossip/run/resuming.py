@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from gossip.config import Resolved
 from gossip.errors import ConfigError
 
-from .checkpoints import listed, newest_good, resolve, stage_folders
-from .stage_parts import check_model, newest_whole
+from .checkpoints import listed, newest_good, open_at, resolve, stage_folders
+from .stage_parts import check_model, is_part, newest_whole
 from .untrusted import shown
 
 AUTO = "auto"
@@ -61,6 +62,15 @@ def _check_kind(folder: Path, has_plan: bool) -> None:
     """Raises ConfigError: A pipeline is to go on from checkpoints of whole models, or a run without
     a plan from those of a pipeline."""
     of_stages, of_models = bool(stage_folders(folder)), bool(listed(folder))
+    if of_models and not of_stages and _is_of_stage(folder):
+        whole = shown(folder.parent)
+        raise ConfigError(
+            f"{shown(folder)} has one stage of a pipeline",
+            f"--resume {whole} goes on from all of them"
+            if has_plan
+            else f"--plan plan.toml --resume {whole}; gossip checkpoints export {whole} makes one "
+            "model of all of them",
+        )
     if has_plan and of_models and not of_stages:
         raise ConfigError(
             f"{shown(folder)} has checkpoints of a run without a plan, and this one has a plan",
@@ -71,6 +81,15 @@ def _check_kind(folder: Path, has_plan: bool) -> None:
             f"{shown(folder)} has the stages of a pipeline, and this run has no plan",
             f"--plan plan.toml; gossip checkpoints export {shown(folder)} makes one model of them",
         )
+
+
+def _is_of_stage(folder: Path) -> bool:
+    """Whether the checkpoints in a folder are parts of a pipeline, by the newest that can be
+    read."""
+    for _, path in reversed(listed(folder)):
+        with suppress(ConfigError):
+            return is_part(open_at(path))
+    return False
 
 
 def _with(resolved: Resolved, where: str) -> Resolved:

@@ -78,6 +78,11 @@ def about(cut: Cut, model: str) -> dict[str, Any]:
     return {"stages": [list(layers) for layers in cut], "model": model}
 
 
+def is_part(checkpoint: Checkpoint) -> bool:
+    """Whether it has one stage of a pipeline, and no whole model."""
+    return _cut(checkpoint.manifest) is not None
+
+
 def where_and_step(said: str) -> tuple[str, int | None]:
     """``RUN|FOLDER[@STEP]``."""
     name, at, number = said.rpartition("@")

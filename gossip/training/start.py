@@ -89,7 +89,14 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
             f"gossip run -n {config.peers} script.py",
         )
     resolved = resolved.with_values(
-        "alone", run=os.urandom(8).hex(), name="alone", f=0, aggregator="mean", topology="rolling"
+        "alone",
+        run=os.urandom(8).hex(),
+        name="alone",
+        f=0,
+        aggregator="mean",
+        topology="rolling",
+        audit=0.0,  # all layers are one stage, of one peer
+        lost_stage="checkpoint",
     )
     fitting.check(resolved.config)
     return PeerPlace(resolved.config)

@@ -320,7 +320,7 @@ def of_peer(story: Story, peer: int) -> list[str]:
     place = story.stages.get(peer)
     where = "" if place is None else f", of {place.in_words}"
     where += f", {place.name} in the plan" if place is not None and place.name else ""
-    done = counted(row.step, "step")
+    done = counted(row.step * record.view.local_steps, "step")
     lines = [f"Peer {peer}{where}: {row.state}, {done} done, trust {row.trust:.2f}."]
     if row.lie:
         lines.append(f"The fault plan makes it Byzantine: {row.lie}.")

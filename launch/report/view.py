@@ -121,7 +121,7 @@ class RunView:
             self._subject(peer).lie = "+".join(plan.told_by(peer))
         self.round = -1
         self.step = 0  # so many are done
-        self.steps: int | None = None  # of the whole run, where the script has said so
+        self.steps: int | None = None  # rounds of the whole run, where the script has said so
         self.saves_to: str | None = None  # "": nowhere; None: not known yet
         self.saves_every: int | None = None
         self.pace = StepPace()
@@ -294,7 +294,7 @@ class RunView:
         return self._begun(event, t)
 
     def _plan(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        """What its script is going to do, as the last peer that has said so tells."""
+        """What its script is going to do, in rounds, as the last peer that has said so tells."""
         steps, every = event.get("steps"), event.get("every")
         if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
             self.steps = steps
@@ -847,7 +847,7 @@ class RunView:
         if self.steps is None or not isinstance(number, int):
             return False
         since = number - (row.round + 1)  # rounds that its events do not tell of yet
-        return (row.step + since) * self.local_steps >= self.steps
+        return row.step + since >= self.steps
 
     def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         subject.trust = _number(event.get("trust"), subject.trust) or 0.0

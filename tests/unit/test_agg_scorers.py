@@ -290,6 +290,8 @@ def test_lengths_are_of_the_gradient_or_of_the_updates(name: str) -> None:
         ("fltrust:lengths=gradient", "fltrust:lengths=updates"),
         ("nnm+zeno-pp:epsilon=0.1", "nnm+zeno-pp:epsilon=0.1,lengths=updates"),
         ("bucketing:s=2+fltrust", "bucketing:s=2+fltrust:lengths=updates"),
+        ("zeno_pp: lengths = gradient , f=1", "zeno_pp: lengths=updates , f=1"),
+        ("fltrust: ", "fltrust:lengths=updates"),
     ],
 )
 def test_a_rule_that_makes_updates_as_long_as_a_gradient_takes_no_model_differences(

@@ -13,6 +13,7 @@ from gossip.errors import ConfigError
 from gossip.launch.plan import options_of
 from gossip.pipelines import PipelinePlan, PlannedStage, write_plan
 from gossip.run import fitting
+from gossip.training.start import _alone
 
 STAGES = (PlannedStage(0, 1, ("lab2",)), PlannedStage(2, 5, ("lab1", "lab3", "lab4")))
 PLAN = PipelinePlan("0123456789abcdef", 8, 4, 1, 0.1, STAGES)
@@ -126,3 +127,13 @@ def test_of_what_a_lost_stage_is_made_is_no_option_without_a_plan(tmp_path: Path
     fitting.check(resolve({**options_of(written(tmp_path), None), "lost_stage": "fresh"}).config)
     with pytest.raises(ConfigError, match=r"lost_stage = fresh: .* the run has no plan"):
         fitting.check(resolve({"lost_stage": "fresh"}).config)
+
+
+def test_what_is_said_of_stages_refuses_no_script_that_is_started_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a plan it computes all layers, whatever settings the project has for its runs."""
+    monkeypatch.setenv("GOSSIP_LOST_STAGE", "neighbours")
+    monkeypatch.setenv("GOSSIP_AUDIT", "0.05")
+    config = _alone({}).config
+    assert (config.audit, config.lost_stage) == (0.0, "checkpoint")

@@ -162,6 +162,8 @@ def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
     run = tmp_path / "pipe"
     shutil.copytree(folder, run)
     about = {"stage": 1, "peers": [2, 3], "round": 5}
+    for t, name in ((3.0, "stage_lost"), (3.2, "stage_back")):  # it was there all the time
+        write(run, "events.jsonl", stamped(t, peer=0, event=name, **about))
     write(run, "events.jsonl", stamped(7.1, peer=0, event="stage_lost", **about))
     write(run, "events.jsonl", stamped(7.3, peer=1, event="stage_lost", **about))
     write(run, "events.jsonl", stamped(8.0, peer=0, event="stage_back", **about))
@@ -173,9 +175,10 @@ def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
         "stage 1 goes on in round 5, of its last checkpoint, 3 rounds older than the others; "
         "after 1.0 s"
     )
+    write(run, "events.jsonl", stamped(8.2, peer=1, event="stage_back", **about))
     write(run, "events.jsonl", stamped(9.0, peer=0, event="stage_lost", **about))
-    lost = [one.back for one in incidents.of(recorded.read(run)) if "lost all" in one.what]
-    assert lost[1:] == ["never"]
+    lost = [one for one in incidents.of(recorded.read(run)) if "lost all" in one.what]
+    assert [(one.back, round(one.t - found.t, 3)) for one in lost[1:]] == [("never", 1.9)]
 
 
 def test_a_pipeline_saves_to_the_folder_of_all_stages(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from recorded_run import BEGAN, RecordedRun
 
+from gossip.launch.report.explain import explain
 from gossip.launch.report.html import incidents, overview, recorded, resuming
 from gossip.launch.report.html.incident_lines import lines_of
 from gossip.run import checkpoints
@@ -58,6 +59,10 @@ def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None
     config = json.loads((second / "config.json").read_text())
     told = json.dumps({**config, "local_steps": 10, "fragments": 2})
     (second / "config.json").write_text(told)
+    plan = {"t": 0.1, "wall": BEGAN + 70.1, "peer": 0, "event": "plan", "steps": 80}
+    with (second / "events.jsonl").open("a") as file:  # scripts tell how many rounds they make
+        file.write(json.dumps(plan) + "\n")
     assert lines_of(second, 80)[0] == "It went on at step 150, from a checkpoint of run first."
     steps = overview.facts(recorded.read(second))[0]
-    assert (steps.label, steps.value) == ("Steps", "200")
+    assert (steps.label, steps.value, steps.more) == ("Steps", "200", "of 400")
+    assert explain(second, "0")[0].startswith("Peer 0: done, 200 steps done, ")

@@ -62,6 +62,21 @@ def test_a_pipeline_and_a_run_without_a_plan_do_not_go_on_from_each_other(tmp_pa
         settled_resume(pipeline(str(tmp_path / "whole")), print)
 
 
+@pytest.mark.parametrize("has_plan", [True, False])
+def test_of_the_folder_of_one_stage_it_is_said_which_has_all(
+    tmp_path: Path, has_plan: bool
+) -> None:
+    save(tmp_path, 4, THREE)
+    for said in (f"{tmp_path}/stage-1", f"{tmp_path}/stage-1/step-000000004"):
+        run = pipeline(said) if has_plan else resolve({"resume": said, "peers": 3})
+        with pytest.raises(ConfigError, match=r"stage-1 has one stage of a pipeline$") as refused:
+            settled_resume(run, print)
+        assert f"--resume {tmp_path}" in str(refused.value.hint)
+    checkpoints.write(tmp_path / "a" / "stage-1", 4, {"model": b"x"}, {}, keep=9)
+    own = resolve({"resume": f"{tmp_path}/a/stage-1", "peers": 3})
+    assert settled_resume(own, print).config.resume == f"{tmp_path}/a/stage-1"
+
+
 def test_layers_are_found_in_the_stages_that_had_them(tmp_path: Path) -> None:
     save(tmp_path, 4, THREE)
 

@@ -447,9 +447,10 @@ def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
 def test_who_has_had_all_steps_is_in_no_trouble_when_links_close(
     local_steps: int, means: int
 ) -> None:
-    """The words that it is over come a moment later. ``means``: rounds that were no steps."""
+    """The words that it is over come a moment later. The script tells how many rounds it makes.
+    ``means``: rounds that were no steps."""
     view = RunView(3, local_steps=local_steps)
-    lines = told(view, event("plan", 2, 0.1, steps=10 * local_steps))
+    lines = told(view, event("plan", 2, 0.1, steps=10))
     gone = {"subject": 1, "reason": "disconnected"}
     told(view, event("round", 2, 1.0, round=7 + means, step=8))
     assert told(view, event("skip", 2, 2.0, round=10 + means, **gone)) == lines == []

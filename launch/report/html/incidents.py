@@ -312,13 +312,15 @@ def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     told = ("stage_lost", "stage_back", "stage_rebuilt")
     rows = [row for row in run.events if row.get("event") in told]
     for stage in sorted({each for row in rows if (each := whole(row.get("stage"))) is not None}):
-        lost: Mapping[str, Any] | None = None  # since the stage was last made anew
+        lost: Mapping[str, Any] | None = None  # when it was last, since it was made anew
         away = False
         for row in (row for row in rows if row.get("stage") == stage):
-            away = row["event"] == "stage_lost"
             if row["event"] == "stage_rebuilt":
                 yield _lost_stage(run, impact, lost or row, row)
-            lost = None if row["event"] == "stage_rebuilt" else lost or row
+                lost = None
+            elif row["event"] == "stage_lost" and not away:  # else another peer tells of the same
+                lost = row
+            away = row["event"] == "stage_lost"
         if lost is not None and away and lost["t"] < _over(run):
             yield _lost_stage(run, impact, lost, None)
 

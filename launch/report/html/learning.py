@@ -108,7 +108,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
         f"Means of {lasted(buckets.width)}. Rounds that a peer only took over after an absence "
         "do not count."
     )
-    if max(ends) - min(ends) > 1:
+    if max(ends) - min(ends) > run.view.local_steps:
         about += f" They ended between step {number(min(ends))} and step {number(max(ends))}."
     lines = curves.of_rows(peers, rows, buckets.centers, lambda peer: named(run, peer))
     return LineChart(

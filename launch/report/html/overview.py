@@ -71,10 +71,11 @@ def nothing_noticed(run: RecordedRun) -> str:
 
 def facts(run: RecordedRun) -> list[Fact]:
     """Figures of the run, the most wanted first."""
-    told = float(run.view.step * run.view.local_steps)
+    each = run.view.local_steps
+    told, planned = float(run.view.step * each), (run.view.steps or 0) * each
     steps = max([told, *(float(run.steps.y(p).max()) for p in run.steps.peers)])
     found = [
-        Fact("Steps", f"{steps:,.0f}", f"of {run.view.steps:,}" if run.view.steps else ""),
+        Fact("Steps", f"{steps:,.0f}", f"of {planned:,}" if planned else ""),
         Fact("Duration", clock(run.duration_s), _when(run.began)),
         Fact("Rounds per second", *_pace(run)),
     ]
