@@ -6,7 +6,8 @@ before and after the rule.
 
 Eight workers of which two lie, without network: rules, liars and rounds are those of `gossip bench
 robustness`. Each worker steps AdamW, with moments of its own where it takes several steps between
-two rounds; with one step, AdamW follows the rule. A seed is two and a half hours of one processor.
+two rounds; with one step, AdamW follows the rule, momentum and all. Momentum before the rule is not
+played there: AdamW would divide by it, and take longer steps. A seed is two hours of one processor.
 What was run is in the file of --into: after Ctrl-C the same command goes on.
 """
 
@@ -35,7 +36,9 @@ from gossip.launch.bench.data_sets import TrainingData
 from gossip.launch.bench.learning import NO_ATTACK, Trial, _Run, train
 
 ATTACKS = (NO_ATTACK, "sign_flip*10", "alie*1.5", "label_flip", "outer_momentum*4")
-LOCAL_STEPS = (30, 1)
+AFTER, BEFORE = MOMENTUM
+TABLES = (30, AFTER), (30, BEFORE), (1, AFTER)
+"""Local steps, and where the momentum is."""
 WORKERS, LIARS, BATCH = 8, 2, 8
 RATE, WEIGHT_DECAY, WARM_UP = 1e-3, 0.1, 0.1
 FAILS_ABOVE = 1.05
@@ -120,15 +123,10 @@ class CharacterNetwork:
 class AdamW:
     """Torch's, of a worker or of all: its moments stay, while parameters are set from outside."""
 
-    def __init__(self, d: int, steps: int, *, has_momentum: bool) -> None:
+    def __init__(self, d: int, steps: int) -> None:
         self.flat = torch.zeros(d, device=Prepared.device)
-        betas = (0.9 if has_momentum else 0.0, 0.999)
         self.inner = torch.optim.AdamW(
-            [self.flat],
-            lr=RATE,
-            betas=betas,
-            weight_decay=WEIGHT_DECAY,
-            fused=Prepared.device == "cuda",
+            [self.flat], lr=RATE, weight_decay=WEIGHT_DECAY, fused=Prepared.device == "cuda"
         )
         self.steps, self.warm_up = steps, max(1, int(WARM_UP * steps))
 
@@ -153,9 +151,7 @@ class CharacterRun(_Run):
     def __init__(self, trial: Trial, rule: BoundRule, data: TrainingData) -> None:
         super().__init__(trial, rule, data)
         d, steps = len(self.model.parameters), trial.rounds * trial.local_steps
-        own = trial.n if trial.has_local_steps else 1
-        has_momentum = trial.has_local_steps or not trial.sender
-        self.steppers = [AdamW(d, steps, has_momentum=has_momentum) for _ in range(own)]
+        self.steppers = [AdamW(d, steps) for _ in range(trial.n if trial.has_local_steps else 1)]
         self.begun = 0
         self.validated = math.inf
 
@@ -196,7 +192,6 @@ class CharacterRun(_Run):
 
 
 def play(cell: Cell) -> Row:
-    before = cell.momentum == "before the rule"
     trial = Trial(
         cell.rule,
         cell.attack,
@@ -206,7 +201,7 @@ def play(cell: Cell) -> Row:
         rounds=cell.steps // cell.local_steps,
         batch=BATCH,
         lr=RATE,
-        sender=SENDER[cell.momentum] if before else "",
+        sender=SENDER[cell.momentum],
         local_steps=cell.local_steps,
         outer=OUTER[cell.momentum] if cell.local_steps > 1 else "",
     )
@@ -225,7 +220,7 @@ def play(cell: Cell) -> Row:
 def sections(cells: Sequence[Cell], rows: dict[str, Row]) -> str:
     """Markdown: a table for each number of local steps and place of the momentum."""
     lines: list[str] = []
-    for local_steps, momentum in product(LOCAL_STEPS, MOMENTUM):
+    for local_steps, momentum in TABLES:
         some = [c for c in cells if (c.local_steps, c.momentum) == (local_steps, momentum)]
         losses: dict[tuple[str, str], list[float | None]] = {}
         for cell in some:
@@ -274,7 +269,7 @@ def main() -> int:
     cells = [
         Cell(local_steps, momentum, rule, attack, seed, options.steps)
         for seed in range(options.seeds)
-        for local_steps, momentum in product(LOCAL_STEPS, MOMENTUM)
+        for local_steps, momentum in TABLES
         for rule, attack in product(FEW_RULES, ATTACKS)
     ]
     os.nice(10)

@@ -1,4 +1,4 @@
-"""What liars do to local steps: rules, attacks, and momentum before and after the rule, as a page.
+"""What liars do to local steps: rules, attacks, and momentum before and after the rule.
 
     python benchmarks/local_steps_attacks.py --write PAGE  # minutes
     python benchmarks/local_steps_attacks.py --mnist mnist.npz --write docs/local_steps_attacks.md
@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cells import put_between
 from whole_runs import GOSSIP, environment
 
 RULES = (
@@ -52,15 +53,14 @@ OUTER = {
     "before the rule": "heavy_ball:lr=0.7,momentum=0",
 }
 SENDER = {"after the rule": "", "before the rule": "momentum:beta=0.9,form=sum"}
-"""So that either moves as far where nobody lies: with the mean, momentum of all is the mean of each
-one's."""
+"""So that either moves about as far where nobody lies: with the mean, momentum of all is the mean
+of each one's. ``nesterov`` is 8 % ahead in 16 rounds."""
 MOMENTUM = tuple(OUTER)
 LOCAL_STEPS = (30, 1)
 FAILS_BELOW = 0.9
 FEW_RULES = ("mean", "suspicion", "krum", "nnm+trimmed_mean")
 FEW_ATTACKS = ("none", "label_flip", "alie*1.5", "outer_momentum", "outer_momentum*4")
 """That are shown by default."""
-NEXT = "[Local steps](local_steps.md) says what follows from it."
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def section(local_steps: int, momentum: str, found: dict[str, Any]) -> list[str]
     honest = found["without_attackers"]["mean"]
     cells = {(cell["rule"], cell["attack"]): cell for cell in found["cells"]}
     lines = [
-        f"## {local_steps} local step{'s' if local_steps > 1 else ''}, momentum {momentum}",
+        f"### {local_steps} local step{'s' if local_steps > 1 else ''}, momentum {momentum}",
         "",
         f"Without liars averaging reaches {honest:.1%}.",
         "",
@@ -133,9 +133,7 @@ def head(size: Size, command: Sequence[str]) -> list[str]:
         else f"{size.seeds} seeds, ± is the standard error"
     )
     return [
-        "# Liars and local steps",
-        "",
-        f"Made by `{' '.join(command)}`. {NEXT}",
+        f"Made by `{' '.join(command)}`.",
         "",
         f"{size.about}; 8 workers of which 2 lie and know what the honest send; {size.steps} steps "
         f"of each, 32 samples a step; {seeds}. Test accuracy in percent at the end; bold: below "
@@ -153,7 +151,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--into", type=Path, default=Path("runs/local-steps-attacks"))
-    parser.add_argument("--write", type=Path, required=True, help="the page")
+    parser.add_argument("--write", type=Path, required=True, help="the page, between two markers")
     options = parser.parse_args()
     size = size_of(options.mnist, options.steps, options.seeds)
     os.nice(10)
@@ -163,7 +161,7 @@ def main() -> int:
     for local_steps, momentum in product(LOCAL_STEPS, MOMENTUM):
         found = play(size, local_steps, momentum, kept)
         lines += section(local_steps, momentum, found)
-        options.write.write_text("\n".join(lines).rstrip() + "\n")
+        put_between(options.write, "images", "\n".join(lines))
     return 0
 
 
