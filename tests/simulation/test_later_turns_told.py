@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 from effort import effort
 
-from gossip.core import Commit, Envelope, Event, Payload, PeerId, Update, UpdateRequest
+from gossip.core import (
+    Commit,
+    Committed,
+    Effect,
+    Envelope,
+    Event,
+    Payload,
+    PeerId,
+    Update,
+    UpdateRequest,
+)
 from gossip.core.rounds.later_turns import LaterTurns
 from gossip.faults import Fault, Flap, HangTrainer, NodeAttack
 from gossip.inject import LIES, ByzantinePeer, OutMessage
@@ -169,3 +179,38 @@ def test_a_round_that_stood_for_long_ends_as_soon_as_the_missing_update_comes(
     assert any(bounded[round_id + 1] - bounded[round_id] > 8.0 for round_id in range(30))
     assert bounded.keys() == free.keys()
     assert all(abs(bounded[round_id] - free[round_id]) < SOON_S for round_id in free)
+
+
+class ShownLate(Observer):
+    """Who took results that liars had kept, at a later attempt than the one that made them."""
+
+    def __init__(self, liars: tuple[PeerId, ...]) -> None:
+        self.liars = liars
+        self.took: list[PeerId] = []
+
+    def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
+        if not isinstance(effect, Committed) or peer in self.liars or swarm.now < ACTIVE_S:
+            return
+        commit = effect.commit
+        if commit.server in self.liars and commit.made_at < commit.attempt:
+            self.took.append(peer)
+
+
+@pytest.mark.parametrize(
+    ("lie", "schedule", "liars"),
+    [
+        pytest.param("usurper", replace(MORE, seed=1), (0, 1), id="later turns"),
+        pytest.param("kept_results", replace(FEW, seed=42), (0,), id="results kept"),
+    ],
+)
+def test_a_result_that_a_liar_has_kept_and_shows_late_is_the_only_one_of_its_round(
+    lie: str, schedule: Schedule, liars: tuple[PeerId, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server of the next attempt has asked the liar in vain. It hears of the result from those
+    to whom the liar shows it when its lie is over, and makes no second one."""
+    outbids, seen = Outbidding(asks), ShownLate(liars)
+    monkeypatch.setitem(LIES, "usurper", outbids)
+    world = replace(schedule, active_s=ACTIVE_S, duration_s=ACTIVE_S)
+    outcome = run(replace(world, faults=(NodeAttack(lie, liars),)), [outbids, seen])
+    assert outcome.violation is None, outcome.violation
+    assert seen.took

@@ -13,7 +13,7 @@ from test_ending import run_to, swarm_that_ends
 from gossip.core.events import Committed, Effect, Payload, Received, Report, StartRound
 from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumor
 from gossip.faults.kinds import Crash, Hang, Restart
-from gossip.faults.world import CrashMidway, HangServer, KillTrainer, NodeAttack, Partition
+from gossip.faults.world import HangServer, NodeAttack, Partition
 from gossip.inject.byzantine import ByzantinePeer, OutMessage, say
 from gossip.inject.message_attacks import LIES
 from gossip.simulation.campaign.play import run
@@ -195,34 +195,6 @@ def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_w
     assert outcome.violation is None, outcome.violation
     assert seen.locked == {attacker}
     assert all("different results" in reason for reason in seen.reasons)
-
-
-def test_who_refuses_a_later_attempts_result_makes_none_of_the_updates_it_was_given_before():
-    # Peer 1 is back, which peer 3 does not know yet and the others do: shard 1 of round 219 has its
-    # attempt with each of the two.
-    faults = (
-        Restart(0, None, 1.567, 9.857),
-        Restart(1, None, 1.788, 15.89),
-        CrashMidway(0, 7.286, 29, 1.245),
-        CrashMidway(2, 13.942, 25, 1.038),
-        *(KillTrainer(2, at_s, 0.127) for at_s in (7.577, 7.682, 7.787, 7.892)),
-        Restart(0, None, 0.379, 14.473),
-        Restart(1, None, 0.635, 17.398),
-        NodeAttack("few_pieces", (2,)),
-    )
-    schedule = Schedule(
-        86,
-        4,
-        "rolling",
-        "trimmed_mean",
-        faults,
-        rounds_min=50,
-        compute_s=(0.08, 0.1),
-        shards=(4, 4, 4),
-        probe_interval_s=1.0,
-        piece_bytes=20,
-    )
-    assert run(schedule).violation is None
 
 
 class ForgesFarewells(Observer):

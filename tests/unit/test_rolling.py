@@ -1145,6 +1145,54 @@ def test_a_commit_that_may_not_be_taken_is_passed_on_once_in_an_attempt() -> Non
     assert [shard.passes_on(commit) for _ in range(3)] == [True, False, False]
 
 
+def told_of_results(
+    *handed: tuple[int, dict[str, int]], is_ahead: bool = False
+) -> list[tuple[int, int]]:
+    """Whom a peer at attempt 1 tells of results, by their place in the order, and of which attempt.
+
+    Args:
+        handed: By whom, by its place, and what is particular about the commit.
+        is_ahead: The server of attempt 1 has said that it is in a later round.
+    """
+    table = RollingTable(5, f=1)
+    table.lose = lambda sender, to, message: True
+    order = table.order()
+    one = order[3]
+    peer = table.peers[one]
+    table.contribute(one)
+    table.views[one].skipped[order[0]] = "link down"
+    table.run(one, peer.on_view_change(table.now))
+    if is_ahead:
+        table.run(one, peer.lag_detector.behind(order[1], 1, table.now))
+    for sender, changes in handed:
+        server = order[changes["made_at"]]
+        result = commit_for(table, one, server=server, **changes)
+        event = Received(order[sender], 1, result, vector(1.0, True))
+        table.run(one, peer.on_message(event, table.now))
+    assert peer.round_id == 1
+    return [(order.index(to), m.made_at) for _, to, m in table.sent if isinstance(m, Commit)]
+
+
+EARLIER = {"attempt": 1, "made_at": 0}  # handed on to one that is at attempt 1
+
+
+def test_who_takes_a_result_of_an_earlier_attempt_tells_the_server_of_its_own() -> None:
+    """Simulation: a liar keeps its result until the next server collects updates, and shows it to
+    the others. That one would make a second."""
+    assert told_of_results((0, EARLIER)) == [(1, 0)]
+    assert told_of_results((2, EARLIER)) == [(1, 0)]
+
+
+def test_a_server_that_has_an_earlier_result_itself_is_not_told_of_it() -> None:
+    assert told_of_results((1, EARLIER)) == []
+    assert told_of_results((0, EARLIER), is_ahead=True) == []
+    assert told_of_results((2, {"attempt": 1, "made_at": 1})) == [], "it has made that one"
+
+
+def test_a_server_is_told_of_a_result_once_though_it_comes_again_and_is_taken_then() -> None:
+    assert told_of_results((2, {"attempt": 0, "made_at": 0}), (2, EARLIER)) == [(1, 0)]
+
+
 def test_nobody_makes_us_remember_commits_without_end() -> None:
     shard = ShardRound(0, (0, 1, 2), attempt=3)
     passed = [

@@ -289,6 +289,10 @@ class LagDetector:
         """How many say that they are in a later round."""
         return sum([ahead > round_id for ahead in self._ahead.values()])
 
+    def is_ahead(self, peer: PeerId) -> bool:
+        """Whether it says that it is in a later round."""
+        return self._ahead.get(peer, 0) > self.lineage.next_round
+
     def is_passed(self, round_id: int) -> bool:
         """Whether it is certain that others have a commit of that round:
         more than f say that they are past it."""

@@ -609,12 +609,11 @@ class RollingRounds:
         against = self.result_validator.judge(event, shard, commit, self._own)
         if against is not None:
             return self.result_validator.refuse(sender, shard, commit, against, now)
-        return self._take(shard, commit, payload, now)
+        return self._take(event, shard, commit, now)
 
-    def _take(
-        self, shard: ShardRound, commit: Commit, payload: Payload | None, now: float
-    ) -> list[Effect]:
+    def _take(self, event: Received, shard: ShardRound, commit: Commit, now: float) -> list[Effect]:
         """Nothing speaks against it, but that this peer may have promised not to take it."""
+        payload = event.payload
         present = commit.made_at == shard.attempt  # it was made in its turn
         serves = (commit.server if present else shard.server(shard.attempt)) == self.local
         if commit.attempt < shard.attempt and not serves:
@@ -629,7 +628,20 @@ class RollingRounds:
             # does not aggregate again, nor commit what its rule is at.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
+        if commit.made_at < shard.attempt and not serves:
+            effects = self._tell_server(event.sender, shard, commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)
+
+    def _tell_server(
+        self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None
+    ) -> list[Effect]:
+        """A result of an earlier attempt was taken. Who serves our attempt has our update and may
+        not know of that result: a liar that shows its own to us need not have answered when it was
+        asked. It would make a second."""
+        server = shard.server(shard.attempt)
+        if sender == server or self.lag_detector.is_ahead(server):
+            return []
+        return [Send(server, commit, payload)] if shard.passes_on(commit) else []
 
     def on_last_words(self, event: Received, now: float) -> list[Effect]:
         """A commit that a former life of its sender has sent. It says nothing of where the present
@@ -656,7 +668,7 @@ class RollingRounds:
             or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
             return []
-        return self._take(shard, commit, payload, now)
+        return self._take(event, shard, commit, now)
 
     def _on_not_serving(self, sender: PeerId, notice: NotServing, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:

@@ -115,8 +115,9 @@ class AnswersOnce(Checker):
 
 class CommitsForAReason(Checker):
     """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of
-    it, and for each update, query or request that comes when it is held, in a pipeline for each
-    repeated word of what was counted, too; never more often than that."""
+    it, when who hears of it is at a later attempt than the one that made it, and for each update,
+    query or request that comes when it is held, in a pipeline for each repeated word of what was
+    counted, too; never more often than that."""
 
     invariant = "S15"
     events = (Commit, Update, UpdateRequest, CommitRequest, Counted)
@@ -191,7 +192,7 @@ def _calls_for_a_commit(
     if not isinstance(message, Commit):
         return held  # else it is waited for
     return not held and (
-        shard.server(shard.attempt) == rounds.local or message.attempt < shard.attempt
+        shard.server(shard.attempt) == rounds.local or message.made_at < shard.attempt
     )
 
 
