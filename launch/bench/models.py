@@ -5,7 +5,7 @@
 
 ``mlp`` has one hidden layer and takes any images. The others are for images of 28 by 28 from 0 to
 1, which they bring to mean 0 and deviation 1 as MNIST has them. ``fc_mnist`` and ``cnn_mnist`` are
-those of ByzFL's benchmark. ``small_cnn`` has 6,000 parameters and takes a fifth of the time of
+those of ByzFL's benchmark. ``small_cnn`` has 6,000 parameters and takes a ninth of the time of
 ``cnn_mnist``, for tables of many runs.
 """
 
