@@ -462,6 +462,18 @@ class RunConfig(BaseModel):
         return self.local_steps > 1 or bool(self.outer)
 
     @property
+    def dealt_slices(self) -> Slices:
+        """``slices``, where a round may go by how fast its peers are. How long local steps beside
+        a round take does not show."""
+        beside = self.overlap > 0 and self.has_local_steps
+        return "equal" if self.deterministic or beside else self.slices
+
+    @property
+    def shortens_rounds(self) -> bool:
+        """Whether a slow peer ends a round with fewer local steps than it has."""
+        return self.has_local_steps and self.dealt_slices == "speed"
+
+    @property
     def steps_per_round(self) -> int:
         """That each peer takes by itself between two rounds: of ``local_steps`` there are as many
         rounds as fragments."""
@@ -532,10 +544,7 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            # Beside a round it does not show how long the local steps behind it take.
-            slices="equal"
-            if self.deterministic or (self.overlap and self.has_local_steps)
-            else self.slices,
+            slices=self.dealt_slices,
             local_steps=self.has_local_steps,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(

@@ -554,6 +554,8 @@ class StartRound:
     collectives: int = 0  # of the rounds before, those that were no steps
     # by when its local steps are to be taken, however few they are then; 0: all are to be taken
     deadline_us: int = 0
+    # when the round began here, which is before this where the trainer was busy with the last one
+    began_at: float = 0.0
 
 
 @record

@@ -64,7 +64,6 @@ class _Outgoing:
     fd: int | None = None
     close_fd: bool = False  # when it is sent
     ready: bool = True
-    since: float = 0.0  # of a StartRound: when the round began here
     # of an Apply whose result is being copied, or is in its slot
     placed: control.ApplyCommand | None = None
 
@@ -158,7 +157,7 @@ class TrainerLink:
         self._outbox.append(_Outgoing(effect))
 
     def go(self, effect: events.StartRound) -> None:
-        self._outbox.append(_Outgoing(effect, since=time.monotonic()))
+        self._outbox.append(_Outgoing(effect))
 
     def take_snapshot(self) -> None:
         self._outbox.append(_Outgoing(control.SnapshotCommand()))
@@ -270,7 +269,7 @@ class TrainerLink:
                 self._place_apply(outgoing, what)
             return outgoing.placed if outgoing.ready else None
         if isinstance(what, events.StartRound):
-            return self._place_go(what, outgoing.since)
+            return self._place_go(what)
         if isinstance(what, events.CollectUpdate):
             return self._place_collect(what)
         return what if outgoing.ready else None
@@ -325,9 +324,7 @@ class TrainerLink:
 
         self._worker.submit(lambda: _place(effect, result, mix), copied)
 
-    def _place_go(
-        self, effect: events.StartRound, began_at: float
-    ) -> control.StartRoundCommand | None:
+    def _place_go(self, effect: events.StartRound) -> control.StartRoundCommand | None:
         slot = self._slot_for(effect.round_id)
         if slot is None:
             return None
@@ -349,7 +346,7 @@ class TrainerLink:
             effect.main,
             effect.collectives,
             effect.deadline_us,
-            began_at,
+            effect.began_at,
         )
 
     def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:

@@ -296,17 +296,31 @@ class Exchange:
         """Looked at between two local steps: whether the node wants a copy of the state, which
         somebody else waits for. Whatever comes with it or before it is of the rounds, and waits
         for the end of this one."""
+        self._look()
+        return self._in_flight is None and self._snapshots_due > 0 and not self._unheard
+
+    def is_decided(self) -> bool:
+        """Looked at between two local steps: whether the round that they are taken for is over, so
+        that no update of them counts."""
+        self._look()
+        return any(
+            isinstance(message, control.ApplyCommand | control.RestoreCommand)
+            for messages, _ in self._unheard
+            for message in messages
+        )
+
+    def _look(self) -> None:
+        """Reads what the node has said, if no round is in flight and nothing is unheard."""
         if self._in_flight is not None or self._unheard:
-            return False
+            return
         try:
             messages, fds = self._channel.receive(0)
         except ChannelClosed:
-            return False  # whoever waits for the node next starts another
+            return  # whoever waits for the node next starts another
         if all(isinstance(message, control.SnapshotCommand) for message in messages):
             self._snapshots_due += len(messages)
         else:
             self._unheard.append((messages, fds))
-        return self._snapshots_due > 0 and not self._unheard
 
     def give_state(self) -> None:
         """Gives the node the copy. The parameters are those that all peers share."""

@@ -1168,7 +1168,9 @@ class Session:
         self._steps.computed(self._computing_since)
         self._computing_since = time.monotonic()
         self._clock.step_taken()
-        local.ended = self._clock.is_late(self._exchange.deadline_s)
+        local.ended = self._config.shortens_rounds and (
+            self._clock.is_late(self._exchange.deadline_s) or self._exchange.is_decided()
+        )
 
     def _step_is_within_round(self) -> None:
         """No round follows it."""

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any
 
+import pytest
 import torch
 from test_local_steps import NESTEROV
 from trainer_fakes import PATIENCE_S, FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
@@ -18,7 +19,8 @@ class Asked:
     """A run of two rounds of four steps each. In the second the node says something behind the
     first step, and the trainer goes on when it has."""
 
-    def __init__(self, *said: Any) -> None:
+    def __init__(self, *said: Any, slices: str = "speed") -> None:
+        self._slices = slices
         self.model, self.optimizer = small_model()
         self.answers: list[object] = []
         self.state = b""
@@ -27,7 +29,8 @@ class Asked:
         self._stepped, self._sent = threading.Event(), threading.Event()
 
     def play(self) -> None:
-        with FakeNodeSwarm(self._node, local_steps=4, outer=NESTEROV) as swarm:
+        options = {"local_steps": 4, "outer": NESTEROV, "slices": self._slices}
+        with FakeNodeSwarm(self._node, **options) as swarm:
             swarm.session.prepare(self.model, self.optimizer)
             for at in range(8):
                 if at == 4:
@@ -80,3 +83,14 @@ def test_a_state_that_comes_behind_something_else_waits_for_the_end_of_the_round
     assert kinds.index(control.Contribute) < kinds.index(control.Snapshot)
     (snapshot,) = [said for said in asked.answers if isinstance(said, control.Snapshot)]
     assert snapshot.round_id == 2
+
+
+@pytest.mark.parametrize(("slices", "taken"), [("speed", 2), ("equal", 4)])
+def test_a_round_that_is_decided_ends_behind_the_step_that_is_under_way(
+    slices: str, taken: int
+) -> None:
+    """An update of it counts for nothing, and the next round has begun."""
+    asked = Asked(control.ApplyCommand(1, -1, 0.0), slices=slices)
+    asked.play()
+    first, *_ = [said for said in asked.answers if isinstance(said, control.Contribute)]
+    assert (first.round_id, first.steps) == (1, (taken, 4))

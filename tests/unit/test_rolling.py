@@ -97,6 +97,8 @@ class RollingTable:
         self.due: list[dict[int, float]] = [{} for _ in range(n)]
         self.applied: list[list[tuple[int, bytes]]] = [[] for _ in range(n)]
         self.go: list[int] = [-1] * n
+        self.began_at = [0.0] * n  # the round of ``go``
+        self.busy: set[int] = set()  # whose trainers apply nothing
         self.reports: list[list[Report]] = [[] for _ in range(n)]
         self.made: list[Commit] = []
         self.crashed: set[int] = set()
@@ -124,15 +126,19 @@ class RollingTable:
                 self.due[i].pop(token, None)
             case Aggregate():
                 self.aggregate(i, effect)
-            case Apply(round_id=round_id, payloads=payloads):
-                self.applied[i].append((round_id, b"".join(p.digest for p in payloads)))
-                self.run(i, self.peers[i].on_applied(Applied(round_id), self.now))
+            case Apply():
+                self.apply(i, effect)
             case StartRound(round_id=round_id):
-                self.go[i] = round_id
+                self.go[i], self.began_at[i] = round_id, effect.began_at
             case Report():
                 self.reports[i].append(effect)
             case Committed(commit=commit, made=True):
                 self.made.append(commit)
+
+    def apply(self, i: int, what: Apply) -> None:
+        self.applied[i].append((what.round_id, b"".join(p.digest for p in what.payloads)))
+        if i not in self.busy:
+            self.run(i, self.peers[i].on_applied(Applied(what.round_id), self.now))
 
     def aggregate(self, i: int, effect: Aggregate) -> None:
         self.aggregations += 1
@@ -665,6 +671,22 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
         table.pass_time(PATIENCE_S + 0.1)
     assert table.peers[unlucky].round_id == table.peers[server].round_id >= 1
     assert any(isinstance(message, CommitRequest) for _, _, message in table.sent)
+
+
+def test_a_trainer_that_is_at_an_earlier_round_hears_when_the_next_one_began() -> None:
+    """And not when it may compute it: it is as late as it was busy."""
+    table = RollingTable(4)
+    server = table.order()[0]
+    late = next(i for i in range(4) if i != server)
+    table.busy.add(late)
+    table.contribute(*[i for i in range(4) if i != late])
+    table.pass_time(10.0)
+    assert table.go[late] == 0, "it has not applied that round"
+    assert table.go[server] == 1
+    table.pass_time(5.0)
+    table.run(late, table.peers[late].on_applied(Applied(0), table.now))
+    assert table.go[late] == 1
+    assert table.began_at[late] == table.began_at[server] < table.now - 5.0
 
 
 def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_not_again() -> None:

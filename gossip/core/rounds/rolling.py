@@ -837,6 +837,7 @@ class RollingRounds:
             main=self._main,
             collectives=self.replicated.collectives,
             deadline_us=self.replicated.deadline_us,
+            began_at=self.lag_detector.began_at,
         )
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
