@@ -194,9 +194,9 @@ def trained(
     executors = [StageExecutor([net], at, seed, loss) for at, (net, loss) in pairs]
     router, (data, x, y) = Router(seed, MICRO_BATCHES), digits()
     draw, counted = np.random.default_rng(seed), Counter[int]()
-    rosters: list[tuple[int, ...]] = list(MEMBERS)
-    alike = [dict.fromkeys(roster, 1.0) for roster in rosters]
+    found: set[int] = set()
     for round_id in range(rounds):
+        alike = [{p: 1.0 for p in members if p not in found} for members in MEMBERS]
         for number in range(MICRO_BATCHES):
             values, targets = data[draw.integers(len(data), size=SAMPLES)]
             route = [
@@ -220,7 +220,6 @@ def trained(
             executor.reset()
         ends = {peer: each.locked_up for peer, each in until.items()}
         found = {peer for peer, most in ends.items() if most and counted[peer] >= most}
-        rosters = [tuple([p for p in members if p not in found]) for members in MEMBERS]
     with torch.no_grad():
         scores = nn.Sequential(*nets)(x)
     return float((scores.argmax(dim=1) == y).float().mean())
