@@ -284,8 +284,9 @@ class StateLost(SwarmError):
     @property
     def hint(self) -> str:
         return (
-            "begin from what is on disk, or with more peers; --begin-anew begins again with fresh "
-            "weights after such a loss"
+            "go on from the newest checkpoint (--resume), if the script saves any, or begin again "
+            "with more peers; --begin-anew begins again by itself, with fresh weights, once all "
+            "who had the state are lost"
         )
 
 
