@@ -284,9 +284,8 @@ class StateLost(SwarmError):
     @property
     def hint(self) -> str:
         return (
-            "go on from the newest checkpoint (--resume), if the script saves any, or begin again "
-            "with more peers; --begin-anew begins again by itself, with fresh weights, once all "
-            "who had the state are lost"
+            "go on from the newest checkpoint (--resume), where there is one; --begin-anew begins "
+            "again with fresh weights, once all peers are lost"
         )
 
 
