@@ -284,8 +284,8 @@ class StateLost(SwarmError):
     @property
     def hint(self) -> str:
         return (
-            "begin from what is on disk, or with more peers; --begin-anew begins again with fresh "
-            "weights after such a loss"
+            "go on from the newest checkpoint (--resume), where there is one; --begin-anew begins "
+            "again with fresh weights, once all peers are lost"
         )
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .rendezvous import read_seed as read_seed
     from .rendezvous import take_claim as take_claim
     from .rendezvous import write_seed as write_seed
+    from .resuming import newest_saved as newest_saved
     from .resuming import settled_resume as settled_resume
     from .rotation import segments as segments
     from .scheduler_env import Task as Task
@@ -159,7 +160,7 @@ else:
                 "take_claim",
                 "write_seed",
             ),
-            "resuming": ("settled_resume",),
+            "resuming": ("newest_saved", "settled_resume"),
             "rotation": ("segments",),
             "scheduler_env": (
                 "Task",

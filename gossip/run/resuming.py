@@ -9,8 +9,8 @@ from pathlib import Path
 from gossip.config import Resolved
 from gossip.errors import ConfigError
 
-from .checkpoints import listed, newest_good, open_at, resolve, stage_folders
-from .stage_parts import check_model, is_part, newest_whole
+from .checkpoints import folder_of, listed, newest_good, open_at, resolve, stage_folders
+from .stage_parts import check_model, is_part, newest_whole, parts_in, whole_steps
 from .untrusted import shown
 
 AUTO = "auto"
@@ -56,6 +56,20 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
             "on from them, so move them away if they are not wanted"
         )
     return _with(resolved, str(folder) if step is None else f"{folder}@{step}")
+
+
+def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
+    """The newest step that a run has saved, of a pipeline the newest that every stage has, and the
+    folder that it saves to. None: there is none, or whoever resumes is told what is wrong with
+    it."""
+    try:
+        folder = folder_of(run_dir)
+        if folder is None:
+            return None
+        steps = [*whole_steps(parts_in(folder))] or [step for step, _ in listed(folder)]
+    except ConfigError:
+        return None
+    return (max(steps), folder) if steps else None
 
 
 def _check_kind(folder: Path, has_plan: bool) -> None:

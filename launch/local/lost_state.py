@@ -11,7 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.run import peers_in, read_object, read_seed, whole
+from gossip.launch.report import near
+from gossip.run import newest_saved, peers_in, read_object, read_seed, whole
 
 from .running import OngoingRun
 
@@ -34,21 +35,23 @@ def look(run: OngoingRun) -> bool:
 
 
 def hints(folder: Path) -> list[str]:
-    """What to do about it."""
+    """What to do about it: begin from the newest checkpoint, where there is one."""
+    saved = newest_saved(folder)
     found = [
+        *([] if saved is None else [f"the checkpoint of step {saved[0]} in {near(str(saved[1]))}"]),
         *_left_by_peers(folder),
         *map(str, sorted([*folder.glob("*.safetensors"), *folder.glob("peer-*/*.safetensors")])),
     ]
     more = f" and {len(found) - FILES_TOLD} more" if len(found) > FILES_TOLD else ""
     named = ", ".join(found[:FILES_TOLD])
     disk = f"on disk: {named}{more}" if found else "nothing of it is on disk in the run's folder"
-    return [
-        f"  {disk}",
-        (
-            "  hint: with more peers (-n, --room) one loss is none; --begin-anew begins again "
-            "with fresh weights"
-        ),
-    ]
+    advice = (
+        "save checkpoints, as by peer.steps(N, save=FOLDER), to go on from; --begin-anew begins "
+        "again with fresh weights"
+        if saved is None
+        else "--resume auto goes on from the checkpoint"
+    )
+    return [f"  {disk}", f"  hint: {advice}; with more peers (-n, --room) one loss is none"]
 
 
 def _left_by_peers(folder: Path) -> list[str]:

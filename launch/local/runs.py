@@ -28,10 +28,9 @@ from gossip.launch.report import (
 )
 from gossip.run import (
     SWARM_KEY,
-    checkpoints,
     fitting,
+    newest_saved,
     settled_resume,
-    stage_parts,
     tell_on_stderr,
     tolerance,
     write_json,
@@ -143,22 +142,12 @@ def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
     """Of a run that did not come to its end: from where it goes on, and where the reasons are."""
     if found["exit_code"] == 0:
         return
-    try:
-        saves_to = checkpoints.folder_of(folder)
-        steps = _steps_in(saves_to) if saves_to else []
-    except ConfigError:
-        steps = []  # whoever resumes is told of it
-    if steps and found["status"] != "refused":  # that command would be refused again
-        at = f"step {max(steps)} in {near(str(saves_to))}"
+    saved = newest_saved(folder)
+    if saved is not None and found["status"] != "refused":  # that command would be refused again
+        at = f"step {saved[0]} in {near(str(saved[1]))}"
         yield f"  to go on: the command that began the run, with --resume auto ({at})"
     if found["status"] != "stopped":
         yield f"  why: gossip explain {word_for(folder.resolve())}"
-
-
-def _steps_in(saves_to: Path) -> list[int]:
-    """Those that can be resumed; of a pipeline those that every stage has."""
-    parts = stage_parts.parts_in(saves_to)
-    return [*stage_parts.whole_steps(parts)] or [step for step, _ in checkpoints.listed(saves_to)]
 
 
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:

@@ -56,8 +56,8 @@ CODES: dict[int, ExitCodeMeaning] = {
         "state_lost",
         "All peers that had the state of the run are gone, and one that was started again would "
         "begin anew, with fresh weights. What is lost, and what of it is on disk, was said.",
-        "begin from what is on disk, or with more peers; `--begin-anew` for a run that begins "
-        "again by itself",
+        "go on from the newest checkpoint with `--resume auto`, if the script saves any; next time "
+        "with more peers; `--begin-anew` for a run that begins again by itself, with fresh weights",
     ),
     8: ExitCodeMeaning(
         "not_saved",

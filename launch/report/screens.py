@@ -327,10 +327,18 @@ def progress(view: RunView) -> str:
         f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
         f"server {view.server}{attempt}" if view.server is not None and not view.stages else "",
         f"{view.alive} alive",
-        f"{part[0]} of {part[1]} took part" if (part := view.participation.last) else "",
+        _taking_part(view),
         f"suspected {','.join(suspects)}" if suspects else "",
     )
     return "  ".join(filter(None, figures))
+
+
+def _taking_part(view: RunView) -> str:
+    """In the last round that was a step. Behind it there may be collective operations."""
+    if view.participation.last is None:
+        return ""
+    who, alive = view.participation.last
+    return f"{who} of {alive} took part" if who else "nobody sent an update"
 
 
 STAMP_WIDTH = 9

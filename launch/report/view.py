@@ -566,8 +566,10 @@ class RunView:
         nowhere. In a pipeline all work is done by somebody, or the round waits."""
         if self.stages:
             return []
-        who, alive, step = event.get("contributors"), event.get("alive"), event.get("step")
-        if not isinstance(who, list) or not isinstance(alive, int) or step == self.step:
+        who, alive = event.get("contributors"), event.get("alive")
+        if not isinstance(who, list) or not isinstance(alive, int):
+            return []
+        if not who and self._was_operation(round_id, event.get("step")):
             return []
         kept_out = sum(
             row.quarantined and row.state != "gone" and row.peer not in who
@@ -587,6 +589,12 @@ class RunView:
             f"! only {mean:.0%} of the peers that are alive took part in the rounds "
             f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): {why}"
         ]
+
+    def _was_operation(self, round_id: int, step: object) -> bool:
+        """Whether a round without contributors was a collective operation. Peers leave out rounds
+        that are like the one before, so there may have been steps since the last that was told: of
+        an operation they are fewer than the rounds."""
+        return isinstance(step, int) and step - self.step < round_id - self.round
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
         """How long it took for its update, if it has contributed one."""

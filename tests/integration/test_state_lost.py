@@ -16,6 +16,7 @@ from gossip.config import resolve
 from gossip.launch.local import lost_state, runs
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
+from gossip.run import checkpoints
 from gossip.run.completion import BEGUN, RunProgress, had_round
 from gossip.run.telemetry import read_lines
 
@@ -141,3 +142,15 @@ def test_what_is_on_disk_is_named(tmp_path: Path) -> None:
     (tmp_path / "peer-2").mkdir()
     (tmp_path / "peer-2" / "state.safetensors").touch()
     assert str(tmp_path / "peer-2" / "state.safetensors") in lost_state.hints(tmp_path)[0]
+
+
+def test_the_advice_is_to_resume_where_there_is_a_checkpoint(tmp_path: Path) -> None:
+    saves_to = tmp_path / "ckpt"
+    checkpoints.note_folder(tmp_path, saves_to)
+    assert "--begin-anew" in lost_state.hints(tmp_path)[1], "nothing is saved yet"
+    for step in (20, 40):
+        checkpoints.write(saves_to, step, {"model.safetensors": b"numbers"}, {}, 3)
+    disk, hint = lost_state.hints(tmp_path)
+    assert f"the checkpoint of step 40 in {saves_to}" in disk
+    assert "--resume auto" in hint
+    assert "--begin-anew" not in hint

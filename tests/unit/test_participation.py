@@ -73,6 +73,20 @@ def test_a_collective_operation_is_no_round_in_which_nobody_took_part() -> None:
     assert view.participation.mean == 1.0
 
 
+def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
+    """Peers leave out rounds that are like the one before: a mean at the end of an epoch is the
+    next that they tell of."""
+    view = RunView(4)
+    fed(view, range(1), 4)
+    fed(view, range(7, 8), 0, step=7)  # six steps were left out
+    assert (view.participation.last, view.participation.mean) == ((4, 4), 1.0)
+    assert "4 of 4 took part" in progress(view)
+    fed(view, range(8, 9), 4, step=8)
+    fed(view, range(15, 16), 0, step=15)  # six steps were left out, and this is one, too
+    assert (view.participation.last, view.participation.mean) == ((0, 4), 2 / 3)
+    assert progress(view).endswith("4 alive  nobody sent an update")
+
+
 def test_gossip_rounds_tell_of_no_participation() -> None:
     view = RunView(2)
     view.feed({"t": 0.1, "peer": 0, "event": "round", "round": 0, "alive": 2, "server": None})

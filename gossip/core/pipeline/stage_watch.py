@@ -69,7 +69,8 @@ class StageWatch:
         left = any(members.has_left(peer) for peer in peers)
         # Who has left on purpose has not done that while another had the state.
         if left and not self.pipeline.rebuilds and all(members.is_gone(peer) for peer in peers):
-            return Halt(f"state lost: {lost}, and is not to be made anew", STATE_LOST)
+            why = f"{lost}, and is not to be made anew (lost_stage = stop)"
+            return Halt(f"state lost: {why}", STATE_LOST)
         none_comes = not left and all(members.has_ended(peer) for peer in peers)
         if waited_s < self._quorum_timeout_s and not none_comes:
             return None

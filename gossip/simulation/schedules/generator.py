@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gossip import topologies
-from gossip.core import BatchPolicy
+from gossip.core import BatchPolicy, MembershipSettings
 from gossip.faults import (
     CLAIM_ATTACKS,
     NODE_ATTACKS,
@@ -70,7 +70,7 @@ RULES_S = (0.0001, 0.0001, 0.01, 0.1)
 """Eight numbers are aggregated at once, a real model is not:
 much can happen to a server meanwhile."""
 # what nodes do by default is the first, and costs most
-PROBE_INTERVALS_S = (0.2, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
+PROBE_INTERVALS_S = (MembershipSettings().probe_interval_s, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 COMPUTE_S = (0.46, 0.58)
 ROUNDS_MIN = 50  # which takes 28 s without faults
 # of those with rolling rounds, and not too many peers:

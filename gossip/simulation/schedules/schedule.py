@@ -88,7 +88,7 @@ class Schedule:
     rule_s: float = 0.0001
     delay_s: tuple[float, float] = (0.0002, 0.001)
     shards: tuple[int, ...] = (8,)
-    probe_interval_s: float = 0.2
+    probe_interval_s: float = MembershipSettings().probe_interval_s
     round_timeout_s: float = 3.0
     start_timeout_s: float = 20.0
     min_peers: int = 0
