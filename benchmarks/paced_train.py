@@ -98,9 +98,11 @@ def main() -> None:
             optimizer.zero_grad()
             loss_of(batch).backward()
             time.sleep(options.pause)
-            steps, computed_s = steps + 1, computed_s + time.monotonic() - began
+            steps, computed_at = steps + 1, time.monotonic()
             optimizer.step()
-            if peer.step % options.local_steps:
+            local = peer.step % options.local_steps > 0  # no round was behind it
+            computed_s += (time.monotonic() if local else computed_at) - began
+            if local:
                 continue
             if peer.round % options.told_every == 0:
                 with torch.no_grad():
