@@ -196,6 +196,9 @@ class Contributed:
     # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
+    # how long those lasted, which is less than since the round began where the peer began it late;
+    # 0: all of that time
+    lasted_us: int = 0
     micro_batches: tuple[int, ...] = ()  # of a pipeline: as ``CollectUpdate`` has named them
     pass_us: int = 0  # what one of them took, forward and backward; the pipeline fills it in
 

@@ -105,6 +105,7 @@ class Contribute:
     collective: bytes = b""  # given to a collective operation; then there are no samples
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
     micro_batches: tuple[int, ...] = ()  # in a pipeline: those that the update is of
+    lasted_us: int = 0  # the local steps that were taken; 0: since the round began
 
 
 @record

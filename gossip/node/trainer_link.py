@@ -579,6 +579,7 @@ class TrainerLink:
             rates=rates,
             compiled=self._arena.compiled,
             steps=said.steps,
+            lasted_us=said.lasted_us,
             micro_batches=said.micro_batches,
         )
 

@@ -87,6 +87,15 @@ class ExtraState:
 
 
 @dataclass(frozen=True)
+class StepsTaken:
+    """What an update is of."""
+
+    taken: int = 1  # local steps
+    total: int = 1  # that a round has
+    lasted_s: float = 0.0  # those that were taken; 0.0: since the round began
+
+
+@dataclass(frozen=True)
 class _UpdateOffer:
     """What a trainer has for a round. Without samples it only takes part, or gives ``collective``
     to a collective operation."""
@@ -94,7 +103,7 @@ class _UpdateOffer:
     samples: int
     loss: float | None
     collective: bytes = b""
-    steps: tuple[int, int] = (1, 1)  # local steps that it is of, and that a round has
+    steps: StepsTaken = StepsTaken()
 
 
 @dataclass(frozen=True)
@@ -301,10 +310,11 @@ class Exchange:
 
     def is_decided(self) -> bool:
         """Looked at between two local steps: whether the round that they are taken for is over, so
-        that no update of them counts."""
+        that no update of them counts. A collective operation takes none of them."""
         self._look()
         return any(
-            isinstance(message, control.ApplyCommand | control.RestoreCommand)
+            isinstance(message, control.RestoreCommand)
+            or (isinstance(message, control.ApplyCommand) and message.is_step)
             for messages, _ in self._unheard
             for message in messages
         )
@@ -420,7 +430,7 @@ class Exchange:
     def late_s(self, since: float) -> float:
         """How much of the round was over when this peer began to compute for it, ``since`` then,
         because it was still at an earlier round, or had taken over a state. What a script does
-        between two rounds takes all peers alike, and is no lateness."""
+        between two rounds takes all peers alike, and is no lateness of who was in time."""
         go = self.go
         if go is None or not 0.0 < go.began_at < self._offered_at:
             return 0.0
@@ -431,7 +441,7 @@ class Exchange:
         samples: int,
         loss: float | None,
         before_send: Callable[[], None] | None = None,
-        steps: tuple[int, int] = (1, 1),
+        steps: StepsTaken = StepsTaken(),
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
@@ -442,7 +452,7 @@ class Exchange:
 
         Args:
             before_send: Called when the update is ready and not yet sent.
-            steps: Local steps that it is of, and that a round has.
+            steps: That it is of.
         """
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         go = self.wait_go()
@@ -639,7 +649,8 @@ class Exchange:
                 finite,
                 rates,
                 offer.collective,
-                offer.steps,
+                (offer.steps.taken, offer.steps.total),
+                lasted_us=round(1e6 * offer.steps.lasted_s),
             )
         )
         self._flush()

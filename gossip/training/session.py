@@ -48,7 +48,7 @@ from .collectives import (
     write_whole,
 )
 from .differing import compared
-from .exchange import Exchange, ExtraState, TrainedModel
+from .exchange import Exchange, ExtraState, StepsTaken, TrainedModel
 from .feedback import UpdateEncoder
 from .judging import JudgeService, LossJudge
 from .last_state import LastState
@@ -998,13 +998,13 @@ class Session:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
         behind = self._behind_round
         self._check_batches_taken()
-        steps = 1, 1
+        steps = StepsTaken()
         if self._local is not None:
             self._step_locally(self._local, overflow)
             if not self._local.is_complete:
                 self._step_is_within_round()
                 return
-            steps = self._local.taken, self._local.total
+            steps = StepsTaken(self._local.taken, self._local.total, self._clock.lasted_s)
             overflow = not self._local.put_difference()
         if self._take_round(loss, overflow, steps):
             self._collectives.answers.reached(behind)
@@ -1012,7 +1012,7 @@ class Session:
         else:
             self._drop_step()
 
-    def _take_round(self, loss: float | None, overflow: bool, steps: tuple[int, int]) -> bool:
+    def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
         self._in_round = True
         try:
@@ -1027,7 +1027,7 @@ class Session:
             self._drain()
         return True
 
-    def _offer(self, loss: float | None, overflow: bool, steps: tuple[int, int]) -> bool:
+    def _offer(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """Offers the gradients. Without overlap it returns when their round is applied. False:
         they are of no use, and were not offered."""
         computed: Callable[[], None] | None = partial(self._steps.computed, self._computing_since)
@@ -1036,7 +1036,7 @@ class Session:
             computed = None
             if not self._is_of_use():
                 return False
-        samples = self._samples_taken(steps[0])
+        samples = self._samples_taken(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
         self._exchange.contribute(0 if overflow else samples, loss, computed, steps)
         if self._local is not None:

@@ -30,6 +30,11 @@ class StepClock:
         self._since = self._began_at = since
         self._late_s, self._lasted_s = late_s, []
 
+    @property
+    def lasted_s(self) -> float:
+        """The steps of this round, from its begin here to the end of the last one."""
+        return self._since - self._began_at
+
     def step_taken(self) -> None:
         now = self._now()
         self._lasted_s.append(now - self._since)

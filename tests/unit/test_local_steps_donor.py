@@ -12,7 +12,8 @@ from test_local_steps import NESTEROV
 from trainer_fakes import PATIENCE_S, FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
 
 from gossip.ipc import messages as control
-from gossip.training.state import unpack_state
+from gossip.training.collectives import pack_object, packed
+from gossip.training.state import pack_state, unpack_state
 
 
 class Asked:
@@ -49,7 +50,10 @@ class Asked:
         n.go(1, 1)
         assert self._stepped.wait(PATIENCE_S)
         for each in self._said:
-            n.send(each)
+            if callable(each):
+                each(n)
+            else:
+                n.send(each)
         self._sent.set()
         while not isinstance(said := n.next(), control.Close):
             self.answers.append(said)
@@ -94,3 +98,49 @@ def test_a_round_that_is_decided_ends_behind_the_step_that_is_under_way(
     asked.play()
     first, *_ = [said for said in asked.answers if isinstance(said, control.Contribute)]
     assert (first.round_id, first.steps) == (1, (taken, 4))
+
+
+def test_the_state_of_others_ends_the_steps_that_are_taken_from_the_old_one() -> None:
+    taken, _ = small_model()
+    state = pack_state(taken, torch.optim.SGD(taken.parameters(), lr=0.7, momentum=0.9), {})
+    asked = Asked(lambda n: n.restore(5, state))
+    asked.play()
+    first, *_ = [said for said in asked.answers if isinstance(said, control.Contribute)]
+    assert (first.round_id, first.steps) == (1, (2, 4))
+
+
+def test_a_collective_operation_of_others_ends_no_local_steps() -> None:
+    """They are in a round of their own, which this peer's own call is answered with."""
+    said: list[control.Contribute] = []
+    stepped, sent = threading.Event(), threading.Event()
+    operation = packed((13, 0, "mean"), pack_object({"a": 1.0}), 4096)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.apply(0, 0, n.arena.updates[0])  # type: ignore[union-attr]
+        n.expect(control.AppliedReply)
+        n.go(1, 1)
+        assert stepped.wait(PATIENCE_S)
+        n.send(control.ApplyCommand(1, -1, 0.0, collected=((1, operation),), is_step=False))
+        n.send(control.StartRoundCommand(2, 2, False, 0, (), False, 1, 1, collectives=1))
+        sent.set()
+        while not isinstance(heard := n.next(), control.Close):
+            if isinstance(heard, control.Contribute):
+                said.append(heard)
+                n.apply(2, 2, n.arena.updates[heard.slot])  # type: ignore[union-attr]
+                n.go(3, 3)
+        n.send(control.Halted(heard.reason, 0))
+
+    model, optimizer = small_model()
+    with FakeNodeSwarm(node, local_steps=4, outer=NESTEROV) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for at in range(8):
+            step(model, optimizer, at)
+            if at == 4:
+                stepped.set()
+                assert sent.wait(PATIENCE_S)
+            if at == 6:
+                swarm.session.mean(a=0.0)
+    assert [(each.round_id, each.steps) for each in said if each.samples] == [(2, (4, 4))]

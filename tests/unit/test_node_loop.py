@@ -74,17 +74,24 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
         stage.prepare()
         core.say(
             StartRound(
-                7, DataSlice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4))
+                7,
+                DataSlice(2, ((0, 4), (8, 9)), ((2, ((4, 6),)),), EpochReport(1, 30, 0, 2, 4)),
+                deadline_us=8,
+                began_at=9.5,
             )
         )
         go = stage.hear()
+        assert (go.deadline_us, go.began_at) == (8, 9.5)
         assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
         assert (go.rank, go.coming) == (0, ((2, ((4, 6),)),))
         assert go.last == (1, 30, 0, 2, 4)
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(control.Contribute(7, go.slot, 5, 0.5, 0.1, False))
+        stage.trainer.send(
+            control.Contribute(7, go.slot, 5, 0.5, 0.1, False, steps=(2, 3), lasted_us=6)
+        )
         heard = core.wait_for(events.Contributed)
         assert (heard.round_id, heard.samples, heard.loss, heard.own) == (7, 5, 0.5, None)
+        assert (heard.steps, heard.lasted_us) == ((2, 3), 6)
         assert heard.payloads[0].finite
         stage.arena.updates[go.slot][0] = 9
         assert heard.payloads[0].data.tolist() == [9, 2, 3, 4], (

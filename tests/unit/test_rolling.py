@@ -686,7 +686,20 @@ def test_a_trainer_that_is_at_an_earlier_round_hears_when_the_next_one_began() -
     table.pass_time(5.0)
     table.run(late, table.peers[late].on_applied(Applied(0), table.now))
     assert table.go[late] == 1
-    assert table.began_at[late] == table.began_at[server] < table.now - 5.0
+    assert 0.0 < table.began_at[late] == table.began_at[server] < table.now - 5.0
+
+
+def test_who_begins_a_round_late_says_how_long_its_steps_took_and_not_how_late_it_was() -> None:
+    """Else a peer that is back has others think that rounds take ten times as long."""
+    table = RollingTable(3)
+    table.pass_time(4.0)
+    steps = {0: ((2, 20), 200_000), 1: ((20, 20), 2_000_000), 2: ((20, 20), 0)}
+    for peer, (taken, lasted_us) in steps.items():
+        given = Contributed(0, 4, (vector(1.0),), steps=taken, lasted_us=lasted_us)
+        table.run(peer, table.peers[peer].on_contributed(given, table.now))
+    table.deliver()
+    took = {each.peer: each.took_us for each in table.made[0].contributors}
+    assert took == {0: 2_000_000, 1: 2_000_000, 2: 4_000_000}
 
 
 def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_not_again() -> None:

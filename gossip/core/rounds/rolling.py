@@ -245,10 +245,9 @@ class RollingRounds:
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
+        began = now - event.lasted_us / 1e6 if event.lasted_us else self.lag_detector.began_at
         self._own, self._said = (
-            event
-            if event.compiled
-            else replace(event, took_us=since_us(self.lag_detector.began_at, now, event.steps)),
+            event if event.compiled else replace(event, took_us=since_us(began, now, event.steps)),
             self.round_id,
         )
         self.server.transfer_tracker.contributed(now - self.lag_detector.began_at)
