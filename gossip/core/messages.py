@@ -126,7 +126,8 @@ class Update:
 
 @record
 class UpdateRequest:
-    """The server of a later attempt asks: send me your update, or the commit if you hold one."""
+    """The server of a later attempt, or one that has come back in this round, asks: send me your
+    update, or the commit if you hold one."""
 
     lineage: bytes
     round_id: int

@@ -26,6 +26,7 @@ from gossip.core.rounds.later_turns import LaterTurns
 from gossip.faults import Fault, Flap, HangTrainer, NodeAttack
 from gossip.inject import LIES, ByzantinePeer, OutMessage
 from gossip.simulation.campaign.play import run
+from gossip.simulation.checkers import AT_ONCE_S
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world import Observer
 
@@ -214,3 +215,18 @@ def test_a_result_that_a_liar_has_kept_and_shows_late_is_the_only_one_of_its_rou
     outcome = run(replace(world, faults=(NodeAttack(lie, liars),)), [outbids, seen])
     assert outcome.violation is None, outcome.violation
     assert seen.took
+
+
+def test_a_word_that_was_told_before_the_calm_costs_its_round_the_time_of_a_turn_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Peer 3 follows it to a turn of the liar, 0.1 s before the lies end, and the others do not:
+    all updates come in the calm, and the first server waits its grace out for those two."""
+    outbids, seen = Outbidding(asks), Reached((0, 1), 2 * ACTIVE_S)
+    monkeypatch.setitem(LIES, "usurper", outbids)
+    world = replace(MORE, seed=8, active_s=ACTIVE_S, duration_s=ACTIVE_S)
+    outcome = run(replace(world, faults=(NodeAttack("usurper", (0, 1)),)), [outbids, seen])
+    assert outcome.violation is None, outcome.violation
+    under_way = max([at for at in seen.began.values() if at <= ACTIVE_S])
+    over = min([at for at in seen.began.values() if at > ACTIVE_S])
+    assert AT_ONCE_S + world.compute_s[1] < over - under_way <= world.round_timeout_s

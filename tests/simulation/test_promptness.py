@@ -167,15 +167,19 @@ def test_l3_one_that_offers_its_update_to_a_skipped_server_is_caught() -> None:
     assert caught(swarm, "L3").peer == (server + 1) % 4
 
 
-def loses_an_aggregate(circumstances: RunConditions) -> tuple[Swarm[Peer], Panel, list[bool]]:
-    """A swarm of which the next server loses what it asks its rule for, once;
-    and whether it has."""
+def loses_an_aggregate(
+    circumstances: RunConditions, after_s: float = 0.0
+) -> tuple[Swarm[Peer], Panel, list[bool]]:
+    """A swarm of which the next server loses what it asks its rule for, once, in ``after_s`` or
+    later; and whether it has."""
     panel = Panel([disturbances := Disturbances(), OverWhenAllIsThere(disturbances, circumstances)])
     swarm, lost = checked_swarm(panel, compute_s=0.5), list[bool]()
     swarm.run_for(3.3)
+    from_s = swarm.now + after_s
 
     def drops(event: Event, effects: list[Effect]) -> list[Effect] | None:
-        if lost or not any(isinstance(effect, Aggregate) for effect in effects):
+        asks = any(isinstance(effect, Aggregate) for effect in effects)
+        if lost or swarm.now < from_s or not asks:
             return None
         lost.append(True)
         return [effect for effect in effects if not isinstance(effect, Aggregate)]
@@ -202,6 +206,15 @@ def test_l2_a_round_that_a_liar_may_have_held_up_before_the_calm_is_not_judged_i
     assert panel.judged()["L2"] > 0
 
 
+def test_l2_a_round_that_is_under_way_when_the_calm_begins_is_not_judged_either() -> None:
+    """All updates of it come in the calm. But who was told of a later turn before waits there."""
+    swarm, panel, lost = loses_an_aggregate(LATE)
+    panel.begin_calm(swarm)
+    swarm.run_for(8.0)
+    assert lost
+    assert panel.judged()["L2"] > 0
+
+
 @pytest.mark.parametrize(
     ("circumstances", "calm_first"),
     [(LATE, True), (IN_TIME, False)],
@@ -210,7 +223,7 @@ def test_l2_a_round_that_a_liar_may_have_held_up_before_the_calm_is_not_judged_i
 def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(
     circumstances: RunConditions, calm_first: bool
 ) -> None:
-    swarm, panel, lost = loses_an_aggregate(circumstances)
+    swarm, panel, lost = loses_an_aggregate(circumstances, 1.0 if calm_first else 0.0)
     if not calm_first:
         swarm.run_until(lambda: bool(lost), 3.0)
     panel.begin_calm(swarm)

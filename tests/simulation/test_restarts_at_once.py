@@ -1,5 +1,6 @@
 """Several peers are started again at once in the middle of a round: the server of the latest
-attempt hears from each of them (L2)."""
+attempt hears from each of them (L2), and one of them that serves asks for a result that its former
+life may have made (S10)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import pytest
 
 from gossip.core.lifecycle.progress import PeerProgress
 from gossip.core.rounds.future_buffer import FutureBuffer
-from gossip.faults import HangTrainer, KillTrainer, LateStart, Restart, Spike
+from gossip.core.rounds.server import Server
+from gossip.faults import CrashMidway, HangTrainer, KillTrainer, LateStart, Restart, Spike
 from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.schedule import Schedule
 
@@ -80,3 +82,45 @@ def test_l2_asking_those_who_have_told_of_no_round_is_caught(
     violation = run(ONE_AFTER_THE_OTHER).violation
     assert violation is not None
     assert violation.invariant == "L2"
+
+
+THREE_OF_FOUR = Schedule(
+    32,
+    peers=4,
+    aggregator="trimmed_mean",
+    active_s=8.5,
+    duration_s=9.5,
+    compute_s=(0.2, 0.25),
+    shards=(4, 4, 4),
+    probe_interval_s=0.5,
+    round_timeout_s=1.0,
+    faults=(
+        CrashMidway(0, 1.291, 16, 0.747),
+        CrashMidway(2, 1.299, 4, 0.771),
+        CrashMidway(3, 1.416, 7, 0.592),
+        CrashMidway(1, 3.346, 13, 1.053),
+        CrashMidway(3, 3.363, 9, 0.772),
+        CrashMidway(0, 3.486, 13, 0.702),
+        CrashMidway(3, 5.211, 23, 0.504),
+        CrashMidway(0, 5.332, 28, 0.344),
+        CrashMidway(2, 5.493, 8, 0.955),
+    ),
+)
+"""Nobody lies. Three die within a round, three times. Peer 1 is left the last time: it holds the
+result of a shard that peer 2 has made, and lacks that of another. The three come back with its
+state."""
+
+
+def test_who_comes_back_makes_no_second_result_of_the_round_that_it_had_made_one_of() -> None:
+    outcome = run(THREE_OF_FOUR)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.rounds > 15
+
+
+def test_s10_a_server_that_has_come_back_and_asks_nobody_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Server, "_asks_in", lambda self, attempt: attempt > 0)
+    violation = run(THREE_OF_FOUR).violation
+    assert violation is not None
+    assert violation.invariant == "S10"

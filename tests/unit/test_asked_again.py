@@ -1,4 +1,5 @@
-"""The server of a later attempt asks those again who could not give their update before."""
+"""Whom a server asks for updates: at a later attempt those again who could not give theirs before,
+and in its first turn all, where it has come back with another's state."""
 
 from __future__ import annotations
 
@@ -112,3 +113,62 @@ def test_after_a_state_was_taken_over_those_who_have_told_of_no_round_are_not_wa
     assert not kept.heard(2, 0)
     assert kept.heard(2, 7)
     assert kept.why_not(2) == ""
+
+
+def back_in_its_round(returns: bool) -> tuple[RollingTable, RollingRounds, list[int]]:
+    """The server of a round in its first turn, which has given its update, and the others, one of
+    which is skipped there.
+
+    Args:
+        returns: It has just taken over a state of that round.
+    """
+    table = RollingTable(5)
+    for _ in range(ROUND):
+        table.contribute()
+        table.deliver()
+    first, *others = table.order()
+    server = table.peers[first]
+    snapshot = server.snapshot(ROUND)
+    assert snapshot is not None
+    if returns:
+        table.run(first, server.stop(table.now))
+        server.adopt(ROUND, *snapshot)
+        table.run(first, server.start(table.now))
+    table.lose = lambda sender, to, message: True
+    table.views[first].skipped[others[0]] = "gone"
+    table.contribute(first)
+    table.pass_time(0.05)
+    return table, server, others
+
+
+def test_who_has_come_back_in_a_round_asks_in_its_first_turn_and_once() -> None:
+    """Simulation: its former life had made a result, which the one peer held that had not died. The
+    others came back, too, and their updates made a second."""
+    table, server, others = back_in_its_round(returns=True)
+    assert sorted(_asked(table, server.local)) == sorted(others[1:])
+    table.views[server.local].skipped.clear()
+    assert _asks(server.on_view_change(table.now)) == others[:1]
+    assert _asks(server.on_view_change(table.now)) == []
+
+
+def test_who_has_come_back_asks_in_no_later_round() -> None:
+    table, server, others = back_in_its_round(returns=True)
+    table.lose = lambda sender, to, message: False
+    table.views[server.local].skipped.clear()
+    table.contribute(*others)
+    table.deliver()
+    while table.order()[0] != server.local:
+        table.contribute()
+        table.deliver()
+    assert server.round_id > ROUND
+    table.sent.clear()
+    table.lose = lambda sender, to, message: True
+    table.contribute(server.local)
+    table.pass_time(0.05)
+    assert _asked(table, server.local) == []
+
+
+def test_a_server_that_has_not_been_away_asks_nobody_in_its_first_turn() -> None:
+    table, server, _ = back_in_its_round(returns=False)
+    assert _asked(table, server.local) == []
+    assert _asks(server.on_view_change(table.now)) == []

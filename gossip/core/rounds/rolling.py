@@ -225,6 +225,7 @@ class RollingRounds:
         """Takes over a peer's state before ``round_id``. Raises as ``LocalProgress.check`` does,
         nothing changed."""
         self.replicated.adopt(round_id, chain, snapshot)
+        self.server.come_into(round_id)
         self.log.clear()
         self.lag_detector.restart(round_id == self.round_id, self.roster)
         self.round_id, self._go_round = round_id, -1

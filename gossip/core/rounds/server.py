@@ -95,6 +95,7 @@ class Server:
         self.view, self.is_gone = view, view.is_gone
         self.awaits_commit = awaits_commit
         self.round_id = 0
+        self._came_into = -1  # the last round that this peer has come into with a state
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
         self.proven: frozenset[PeerId] = frozenset()
@@ -129,6 +130,10 @@ class Server:
         self.locked, self.proven = standing
         self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
+
+    def come_into(self, round_id: int) -> None:
+        """This peer begins that round with a state that it was given."""
+        self._came_into = round_id
 
     def wait_for(self, peers: frozenset[PeerId]) -> None:
         """Without their updates no shard helps any more."""
@@ -342,11 +347,16 @@ class Server:
         ]
         shard.grace = shard.query = shard.lack = None
         shard.serve(attempt)
-        if attempt > 0:
+        if self._asks_in(attempt):
             timer = self.timer("ask", shard, now + self.settings.rounds.query_after_s)
             shard.query = timer.token
             effects.append(timer)
         return effects
+
+    def _asks_in(self, attempt: int) -> bool:
+        """Whether somebody may hold a commit of the shard that this peer does not know of: of an
+        earlier attempt, or one that a former life of this peer has made."""
+        return attempt > 0 or self._came_into == self.round_id
 
     def take(
         self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
@@ -369,11 +379,12 @@ class Server:
         return [] if attempt != shard.serving else self._ask(shard, attempt)
 
     def ask_newcomers(self, shard: ShardRound) -> list[Effect]:
-        """Who was skipped when the others were asked for a later attempt, and is back since, does
-        not know of that attempt."""
-        if not shard.serving or shard.serving != shard.attempt or shard.query is not None:
+        """Who was skipped when the others were asked for an attempt, and is back since, does not
+        know of that attempt."""
+        serving = shard.serving
+        if serving is None or serving != shard.attempt or shard.query is not None:
             return []
-        return self._ask(shard, shard.serving)
+        return self._ask(shard, serving) if self._asks_in(serving) else []
 
     def ask_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
         """It has answered that it had nothing to give. Since then that may have changed."""

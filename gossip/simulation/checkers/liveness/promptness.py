@@ -192,9 +192,15 @@ class OverWhenAllIsThere(Checker):
 
     def begin_calm(self, swarm: Swarm[Any]) -> None:
         self._calm = True
-        if self.circumstances.delaying:
-            # what a liar has made of its update until now is not what it would send
-            self._offers.clear()
+        if not self.circumstances.delaying:
+            return
+        # what a liar has made of its update until now is not what it would send
+        self._offers.clear()
+        # Nor is what it has said in a round that is under way taken back: who followed it to a
+        # later turn waits there.
+        for core in swarm.inspections.values():
+            if (rounds := rolling_of(core)) is not None:
+                self._over[rounds.round_id, rounds.chain] = None
 
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
