@@ -562,10 +562,10 @@ class RunView:
 
     def _took_part(self, round_id: int, event: Row) -> list[str]:
         """As the first peer tells that has a round: how many are in it, and in those before it that
-        were like it. Gossip rounds have no such number, and collective operations are no steps. Who
-        is in quarantine is kept out, and lacks nowhere. In a pipeline all work is done by somebody,
-        or the round waits."""
-        if self.stages:
+        were like it. In gossip rounds, which have no server, each peer has others of its own, and
+        collective operations are no steps. Who is in quarantine is kept out, and lacks nowhere. In
+        a pipeline all work is done by somebody, or the round waits."""
+        if self.stages or event.get("server") is None:
             return []
         who, alive = event.get("contributors"), event.get("alive")
         if not isinstance(who, list) or not isinstance(alive, int):

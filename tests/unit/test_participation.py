@@ -16,7 +16,7 @@ def fed(view: RunView, rounds: range, contributors: int, **fields: Any) -> list[
     for number in rounds:
         for peer in view.rows:
             own = {"round": number, "step": number + 1, "alive": len(view.rows)}
-            who = {"contributors": list(range(contributors))}
+            who = {"contributors": list(range(contributors)), "server": 0}
             said += view.feed(
                 {"t": number / 10, "peer": peer, "event": "round", **own, **who, **fields}
             )
@@ -27,7 +27,7 @@ def test_each_round_counts_once_whoever_tells_of_it() -> None:
     view = RunView(4)
     fed(view, range(4), 4)
     fed(view, range(4, 8), 2)
-    late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3]}
+    late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3], "server": 0}
     view.feed({"t": 9.0, "peer": 3, "event": "round", **late})
     assert view.participation.last == (2, 4)
     assert view.participation.mean == 0.75
@@ -62,7 +62,7 @@ def test_who_is_in_quarantine_lacks_nowhere() -> None:
     assert view.participation.mean == 1.0
     view.rows[3].state = "gone"  # and is not among those alive any more
     at = {"round": 2 * WINDOW, "step": 2 * WINDOW + 1, "alive": 3, "contributors": [0, 1]}
-    view.feed({"t": 9.0, "peer": 0, "event": "round", **at})
+    view.feed({"t": 9.0, "peer": 0, "event": "round", "server": 0, **at})
     assert view.participation.last == (2, 3)
 
 
@@ -88,9 +88,15 @@ def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
 
 
 def test_gossip_rounds_tell_of_no_participation() -> None:
-    view = RunView(2)
-    view.feed({"t": 0.1, "peer": 0, "event": "round", "round": 0, "alive": 2, "server": None})
+    """Those whom a peer names are the neighbours whose updates it had."""
+    view = RunView(4)
+    said = []
+    for number in range(2 * WINDOW):
+        own = {"round": number, "alive": 4, "server": None, "contributors": [0, 1]}
+        said += view.feed({"t": number / 10, "peer": 0, "event": "round", **own})
+    assert said == []
     assert view.participation.mean is None
+    assert "took part" not in progress(view)
 
 
 def test_nobody_alive_but_contributors_is_all_who_could() -> None:
@@ -142,6 +148,7 @@ def test_who_comes_back_leaves_a_gap_that_the_others_fill_and_nobody_counts_twic
 
     def tell(peer: int, number: int, who: int, **fields: Any) -> None:
         own = {"round": number, "step": number + 1, "alive": 2, "contributors": list(range(who))}
+        own["server"] = 0
         view.feed({"t": number / 10, "peer": peer, "event": "round", **own, **fields})
 
     tell(0, 4, 2, since=0)
