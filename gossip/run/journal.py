@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +40,42 @@ lines after that it finds in the file only."""
 
 _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
 """When it was applied, monotonic and by the wall clock; the commit; seconds that its rule took."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What there is to tell of a round, beside progress.
+
+    Attributes:
+        steps: Done with it; None: rounds of this topology are not counted so.
+        was_step: A collective operation is none.
+    """
+
+    number: int
+    steps: int | None
+    was_step: bool
+    alive: Any
+    contributors: Any
+
+    @classmethod
+    def after(cls, before: _Round | None, fields: dict[str, Any]) -> _Round:
+        who, steps = fields.get("contributors"), fields.get("step")
+        return cls(
+            fields["round"],
+            steps,
+            before is None or steps is None or steps != before.steps,
+            fields.get("alive"),
+            tuple(who) if isinstance(who, (list, tuple)) else who,
+        )
+
+    def is_like(self, before: _Round | None) -> bool:
+        """Whether it is the next one, and tells of nothing else."""
+        return (
+            before is not None
+            and self.number == before.number + 1
+            and (self.was_step, self.alive, self.contributors)
+            == (before.was_step, before.alive, before.contributors)
+        )
 
 
 class Journal:
@@ -85,22 +122,22 @@ class Journal:
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
-        self._last_round: tuple[object, ...] = ()
+        self._last_round: _Round | None = None
         # the fields of the newest round, if that was not worth a line, and when it was
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
+        self._untold_since: int | None = None  # the first that no line has told of
         self.last_words: dict[str, Any] = {}  # what the last row says beside the rest
 
     def event(self, name: str, **fields: Any) -> None:
         """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more
-        than progress, or of the last before the peer leaves the rounds; of what another peer can
-        bring about, no more than ``EventRateLimiter`` lets through, and a count of the rest."""
+        than progress, or of the last before such a one, or before the peer leaves the rounds. A
+        line holds for all rounds from ``since`` on. Of what another peer can bring about there are
+        no more than ``EventRateLimiter`` lets through, and a count of the rest."""
         now = time.monotonic()
         if name == "round":
-            self._untold_round = None
-            if not self._worth_telling(fields, now):
-                self._untold_round = fields, now, time.time()
-                return
-        elif name in AFTER_ROUNDS:
+            self._take_round(fields, now)
+            return
+        if name in AFTER_ROUNDS:
             self._write_untold_round()
         whom = next((fields[key] for key in ABOUT if isinstance(fields.get(key), int)), None)
         if whom is None or self._rate_limiter.lets(name, whom, now):
@@ -110,10 +147,30 @@ class Journal:
         elif name in ("unskip", "alive_again"):
             self._away.discard(fields["subject"])
 
+    def _take_round(self, fields: dict[str, Any], now: float) -> None:
+        before, self._last_round = self._last_round, _Round.after(self._last_round, fields)
+        is_like = self._last_round.is_like(before)
+        if not is_like:
+            self._write_untold_round()
+        special = bool(fields.get("attempt")) or bool(fields.get("special")) or not is_like
+        if self._untold_since is None:
+            self._untold_since = self._last_round.number
+        if self._rested("round", now) or special:
+            self._write_round(fields, now)
+        else:
+            self._untold_round = fields, now, time.time()
+
     def _write_untold_round(self) -> None:
         if self._untold_round is not None:
-            self._write_event("round", *self._untold_round)
-            self._untold_round = None
+            self._write_round(*self._untold_round)
+
+    def _write_round(self, fields: dict[str, Any], now: float, wall: float | None = None) -> None:
+        """A line for it and for those before it that were like it."""
+        if self._untold_since != fields["round"]:
+            # not the last field: peers tell the same from the contributors on
+            fields = {"round": fields["round"], "since": self._untold_since, **fields}
+        self._untold_round = self._untold_since = None
+        self._write_event("round", fields, now, wall)
 
     def _write_event(
         self, name: str, fields: dict[str, Any], now: float, wall: float | None = None
@@ -231,18 +288,6 @@ class Journal:
             )
             _append(self._events, line)
             self._tell(line)
-
-    def _worth_telling(self, fields: dict[str, Any], now: float) -> bool:
-        contributors = fields.get("contributors")
-        seen = (
-            fields.get("alive"),
-            tuple(contributors) if isinstance(contributors, (list, tuple)) else contributors,
-        )
-        special = (
-            bool(fields.get("attempt")) or bool(fields.get("special")) or seen != self._last_round
-        )
-        self._last_round = seen
-        return self._rested("round", now) or special
 
     def _rested(self, kind: object, now: float) -> bool:
         if now < self._throttle.get(kind, 0.0):

@@ -28,7 +28,7 @@ from .happenings import (
 )
 from .holders import StateHolders
 from .pace import StepPace
-from .participation import BOUND, WINDOW, Participation
+from .participation import BOUND, WINDOW, LowWindow, Participation
 from .stages import PeerStage
 from .words import counted, named, numbers
 
@@ -542,7 +542,7 @@ class RunView:
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)
-        told = self._took_part(row.round, event) if row.round > self.round else []
+        told = self._took_part(row.round, event)
         if row.round >= self.round:
             self.round, self.server, self.attempt = (
                 row.round,
@@ -561,40 +561,33 @@ class RunView:
         return told
 
     def _took_part(self, round_id: int, event: Row) -> list[str]:
-        """As the first peer tells that has a round: how many are in it. Gossip rounds have no such
-        number, and collective operations are no steps. Who is in quarantine is kept out, and lacks
-        nowhere. In a pipeline all work is done by somebody, or the round waits."""
-        if self.stages:
+        """As the first peer tells that has a round: how many are in it, and in those before it that
+        were like it. In gossip rounds, which have no server, each peer has others of its own, and
+        collective operations are no steps. Who is in quarantine is kept out, and lacks nowhere. In
+        a pipeline all work is done by somebody, or the round waits."""
+        if self.stages or event.get("server") is None:
             return []
         who, alive = event.get("contributors"), event.get("alive")
         if not isinstance(who, list) or not isinstance(alive, int):
             return []
-        if not who and self._was_operation(round_id, event.get("step")):
+        if not who and self._may_be_operation(round_id, event.get("step")):
             return []
         kept_out = sum(
             row.quarantined and row.state != "gone" and row.peer not in who
             for row in self.rows.values()
         )
-        if not self.participation.observe(len(who), alive - kept_out):
-            return []
-        mean, nobody = self.participation.of_window or 0.0, self.participation.without_anybody
-        why = (
-            f"in {counted(nobody, 'round')} nobody sent an update, as after a batch without "
-            "optimizer.step()"
-            if nobody
-            else "the others were late. Look at gossip top, and raise --round-timeout where steps "
-            "or links take long"
-        )
-        return [
-            f"! only {mean:.0%} of the peers that are alive took part in the rounds "
-            f"{round_id - WINDOW + 1} to {round_id}, on average (less than {BOUND:.0%}): {why}"
-        ]
+        since = event.get("since")
+        first = since if isinstance(since, int) and 0 <= since <= round_id else round_id
+        rounds = range(first, round_id + 1)
+        found = self.participation.observe(rounds, len(who), alive - kept_out)
+        return [_low_participation(window) for window in found]
 
-    def _was_operation(self, round_id: int, step: object) -> bool:
-        """Whether a round without contributors was a collective operation. Peers leave out rounds
-        that are like the one before, so there may have been steps since the last that was told: of
-        an operation they are fewer than the rounds."""
-        return isinstance(step, int) and step - self.step < round_id - self.round
+    def _may_be_operation(self, round_id: int, step: object) -> bool:
+        """Whether a round without contributors, and those before it that were like it, may be
+        collective operations: with one there are fewer steps than rounds since the last that
+        somebody has told of. Of who tells of a round late nobody knows."""
+        behind = isinstance(step, int) and step - self.step < round_id - self.round
+        return behind or round_id <= self.round
 
     def _computed(self, row: PeerRow, event: Row, t: float) -> None:
         """How long it took for its update, if it has contributed one."""
@@ -758,6 +751,7 @@ class RunView:
             {"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")}
         )
         self.holders.begin_anew()
+        self.participation.begin_anew()
         self.round, self.step, self.loss = -1, 0, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
@@ -971,6 +965,21 @@ def _number(value: Any, otherwise: float | None) -> float | None:
         float(value)
         if isinstance(value, int | float) and not isinstance(value, bool)
         else otherwise
+    )
+
+
+def _low_participation(window: LowWindow) -> str:
+    nobody = window.without_anybody
+    why = (
+        f"in {counted(nobody, 'round')} nobody sent an update, as after a batch without "
+        "optimizer.step()"
+        if nobody
+        else "the others were late. Look at gossip top, and raise --round-timeout where steps "
+        "or links take long"
+    )
+    return (
+        f"! only {window.mean:.0%} of the peers that are alive took part in the rounds "
+        f"{window.last - WINDOW + 1} to {window.last}, on average (less than {BOUND:.0%}): {why}"
     )
 
 

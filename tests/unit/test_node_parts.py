@@ -3,6 +3,7 @@ faults, finiteness."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -123,6 +124,73 @@ def test_ordinary_rounds_are_throttled_and_special_ones_are_not(tmp_path: Path) 
     journal.close()
     told = lines(tmp_path / "events.jsonl")
     assert [line.get("round") for line in told] == [0, 100, 101, 102, None]
+
+
+def told_of(path: Path) -> list[tuple[int, int]]:
+    """Of each line on rounds: since which one it holds, and which it is."""
+    rows = [row for row in lines(path / "events.jsonl") if row["event"] == "round"]
+    return [(row.get("since", row["round"]), row["round"]) for row in rows]
+
+
+@pytest.fixture
+def short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time goes on by a millisecond whenever the journal looks at it."""
+    clock = itertools.count(1000)
+    monkeypatch.setattr(node_files.time, "monotonic", lambda: next(clock) / 1000)
+
+
+@pytest.mark.usefixtures("short_rounds")
+def test_a_line_says_since_which_round_all_were_like_it(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number in range(10):
+        who = [0, 1] if number in (4, 9) else [0, 1, 2]
+        journal.event("round", **a_round(number, contributors=who))
+    journal.event("round", **a_round(10, contributors=[0, 1]))
+    journal.event("round", **a_round(11, contributors=[0, 1], attempt=1))
+    journal.close()
+    assert told_of(tmp_path) == [(0, 0), (1, 3), (4, 4), (5, 5), (6, 8), (9, 9), (10, 11)]
+    told = lines(tmp_path / "events.jsonl")
+    assert [len(row["contributors"]) for row in told] == [3, 3, 2, 3, 3, 2, 2]
+    assert [row["t"] for row in told] == sorted([row["t"] for row in told])
+    (line,) = [row for row in told if row["round"] == 8]
+    assert list(line)[4:6] == ["round", "since"], "all peers tell the same from contributors on"
+
+
+@pytest.mark.usefixtures("short_rounds")
+def test_a_line_holds_for_no_round_that_the_peer_has_not_had(tmp_path: Path) -> None:
+    """It has taken over a state, or a later one without a word."""
+    journal = Journal(0, tmp_path)
+    for number in (0, 1, 2):
+        journal.event("round", **a_round(number))
+    journal.event("restored", round=7)
+    for number in (7, 8, 9, 20, 21, 22):
+        journal.event("round", **a_round(number))
+    journal.event("halted")
+    journal.close()
+    assert told_of(tmp_path) == [(0, 0), (1, 2), (7, 7), (8, 9), (20, 20), (21, 22)]
+
+
+@pytest.mark.usefixtures("short_rounds")
+def test_a_line_holds_for_steps_or_for_collective_operations(tmp_path: Path) -> None:
+    journal = Journal(0, tmp_path)
+    for number, step in enumerate((1, 2, 3, 3, 3, 3, 4, 5)):
+        journal.event("round", **a_round(number, contributors=[], step=step))
+    journal.event("halted")
+    journal.close()
+    assert told_of(tmp_path) == [(0, 0), (1, 2), (3, 3), (4, 5), (6, 6), (7, 7)]
+
+
+@pytest.mark.usefixtures("short_rounds")
+def test_a_peer_that_is_started_again_tells_of_its_own_rounds_only(tmp_path: Path) -> None:
+    for first in (0, 8):
+        journal = Journal(0, tmp_path)
+        for number in range(first, first + 3):
+            journal.event("round", **a_round(number))
+        journal.close()
+    journal = Journal(0, tmp_path)
+    journal.event("round", **a_round(20))
+    journal.close()
+    assert told_of(tmp_path) == [(0, 0), (8, 8), (20, 20)]
 
 
 @pytest.mark.parametrize("name", ["halted", "paused", "recovering", "restored"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gossip.launch.report.live_frame import health
-from gossip.launch.report.participation import BOUND, WINDOW, Participation
+from gossip.launch.report.participation import BOUND, GAPS_MAX, WINDOW, Participation
 from gossip.launch.report.screens import progress
 from gossip.launch.report.view import RunView
 
@@ -16,7 +16,7 @@ def fed(view: RunView, rounds: range, contributors: int, **fields: Any) -> list[
     for number in rounds:
         for peer in view.rows:
             own = {"round": number, "step": number + 1, "alive": len(view.rows)}
-            who = {"contributors": list(range(contributors))}
+            who = {"contributors": list(range(contributors)), "server": 0}
             said += view.feed(
                 {"t": number / 10, "peer": peer, "event": "round", **own, **who, **fields}
             )
@@ -27,7 +27,7 @@ def test_each_round_counts_once_whoever_tells_of_it() -> None:
     view = RunView(4)
     fed(view, range(4), 4)
     fed(view, range(4, 8), 2)
-    late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3]}
+    late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3], "server": 0}
     view.feed({"t": 9.0, "peer": 3, "event": "round", **late})
     assert view.participation.last == (2, 4)
     assert view.participation.mean == 0.75
@@ -62,7 +62,7 @@ def test_who_is_in_quarantine_lacks_nowhere() -> None:
     assert view.participation.mean == 1.0
     view.rows[3].state = "gone"  # and is not among those alive any more
     at = {"round": 2 * WINDOW, "step": 2 * WINDOW + 1, "alive": 3, "contributors": [0, 1]}
-    view.feed({"t": 9.0, "peer": 0, "event": "round", **at})
+    view.feed({"t": 9.0, "peer": 0, "event": "round", "server": 0, **at})
     assert view.participation.last == (2, 3)
 
 
@@ -88,14 +88,121 @@ def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
 
 
 def test_gossip_rounds_tell_of_no_participation() -> None:
-    view = RunView(2)
-    view.feed({"t": 0.1, "peer": 0, "event": "round", "round": 0, "alive": 2, "server": None})
+    """Those whom a peer names are the neighbours whose updates it had."""
+    view = RunView(4)
+    said = []
+    for number in range(2 * WINDOW):
+        own = {"round": number, "alive": 4, "server": None, "contributors": [0, 1]}
+        said += view.feed({"t": number / 10, "peer": 0, "event": "round", **own})
+    assert said == []
     assert view.participation.mean is None
+    assert "took part" not in progress(view)
 
 
 def test_nobody_alive_but_contributors_is_all_who_could() -> None:
     """Who died between its update and the commit."""
     seen = Participation()
-    assert not seen.observe(3, 2)
+    assert not seen.observe(range(1), 3, 2)
     assert (seen.last, seen.mean) == ((3, 3), 1.0)
     assert 0 < BOUND < 1
+
+
+def test_rounds_that_were_left_out_count_with_those_that_are_told() -> None:
+    """One of ten rounds lacks a peer, and is always told."""
+    view = RunView(4)
+    said = []
+    for lacks in range(9, 100, 10):
+        said += fed(view, range(lacks - 1, lacks), 4, since=lacks - 9 + (lacks > 9))
+        said += fed(view, range(lacks, lacks + 1), 2)
+        said += fed(view, range(lacks + 1, lacks + 2), 4)
+    assert said == []
+    seen = view.participation
+    assert seen.mean is not None
+    assert round(seen.mean, 12) == round((91 + 10 * 0.5) / 101, 12)
+    assert seen.least is not None
+    assert round(seen.least, 12) == 0.95, "two of any twenty"
+
+
+def test_a_run_of_rounds_falls_below_the_bound_where_it_would_have_if_each_had_been_told() -> None:
+    each, together = RunView(4), RunView(4)
+    said = [*fed(each, range(30), 4), *fed(each, range(30, 90), 1), *fed(each, range(90, 91), 4)]
+    assert len(said) == 1
+    assert "only 78% " in said[0]
+    assert "in the rounds 16 to 35," in said[0]
+    assert said == [
+        *fed(together, range(29, 30), 4, since=0),
+        *fed(together, range(89, 90), 1, since=30),
+        *fed(together, range(90, 91), 4),
+    ]
+    one, other = each.participation, together.participation
+    assert one.last == other.last
+    assert one.mean is not None
+    assert abs(one.mean - (other.mean or 0.0)) < 1e-12
+    assert (one.least, one.of_window) == (other.least, other.of_window) == (0.25, 0.2875)
+
+
+def test_who_comes_back_leaves_a_gap_that_the_others_fill_and_nobody_counts_twice() -> None:
+    """A peer that was started again is the first to tell of round 12, and knows of none before
+    it."""
+    view = RunView(2)
+
+    def tell(peer: int, number: int, who: int, **fields: Any) -> None:
+        own = {"round": number, "step": number + 1, "alive": 2, "contributors": list(range(who))}
+        own["server"] = 0
+        view.feed({"t": number / 10, "peer": peer, "event": "round", **own, **fields})
+
+    tell(0, 4, 2, since=0)
+    tell(1, 12, 2)
+    assert (view.participation.last, view.participation.mean) == ((2, 2), 1.0)
+    tell(0, 9, 0, since=5)  # it cannot be seen here whether these were steps
+    assert view.participation.mean == 1.0
+    tell(0, 9, 1, since=5)
+    assert view.participation.last == (2, 2), "of round 12"
+    assert view.participation.mean == (6 + 5 / 2) / 11
+    tell(1, 14, 2, since=13)
+    tell(0, 15, 2, since=10)  # 10, 11 and 15 are new
+    assert view.participation.mean == (11 + 5 / 2) / 16
+    tell(0, 15, 0, since=0)
+    assert view.participation.mean == (11 + 5 / 2) / 16
+
+
+def test_of_rounds_that_nobody_tells_of_nothing_is_counted() -> None:
+    seen = Participation()
+    for number in range(0, 4 * GAPS_MAX, 2):
+        seen.observe(range(number, number + 1), 1, 1)
+    assert seen.mean == 1.0
+    seen.observe(range(4 * GAPS_MAX), 0, 1)
+    known, filled = 2 * GAPS_MAX, GAPS_MAX
+    assert seen.mean == known / (known + filled), "the oldest gaps are forgotten"
+
+
+def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
+    view = RunView(2)
+    fed(view, range(9, 10), 2, since=0)
+    fed(view, range(9, 10), 0, since=0)
+    assert view.participation.mean == 1.0
+    lost = {"event": "exited", "code": 1, "signal": 9, "incarnation": 0}
+    for peer in range(2):
+        view.feed({"t": 2.0, "peer": peer, **lost})
+        view.feed({"t": 3.0, "peer": peer, "event": "started", "incarnation": 1})
+    view.feed({"t": 4.0, "peer": 0, "event": "begun_anew"})
+    fed(view, range(9, 10), 1, since=0)
+    assert (view.participation.mean, view.participation.last) == (0.75, (1, 2))
+
+
+def test_a_range_of_rounds_without_anybody_is_steps_or_operations_as_its_steps_tell() -> None:
+    view = RunView(4)
+    fed(view, range(9, 10), 4, since=0)
+    fed(view, range(19, 20), 0, since=10, step=10)
+    assert view.participation.mean == 1.0
+    fed(view, range(24, 25), 0, since=20, step=15)
+    assert view.participation.mean == 10 / 15
+
+
+def test_nonsense_instead_of_the_first_round_is_none() -> None:
+    view = RunView(2)
+    for number, since in enumerate(("x", None, -5, 99, 1.5)):
+        fed(view, range(2 * number, 2 * number + 1), 1 + (since == 99), since=since)
+    assert view.participation.mean == (4 / 2 + 1) / 5
+    fed(view, range(2**39, 2**39 + 1), 2, since=0)
+    assert (view.participation.last, view.participation.of_window) == ((2, 2), 1.0)

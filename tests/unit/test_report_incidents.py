@@ -552,6 +552,18 @@ def test_what_a_liar_lies_about_is_told(fault: str, about: str, tmp_path: Path) 
     assert one(run, f"lies about {about}: ").who == (1,)
 
 
+def test_the_page_counts_who_took_part_in_all_rounds_also_in_short_ones(tmp_path: Path) -> None:
+    """Of the rounds of a peer one a second is looked at in full."""
+    told = [
+        {"t": at / 50, "peer": at % 4, "event": "round", "round": at, "step": at + 1, "alive": 4}
+        | {"contributors": list(range(2 if at % 5 else 4)), "server": 0}
+        for at in range(100)
+    ]
+    rows = made(tmp_path, told).view.participation
+    assert rows.mean is not None
+    assert round(rows.mean, 12) == 0.6
+
+
 def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Path) -> None:
     refused = {"peer": 0, "event": "refused_result", "server": 2, "round": 4, "reason": "x"}
     assert overview.nothing_noticed(made(tmp_path, [])).endswith("that anybody noticed.")

@@ -23,7 +23,8 @@ from .columns import CommitColumns, Logged, Points, columns_of
 EVENTS_MAX = 200_000
 """So many events are kept one by one; what is counted is counted beyond that."""
 FED_EVERY_S = 1.0
-"""Of a peer's rounds so many reach the view: it is told of progress ten times a second."""
+"""Of a peer's rounds so many reach the view, and those that no other has told of before: it is told
+of progress ten times a second."""
 USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
 TEXT_BYTES_MAX = 2**20
 
@@ -202,7 +203,9 @@ def _take_events(run: RecordedRun, files: RunFiles) -> None:
         if name in COUNTED:
             if peer is not None:
                 COUNTED[name](run, peer, row)
-            if name != "round" or peer is None or row["t"] < fed.get(peer, 0.0):
+            if name != "round" or peer is None:
+                continue
+            if row["t"] < fed.get(peer, 0.0) and (whole(row.get("round")) or 0) <= run.view.round:
                 continue
             fed[peer] = row["t"] + FED_EVERY_S
         else:
