@@ -118,7 +118,8 @@ class Update:
     samples: int
     loss: float | None
     rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
-    took_us: int = 0  # from the begin of the round at its sender until it was there
+    # from the begin of the round at its sender until it was there; local steps: they alone, of all
+    took_us: int = 0
     collective: bytes = b""  # given to a collective operation; of the first shard only
     micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of
     pass_us: int = 0  # likewise: what one of them took it forward and backward; 0: it has had none

@@ -909,6 +909,8 @@ class Peer:
             self.hello_exchange.adopt(self.bootstrap.said_by(self.recovery.donor))
             if self.rounds.round_id > 0:
                 self.peer_progress.hear_first()
+                if self._rolling is not None:
+                    self._rolling.come_back()
             # Whoever saw our last life go expects nothing of us until we tell of a round.
             effects += [
                 *self._configured(),

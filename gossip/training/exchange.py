@@ -125,6 +125,13 @@ def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | N
     return _mapped(command.nbytes, fds.popleft())
 
 
+def _is_of_operation(message: Any) -> bool:
+    """Whether it is the end of a round that was a collective operation, or the Go behind it."""
+    return isinstance(message, control.StartRoundCommand) or (
+        isinstance(message, control.ApplyCommand) and not message.is_step
+    )
+
+
 def _mapped(nbytes: int, fd: int) -> memoryview:
     try:
         return map_bytes(fd, nbytes)
@@ -320,16 +327,20 @@ class Exchange:
         )
 
     def _look(self) -> None:
-        """Reads what the node has said, if no round is in flight and nothing is unheard."""
-        if self._in_flight is not None or self._unheard:
+        """Reads what the node has said, if no round is in flight, and what is unheard is of
+        collective operations of others alone."""
+        if self._in_flight is not None or not all(
+            _is_of_operation(message) for messages, _ in self._unheard for message in messages
+        ):
             return
         try:
             messages, fds = self._channel.receive(0)
         except ChannelClosed:
             return  # whoever waits for the node next starts another
-        if all(isinstance(message, control.SnapshotCommand) for message in messages):
+        asks = all(isinstance(message, control.SnapshotCommand) for message in messages)
+        if asks and not self._unheard:
             self._snapshots_due += len(messages)
-        else:
+        elif messages:
             self._unheard.append((messages, fds))
 
     def give_state(self) -> None:

@@ -133,6 +133,7 @@ def back_in_its_round(returns: bool) -> tuple[RollingTable, RollingRounds, list[
     if returns:
         table.run(first, server.stop(table.now))
         server.adopt(ROUND, *snapshot)
+        server.come_back()
         table.run(first, server.start(table.now))
     table.lose = lambda sender, to, message: True
     table.views[first].skipped[others[0]] = "gone"
@@ -172,3 +173,15 @@ def test_a_server_that_has_not_been_away_asks_nobody_in_its_first_turn() -> None
     table, server, _ = back_in_its_round(returns=False)
     assert _asked(table, server.local) == []
     assert _asks(server.on_view_change(table.now)) == []
+
+
+def test_who_has_gone_on_gives_its_commit_to_the_server_that_has_come_back() -> None:
+    """It asks in the attempt in which its former life has made that commit."""
+    table = RollingTable(4)
+    table.contribute()
+    table.deliver()
+    first, other = table.made[0].server, next(p for p in table.peers if p.round_id == 1)
+    asks = UpdateRequest(LINEAGE, 0, 0, 0, b"parent")
+    effects = other.on_message(Received(first, 2, asks), table.now)
+    given = [effect.message for effect in effects if isinstance(effect, Send)]
+    assert [(type(each).__name__, each.attempt) for each in given] == [("Commit", 0)]

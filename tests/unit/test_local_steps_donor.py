@@ -144,3 +144,14 @@ def test_a_collective_operation_of_others_ends_no_local_steps() -> None:
             if at == 6:
                 swarm.session.mean(a=0.0)
     assert [(each.round_id, each.steps) for each in said if each.samples] == [(2, (4, 4))]
+
+
+def test_behind_an_operation_of_others_a_decided_round_is_noticed() -> None:
+    asked = Asked(
+        control.ApplyCommand(1, -1, 0.0, is_step=False),
+        control.StartRoundCommand(2, 2, False, 0, (), False, 1, 1, collectives=1),
+        control.ApplyCommand(2, -1, 0.0),
+    )
+    asked.play()
+    first, *_ = [said for said in asked.answers if isinstance(said, control.Contribute)]
+    assert first.steps == (3, 4)

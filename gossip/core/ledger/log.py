@@ -104,7 +104,9 @@ class CommitLog:
         held = self.get(message.round_id)
         if held is not None and message.shard < len(held):
             commit, payload = held[message.shard]
-            if message.attempt > commit.attempt:
+            # Who came back and asks in the attempt of its former life does not know of that commit.
+            asks = isinstance(message, UpdateRequest)
+            if message.attempt > commit.attempt or (asks and message.attempt == commit.attempt):
                 return [reissue(peer, commit, payload, message.attempt)]
         if message.round_id == round_id - 1:
             return []

@@ -225,10 +225,13 @@ class RollingRounds:
         """Takes over a peer's state before ``round_id``. Raises as ``LocalProgress.check`` does,
         nothing changed."""
         self.replicated.adopt(round_id, chain, snapshot)
-        self.server.come_into(round_id)
         self.log.clear()
         self.lag_detector.restart(round_id == self.round_id, self.roster)
         self.round_id, self._go_round = round_id, -1
+
+    def come_back(self) -> None:
+        """What was adopted is the state of a peer that is in the round which begins next."""
+        self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         return self.replicated.snapshot(round_id)
