@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,8 @@ def test_killed_and_resumed_they_end_as_if_nothing_had_happened(
         assert run.poll() is None
         time.sleep(0.02)
     for pid in processes(run.pid):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has gone with its launcher
+            os.kill(pid, signal.SIGKILL)
     run.communicate(timeout=WAIT_S)
     again = ended(started(folder, 24, 0.0, *options, "--resume", "auto"))
     assert {words[1] for words in again} <= {"8", "16"}
