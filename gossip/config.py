@@ -462,16 +462,16 @@ class RunConfig(BaseModel):
         return self.local_steps > 1 or bool(self.outer)
 
     @property
-    def dealt_slices(self) -> Slices:
-        """``slices``, where a round may go by how fast its peers are. How long local steps beside
-        a round take does not show."""
+    def effective_slices(self) -> Slices:
+        """``slices``, or "equal" where speed must not count, or is not known: how long local steps
+        take that run beside a round does not show."""
         beside = self.overlap > 0 and self.has_local_steps
         return "equal" if self.deterministic or beside else self.slices
 
     @property
     def shortens_rounds(self) -> bool:
         """Whether a slow peer ends a round with fewer local steps than it has."""
-        return self.has_local_steps and self.dealt_slices == "speed"
+        return self.has_local_steps and self.effective_slices == "speed"
 
     @property
     def steps_per_round(self) -> int:
@@ -544,7 +544,7 @@ class RunConfig(BaseModel):
                 probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
             ),
             batch_policy=self.batch_policy,
-            slices=self.dealt_slices,
+            slices=self.effective_slices,
             local_steps=self.has_local_steps,
             begin_anew=self.begin_anew,
             rounds=RoundSettings(

@@ -118,7 +118,8 @@ class Update:
     samples: int
     loss: float | None
     rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
-    # from the begin of the round at its sender until it was there; local steps: they alone, of all
+    # from the begin of the round at its sender until it was there; what all local steps would take,
+    # where the sender has timed them
     took_us: int = 0
     collective: bytes = b""  # given to a collective operation; of the first shard only
     micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of

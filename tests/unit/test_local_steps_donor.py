@@ -16,6 +16,16 @@ from gossip.training.collectives import pack_object, packed
 from gossip.training.state import pack_state, unpack_state
 
 
+def play_first_round(n: FakeNode) -> None:
+    """Up to the Go of the second."""
+    n.prepared()
+    n.go(0)
+    n.expect(control.Contribute)
+    n.apply(0, 0, n.arena.updates[0])  # type: ignore[union-attr]
+    n.expect(control.AppliedReply)
+    n.go(1, 1)
+
+
 class Asked:
     """A run of two rounds of four steps each. In the second the node says something behind the
     first step, and the trainer goes on when it has."""
@@ -42,12 +52,7 @@ class Asked:
                     assert self._sent.wait(PATIENCE_S)
 
     def _node(self, n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 0, n.arena.updates[0])  # type: ignore[union-attr]
-        n.expect(control.AppliedReply)
-        n.go(1, 1)
+        play_first_round(n)
         assert self._stepped.wait(PATIENCE_S)
         for each in self._said:
             if callable(each):
@@ -116,12 +121,7 @@ def test_a_collective_operation_of_others_ends_no_local_steps() -> None:
     operation = packed((13, 0, "mean"), pack_object({"a": 1.0}), 4096)
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 0, n.arena.updates[0])  # type: ignore[union-attr]
-        n.expect(control.AppliedReply)
-        n.go(1, 1)
+        play_first_round(n)
         assert stepped.wait(PATIENCE_S)
         n.send(control.ApplyCommand(1, -1, 0.0, collected=((1, operation),), is_step=False))
         n.send(control.StartRoundCommand(2, 2, False, 0, (), False, 1, 1, collectives=1))
