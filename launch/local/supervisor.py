@@ -15,6 +15,7 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
+from gossip.launch import signals
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted, stages_of
 from gossip.run import (
@@ -122,10 +123,12 @@ class Supervisor:
         self._guardian = Guardian(self.token)
         warm = self.config.warm and is_possible(self.command)
         self._warm = WarmStart(self._environment, self.token, self._say) if warm else None
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self._on_signal, number)
+        with signals.heard_by(self._on_signal):
+            await self._lead(began)
+        return self.outcome
+
+    async def _lead(self, began: float) -> None:
+        """All lives of all peers, and what is told when the last one has gone."""
         watcher = asyncio.create_task(self._watch(began))
         try:
             if self._desk is not None:
@@ -145,8 +148,6 @@ class Supervisor:
             self._tries.close()
             if self._desk is not None:
                 self._desk.close()
-            for number in numbers:
-                loop.remove_signal_handler(number)
             self._stopped_processes.close()
             for process in self._processes.values():
                 # only when something above broke: otherwise all are gone
@@ -168,7 +169,6 @@ class Supervisor:
             self._logbook.close()
             self._events.close()
             self.outcome.lacking.update(self.troubles.lacking)
-        return self.outcome
 
     # --- one peer ---------------------------------------------------------------------------------
 
@@ -579,7 +579,11 @@ class Supervisor:
         self.end("never_started")
 
     def _on_signal(self, number: int) -> None:
-        if self.outcome.stopped == "":
+        if number == signals.AT_ONCE:
+            if self.outcome.stopped == "":
+                self.end("terminate")
+            self.kill("stopping now")
+        elif self.outcome.stopped == "":
             interrupted = number == signal.SIGINT
             again = " (Ctrl-C again: stop now)" if interrupted else ""
             self.end(

@@ -71,7 +71,8 @@ CODES: dict[int, ExitCodeMeaning] = {
         "round: 0.",
     ),
     143: ExitCodeMeaning(
-        "stopped", "The launcher got SIGTERM or SIGHUP; peers left as after one Ctrl-C."
+        "stopped",
+        "The launcher got SIGTERM, or SIGHUP without `nohup`; peers left as after one Ctrl-C.",
     ),
 }
 

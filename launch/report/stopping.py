@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gossip.errors import ConfigError, LocalError
 from gossip.launch import hold
+from gossip.launch.signals import AT_ONCE
 from gossip.run import TEXT_MAX, shown
 
 from . import launchers
@@ -218,11 +219,8 @@ def _handle(launcher: Launcher) -> Iterator[int]:
 
 
 def _ask(run: RunState, launcher: Launcher, handle: int, now: bool) -> None:
-    """The second signal of two says that it is meant at once; they differ, because two of a kind
-    would become one."""
     try:
-        for number in (signal.SIGHUP, signal.SIGTERM) if now else (signal.SIGTERM,):
-            _send(handle, number)
+        _send(handle, AT_ONCE if now else signal.SIGTERM)
         _send(handle, signal.SIGCONT)  # whoever was stopped could not hear it
     except PermissionError:
         raise ConfigError(

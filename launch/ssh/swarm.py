@@ -14,6 +14,7 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import GossipError, Malformed
+from gossip.launch import signals
 from gossip.launch.local import (
     INSECURE,
     INSECURE_EVERY_S,
@@ -186,10 +187,13 @@ class HostsLauncher:
         self._logbook = Logbook(folder / "logbook.md", self.config.name)
         self._folder, self._running = folder, True
         self._write_hosts()
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self._on_signal, number)
+        with signals.heard_by(self._on_signal):
+            await self._lead(began)
+        await asyncio.to_thread(collecting.merge_events, folder, self.places)
+        return self.outcome
+
+    async def _lead(self, began: float) -> None:
+        """The run itself, until every host has said how its part ended."""
         # Whoever stops this process stops its pings, and the agents would take it for cut off.
         former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         watcher = asyncio.create_task(self._watch(began))
@@ -205,8 +209,6 @@ class HostsLauncher:
             await asyncio.gather(*(self._fetch(found) for found in self.places.values()))
         finally:
             watcher.cancel()
-            for number in numbers:
-                loop.remove_signal_handler(number)
             signal.signal(signal.SIGTSTP, former)
             self.outcome.wall_s = time.monotonic() - began
             for line in self.view.untold_epochs():
@@ -218,8 +220,6 @@ class HostsLauncher:
             )
             self._logbook.close()
             self._events.close()
-        await asyncio.to_thread(collecting.merge_events, folder, self.places)
-        return self.outcome
 
     def _start(self, found: HostState, incarnations: dict[int, int]) -> None:
         found.since, found.incarnations = time.monotonic(), incarnations
@@ -519,12 +519,15 @@ class HostsLauncher:
         task.add_done_callback(self._tasks.discard)
 
     def _on_signal(self, number: int) -> None:
-        interrupted = number == signal.SIGINT
+        interrupted, at_once = number == signal.SIGINT, number == signals.AT_ONCE
         if self.outcome.stopped == "":
             again = " (Ctrl-C again: stop now)" if interrupted else ""
             self._end(
-                "interrupt" if interrupted else "terminate", f"stopping after this round{again}"
+                "interrupt" if interrupted else "terminate",
+                "stopping now" if at_once else f"stopping after this round{again}",
             )
+            if at_once:
+                self._on_signal(number)
         else:
             if self.outcome.stopped == "interrupt":
                 self.outcome.stopped = "killed"

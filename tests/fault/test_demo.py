@@ -49,7 +49,8 @@ def test_a_liar_is_suspected_and_the_killed_server_costs_no_round(free_run_dir: 
         "--track",
         "tensorboard",
     )
-    assert summary["accuracy"]["worst_replica"] >= 0.93
+    # Around round 200 the accuracy swings between 0.93 and 0.96; with the liar let in it is 0.1.
+    assert summary["accuracy"]["worst_replica"] >= 0.88
     assert summary["replicas_identical"] is True
     assert summary["suspected"] == [2]
     assert [death["round"] for death in summary["deaths"]] == [100]
