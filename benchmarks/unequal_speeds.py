@@ -5,7 +5,8 @@
 Runs one peer alone, all peers at one speed, and all with the last one `--factor` times slower, with
 `--slices speed` (a slow peer takes fewer steps) and `equal` (it takes all, and the others wait or
 go on without it). The speed is samples used a second over the second half of the rounds; the ideal
-is the sum of what each peer would do alone. Losses are compared at equal numbers of samples used.
+is the sum of what each peer would do alone. Losses are means over the same range of samples used:
+that of one round goes up and down by a third.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 from whole_runs import GOSSIP, HERE, conclude, environment, parser, summary_of
 
+POINTS = 50
 SCRIPT = HERE / "unequal_train.py"
 TIMEOUT_S = 600.0
 
@@ -105,12 +107,19 @@ def loss_at(run: Run, samples: int) -> float:
     raise ValueError(f"the run has no loss at {samples} samples")
 
 
+def mean_loss(run: Run, common: int) -> float:
+    """From a half to all of ``common`` samples."""
+    first = common / 2
+    at = [round(first + (common - first) * point / (POINTS - 1)) for point in range(POINTS)]
+    return statistics.mean(loss_at(run, samples) for samples in at)
+
+
 def main() -> int:
     options_of = parser(__doc__, peers=4, seed="1")
     options_of.add_argument("--local-steps", type=int, default=30)
     options_of.add_argument("--outer", default="mean")
     options_of.add_argument("--aggregator", default="mean")
-    options_of.add_argument("--rounds", type=int, default=24)
+    options_of.add_argument("--rounds", type=int, default=40)
     options_of.add_argument("--factor", type=float, default=4.0)
     options_of.add_argument("--pause", type=float, default=0.02)
     options = options_of.parse_args()
@@ -123,7 +132,7 @@ def main() -> int:
         "one slow, equal": play(peers, options, slow, "equal"),
     }
     common = int(0.95 * min(run.samples[-1] for run in runs.values()))
-    at = {name: loss_at(run, common) for name, run in runs.items()}
+    at = {name: mean_loss(run, common) for name, run in runs.items()}
     print(f"alone: {alone.speed:.0f} samples/s; the sum of speeds with one slow: {ideal:.0f}")
     print(
         "| run | samples/s | of the sum | participation | part of the slow | loss | over | trust |"

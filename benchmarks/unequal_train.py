@@ -14,9 +14,12 @@ from pathlib import Path
 import torch
 from digits_train import digits, mlp
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 import gossip
+
+REPEATED = 32
+"""So that no epoch ends within a run: the steps of the round that ends one have smaller batches."""
 
 
 def main() -> None:
@@ -35,7 +38,8 @@ def main() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
     model, optimizer = peer.prepare(model, optimizer)
-    loader = peer.shard(DataLoader(data, batch_size=options.batch))
+    repeated = Subset(data, list(range(len(data))) * REPEATED)
+    loader = peer.shard(DataLoader(repeated, batch_size=options.batch))
     losses: list[tuple[int, float]] = []
     for _ in peer.epochs(10**6):
         for x, y in loader:

@@ -1169,7 +1169,8 @@ class Session:
         self._computing_since = time.monotonic()
         self._clock.step_taken()
         local.ended = self._config.shortens_rounds and (
-            self._clock.is_late(self._exchange.deadline_s) or self._exchange.is_decided()
+            self._clock.is_late(self._exchange.deadline_s, local.total - local.taken)
+            or self._exchange.is_decided()
         )
 
     def _step_is_within_round(self) -> None:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 IN_TIME = 0.9
-"""Of the deadline, which is a little above what most need: for who began late. Who was away is not
-waited for long."""
+"""Of the deadline, which is a little above what most need: for who cannot take all its steps by
+then, or began late. Its last step is a small part of what all others would take while they wait."""
 
 
 class StepClock:
@@ -42,10 +42,18 @@ class StepClock:
         if len(self._lasted_s) > 1:
             self._step_s = (sum(self._lasted_s) - max(self._lasted_s)) / (len(self._lasted_s) - 1)
 
-    def is_late(self, deadline_s: float) -> bool:
-        """Whether another step would not be over within ``deadline_s`` of the round's begin. False
-        as long as it is not known how long a step takes."""
-        if self._late_s and self._step_s:
-            needs_s = self._late_s + self._since - self._began_at + self._step_s
-            return needs_s > IN_TIME * deadline_s > 0
-        return (len(self._lasted_s) + 1) * self._step_s > deadline_s > 0
+    def is_late(self, deadline_s: float, left: int) -> bool:
+        """Whether another step would not be over in time. False as long as it is not known how long
+        a step takes.
+
+        Args:
+            deadline_s: Of the round, from its begin on; 0.0: there is none.
+            left: Steps of the round that are not taken yet.
+        """
+        if not self._step_s or deadline_s <= 0:
+            return False
+        taken_s = len(self._lasted_s) * self._step_s
+        if self._late_s:
+            taken_s = self._late_s + self.lasted_s
+        takes_all = not self._late_s and taken_s + left * self._step_s <= deadline_s
+        return taken_s + self._step_s > (1.0 if takes_all else IN_TIME) * deadline_s

@@ -92,26 +92,34 @@ def played(*lasted_s: float, clock: StepClock | None = None, hands: Hands) -> St
 def test_a_step_that_would_not_be_over_in_time_is_not_begun() -> None:
     hands = Hands()
     clock = played(2.0, 2.0, 2.0, hands=hands)
-    assert not clock.is_late(8.0)
-    assert clock.is_late(7.9)
-    assert not clock.is_late(0.0), "there is no deadline"
+    assert not clock.is_late(8.0, left=1)
+    assert clock.is_late(7.9, left=1)
+    assert not clock.is_late(0.0, left=1), "there is no deadline"
+
+
+def test_who_cannot_take_all_steps_ends_when_most_do_and_not_at_the_deadline() -> None:
+    """Others have ended theirs at 0.9 of it, and would wait for one step of one peer."""
+    hands = Hands()
+    clock = played(2.0, 2.0, 2.0, hands=hands)
+    assert clock.is_late(8.5, left=9)
+    assert not clock.is_late(8.9, left=9)
 
 
 def test_one_long_step_of_a_round_is_no_speed() -> None:
     """Beside it the script has evaluated."""
     hands = Hands()
     clock = played(100.0, 2.0, 2.0, hands=hands)
-    assert not clock.is_late(8.0)
+    assert not clock.is_late(8.0, left=1)
 
 
 def test_one_step_tells_no_speed_unless_there_was_a_round_before() -> None:
     hands = Hands()
     clock = played(5.0, hands=hands)
-    assert not clock.is_late(1.0)
+    assert not clock.is_late(1.0, left=1)
     played(2.0, 2.0, clock=clock, hands=hands)
     played(2.0, clock=clock, hands=hands)
-    assert clock.is_late(3.9)
-    assert not clock.is_late(4.0)
+    assert clock.is_late(3.9, left=1)
+    assert not clock.is_late(4.0, left=1)
 
 
 def test_who_began_a_round_late_is_in_time_with_fewer_steps() -> None:
@@ -121,13 +129,13 @@ def test_who_began_a_round_late_is_in_time_with_fewer_steps() -> None:
     clock.begin_round(hands.at, late_s=3.0)
     hands.at += 2.0
     clock.step_taken()
-    assert not clock.is_late(1.0), "it does not know yet how long a step takes"
+    assert not clock.is_late(1.0, left=4), "it does not know yet how long a step takes"
     hands.at += 1.0
     clock.step_taken()
-    assert not clock.is_late(8.0), "3 s late, 3 s of steps, and 1 s for the next: 7 of 7.2 s"
-    assert clock.is_late(7.7)
+    assert not clock.is_late(8.0, left=1), "3 s late, 3 s of steps, 1 s for the next: 7 of 7.2 s"
+    assert clock.is_late(7.7, left=1)
     played(1.0, 1.0, clock=clock, hands=hands)
-    assert not clock.is_late(3.0), "the next round has begun in time"
+    assert not clock.is_late(3.0, left=1), "the next round has begun in time"
 
 
 def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
@@ -161,7 +169,7 @@ def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
         peer = swarm.session
         # Late behind four steps of its first round, never in the second.
         late = iter([False, False, False, True, *[False] * 6])
-        monkeypatch.setattr(StepClock, "is_late", lambda self, deadline_s: next(late))
+        monkeypatch.setattr(StepClock, "is_late", lambda self, deadline_s, left: next(late))
         loader = peer.shard(TensorDataset(torch.arange(40)), batch_size=2)
         peer.prepare(model, optimizer)
         seen, steps = [], []
