@@ -1,0 +1,117 @@
+"""An exchange between two hosts, with keys, against gloo: the processes of ``gossip bench
+exchange``, on two network namespaces of this machine.
+
+    sudo python benchmarks/two_hosts.py                       # no limit, and 1 Gbit/s
+    sudo python benchmarks/two_hosts.py --mbit 100 --encodings int8 --numbers 1000000
+
+Needs root, and ip and tc of iproute2. tc limits what each host sends and what it is sent. gloo has
+no keys. Exit 1 when some update was missing from a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from whole_runs import GOSSIP, HERE, conclude, environment, last_words, run_all, scratch
+
+from gossip.launch.bench.side_by_side import GLOO, BenchTask
+from gossip.launch.bench.side_by_side import GOSSIP as OURS
+from gossip.launch.bench.turns import ratios
+
+sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests
+
+from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
+
+PEERS = 2
+NUMBER_S = 8e-9
+"""Of a step, for each number, at a Gbit/s and twice the bytes of an update each way."""
+TURN_S, STEPS_MAX = 0.5, 50
+ON_HOSTS = (
+    MOVE_IN
+    + """
+import runpy
+places = os.environ["TWO_HOSTS"].split()
+peer = int(os.environ["GOSSIP_PEER"])
+move_in(*places[2 * peer : 2 * peer + 2])
+os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+runpy.run_module("gossip.launch.bench.side_by_side", run_name="__main__")
+"""
+)
+
+
+def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, Any]:
+    """Seconds a step of each side, turn by turn, and how many commits lack an update. Raises:
+    whole_runs.Failed."""
+    with scratch() as folder:
+        script, run = folder / "peer.py", folder / "run"
+        script.write_text(ON_HOSTS)
+        steps = max(1, min(STEPS_MAX, int(TURN_S / (8 * NUMBER_S * numbers))))
+        task = BenchTask("vector", "cpu", numbers, 0, steps, repetitions, PEERS, str(folder))
+        places = zip(on.names, on.addresses, strict=True)
+        settings = {
+            "TWO_HOSTS": " ".join(word for place in places for word in place),
+            "GOSSIP_WARM": "false",
+        }
+        command = [*GOSSIP, "run", "-n", str(PEERS), "--keys", "--aggregator", "mean"]
+        command += ["--encoding", encoding, "--start-timeout", "250", "--run-dir", str(run)]
+        command += [str(script), task.dump()]
+        run_all([(command, environment(**settings))], folder / "log")
+        result = folder / "result.json"
+        if not result.exists():
+            raise SystemExit(f"the peers did not come to their end\n{last_words(folder / 'log')}")
+        took: dict[str, Any] = json.loads(result.read_text("utf-8"))
+        return {**took, "lacking": _lacking(run)}
+
+
+def _lacking(run: Path) -> int:
+    rows = {
+        row["round"]: row
+        for path in run.glob("peer-*/commits.jsonl")
+        for row in map(json.loads, path.read_text("utf-8").splitlines())
+        if row.get("shard") == 0
+    }
+    return sum(len(row["contributors"]) < PEERS for row in rows.values())
+
+
+def main() -> int:
+    options_of = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options_of.add_argument("--mbit", type=int, nargs="+", default=[0, 1000], help="0: no limit")
+    options_of.add_argument("--numbers", type=int, nargs="+", default=[1_000_000, 25_000_000])
+    options_of.add_argument("--encodings", nargs="+", default=["float32", "bf16", "int8"])
+    options_of.add_argument("--repetitions", type=int, default=15, help="measured turns of each")
+    options_of.add_argument("--json", type=Path, help="file for the numbers")
+    options = options_of.parse_args()
+    if why := why_no_hosts():
+        options_of.error(why)
+    rows: list[dict[str, Any]] = []
+    print(
+        "| Mbit/s | numbers | encoding | gloo, ms | gossip, ms | ratio (least to most) | lacking |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    with hosts(PEERS) as on:
+        for mbit in sorted(options.mbit):  # what is narrow is not widened
+            for number in range(PEERS if mbit else 0):
+                on.narrow(number, mbit)
+            for numbers in options.numbers:
+                for encoding in options.encodings if mbit else options.encodings[:1]:
+                    took = play(on, numbers, encoding, options.repetitions)
+                    found = ratios(took[OURS], took[GLOO])
+                    rows.append({"mbit": mbit, "numbers": numbers, "encoding": encoding, **took})
+                    middle = [sorted(took[side])[len(took[side]) // 2] for side in (GLOO, OURS)]
+                    print(
+                        f"| {mbit or '-'} | {numbers:,} | {encoding} | {1e3 * middle[0]:.1f} | "
+                        f"{1e3 * middle[1]:.1f} | {found.median:.2f} ({found.least:.2f} to "
+                        f"{found.most:.2f}) | {took['lacking']} |",
+                        flush=True,
+                    )
+    return conclude({"rows": rows}, options.json, any(row["lacking"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
