@@ -60,7 +60,8 @@ class Side:
         self.batches: list[Any] = []
         if task.model == VECTOR:
             self.model: Any = FlatVector(task.numbers).to(task.device)
-            self.gradient = torch.full((task.numbers,), float(rank + 1), device=task.device)
+            value = 1.0 + rank / task.peers  # of some times the length of others it would be a lie
+            self.gradient = torch.full((task.numbers,), value, device=task.device)
         else:
             work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
             self.model = work.model().to(task.device)
