@@ -31,6 +31,7 @@ from .blow_rows import blows_and_returns, rounded
 from .missed import missed
 from .participation import BOUND, WINDOW
 from .run_state import event_files
+from .stages import stages_of
 from .view import RunView
 
 SCHEMA = "gossip.summary/2"
@@ -254,7 +255,8 @@ def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
 
 def _seen_from(config: RunConfig, events: Iterable[Mapping[str, Any]], came: set[int]) -> RunView:
     """What a launcher would have seen."""
-    view = RunView(sorted({*range(config.peers), *came}), config.plan)
+    peers = sorted({*range(config.peers), *came})
+    view = RunView(peers, config.plan, config.steps_per_round, stages_of(config))
     for event in events:
         view.feed(event)
     return view
