@@ -197,7 +197,10 @@ def of_run(story: Story, width: int) -> list[str]:
     record, view = story.record, story.record.view
     name = record.config.name if record.config else record.folder.name
     took = clock(record.last_at - record.began) if record.began is not None else "no time"
-    lines = [f"The run {name}: {story.standing.state}, {counted(view.round + 1, 'round')}, {took}."]
+    resumes = record.config is not None and record.config.resume
+    # those before a checkpoint that it went on from were never its own
+    rounds = view.round + 1 - ((view.first or 0) if resumes else 0)
+    lines = [f"The run {name}: {story.standing.state}, {counted(rounds, 'round')}, {took}."]
     lines += _stages(story)
     lines += _times(story.times, within_round=not story.stages)
     if story.handed_on:

@@ -240,7 +240,9 @@ def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) 
     # Those before a checkpoint that a run went on from were never its own.
     first = min(done, default=0) if config.resume else 0
     missing = set(range(first, last + 1)).difference(done) if done and whole else set()
-    return _Span(first, last, frozenset(view.lost_rounds | missing))
+    # Of a former life of the run, before it began anew, there may be later ones.
+    told = view.lost_rounds.intersection(range(first, last + 1))
+    return _Span(first, last, frozenset(told | missing))
 
 
 def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:

@@ -30,7 +30,7 @@ from .holders import StateHolders
 from .pace import StepPace
 from .participation import BOUND, LowWindow, Participation
 from .stages import PeerStage
-from .words import counted, named, numbers
+from .words import at_round, counted, named, numbers
 
 Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -120,6 +120,7 @@ class RunView:
         for peer in plan.byzantine:
             self._subject(peer).lie = "+".join(plan.told_by(peer))
         self.round = -1
+        self.first: int | None = None  # round that was told of
         self.step = 0  # so many are done
         self.steps: int | None = None  # rounds of the whole run, where the script has said so
         self.saves_to: str | None = None  # "": nowhere; None: not known yet
@@ -543,6 +544,8 @@ class RunView:
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)
         told = self._took_part(row.round, event)
+        first = _rounds_of(row.round, event).start
+        self.first = first if self.first is None else min(self.first, first)
         if row.round >= self.round:
             self.round, self.server, self.attempt = (
                 row.round,
@@ -766,7 +769,7 @@ class RunView:
         )
         self.holders.begin_anew()
         self.participation.begin_anew()
-        self.round, self.step, self.loss = -1, 0, None
+        self.round, self.first, self.step, self.loss = -1, None, 0, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
             row.judged_round = -1
@@ -895,7 +898,7 @@ class RunView:
             return (
                 []
                 if event.get("stopping")
-                else [f"- {row.peer} has left at round {row.round}: it was asked to"]
+                else [f"- {row.peer} has left {at_round(row.round)}: it was asked to"]
             )
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
@@ -905,7 +908,7 @@ class RunView:
             self.blows.append(Blow(row.peer, row.incarnation, kind, row.round, t, planned=False))
             # A script that raised is explained by who reads its log.
             return (
-                [f"x {row.peer} {row.exit} at round {row.round}: not in the fault plan"]
+                [f"x {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
                 if kind == "killed"
                 else []
             )

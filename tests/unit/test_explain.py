@@ -1,5 +1,6 @@
 """``gossip explain RUN``: why things went as they did, in sentences."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_t
     assert "of that for its update" not in text
     assert "The rest" not in text
     assert f"{slow}, peer 3, 300 ms: it took fewer. The median is 300 ms." in told(run, "@12")
+
+
+def test_rounds_before_the_checkpoint_that_a_run_went_on_from_are_none_of_its_own(
+    tmp_path: Path,
+) -> None:
+    run = RecordedRun(tmp_path / "run")
+    run.rounds(25, 40)
+    assert told(run).startswith("The run digits-0a1b: ")
+    assert ", 40 rounds, " in told(run).splitlines()[0], "of its first ones it has no record"
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "resume": "auto"}))
+    assert ", 15 rounds, " in told(run).splitlines()[0]
 
 
 def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
