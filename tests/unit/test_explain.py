@@ -126,6 +126,22 @@ def test_a_round_is_told_with_who_is_not_in_it_and_why(run: RecordedRun) -> None
     assert "Of the roster there is no update of 1,2 in it." in text
 
 
+def test_who_leaves_the_rounds_and_comes_back_is_told_of(run: RecordedRun) -> None:
+    assert "From the next round on peer 1 takes no part." in told(run, "@20")
+    assert "From the next round on peer 1 takes part, too." in told(run, "@30")
+
+
+def test_a_pause_is_told_with_who_was_there(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path / "run")
+    run.event(1.2, 2, "paused", round=4, alive=[0, 2], need=3)
+    run.event(1.4, 2, "resumed", alive=[0, 1, 2])
+    run.event(1.6, 2, "resumed", alive=4)
+    text = told(run, "2")
+    assert "Round 4: it paused, with peers 0,2 alive where 3 are needed." in text
+    assert "It went on, with peers 0-2 alive." in text
+    assert "It went on, with 4 peers alive." in text, "as older runs have it"
+
+
 def test_a_number_that_is_no_peer_is_a_round(run: RecordedRun) -> None:
     assert told(run, "20") == told(run, "@20")
     assert told(run, "3") != told(run, "@3")
