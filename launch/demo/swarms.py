@@ -22,6 +22,7 @@ from gossip.launch.report import (
     LiveScreen,
     PlainScreen,
     Screen,
+    at_round,
     counted,
     is_terminal,
     missed,
@@ -209,11 +210,7 @@ class Demo:
             print(json.dumps(summary))
         for line in missed.told(summary["faults_missed"]):
             self._tell(line)
-        where = (
-            f"at round {outcome.view.round}"
-            if outcome.view.round >= 0
-            else "before its first round"
-        )
+        where = at_round(outcome.view.round)
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1
 

@@ -17,7 +17,7 @@ from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
 from gossip.launch import signals
 from gossip.launch.registry import JoinEndpoint
-from gossip.launch.report import EXIT_ASKED, RunView, Screen, counted, stages_of
+from gossip.launch.report import EXIT_ASKED, RunView, Screen, at_round, counted, stages_of
 from gossip.run import (
     Appender,
     JsonLines,
@@ -163,7 +163,7 @@ class Supervisor:
             self.screen.close(self.view)
             self.record("launcher_ended", None, exit_code=self.outcome.exit_code, joins=self.joins)
             self._logbook.note(
-                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code "
+                f"ended after {self.outcome.wall_s:.1f} s {at_round(self.view.round)}, exit code "
                 f"{self.outcome.exit_code}"
             )
             self._logbook.close()
@@ -424,7 +424,7 @@ class Supervisor:
             "exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields
         )
         self._logbook.note(
-            f"peer {life.peer} incarnation {life.incarnation} ended at round {self.view.round}: "
+            f"peer {life.peer} incarnation {life.incarnation} ended {at_round(self.view.round)}: "
             f"{life.how}"
         )
         if life.code in (0, EXIT_ASKED) or planned or stopping:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .top import standing_of as standing_of
     from .view import EXIT_ASKED as EXIT_ASKED
     from .view import RunView as RunView
+    from .words import at_round as at_round
     from .words import bytes_word as bytes_word
     from .words import counted as counted
     from .words import near as near
@@ -79,6 +80,7 @@ else:
                 "RunView",
             ),
             "words": (
+                "at_round",
                 "bytes_word",
                 "counted",
                 "near",

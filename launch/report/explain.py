@@ -23,7 +23,7 @@ from .run_record import CommitRecord, RunRecord
 from .speeds import unlike_profile
 from .stages import PeerStage
 from .top import PLAIN_WIDTH, standing_of
-from .words import bytes_word, counted, numbers
+from .words import bytes_word, counted, named, numbers
 
 EVENTS_MAX = 100_000
 """Of a run that has more of those that count the first are read."""
@@ -197,7 +197,10 @@ def of_run(story: Story, width: int) -> list[str]:
     record, view = story.record, story.record.view
     name = record.config.name if record.config else record.folder.name
     took = clock(record.last_at - record.began) if record.began is not None else "no time"
-    lines = [f"The run {name}: {story.standing.state}, {counted(view.round + 1, 'round')}, {took}."]
+    resumes = record.config is not None and record.config.resume
+    # those before a checkpoint that it went on from were never its own
+    rounds = view.round + 1 - ((view.first or 0) if resumes else 0)
+    lines = [f"The run {name}: {story.standing.state}, {counted(rounds, 'round')}, {took}."]
     lines += _stages(story)
     lines += _times(story.times, within_round=not story.stages)
     if story.handed_on:
@@ -418,6 +421,14 @@ def _of_peer(event: Row, peer: int) -> str:
     return ""
 
 
+def _alive(event: Mapping[str, Any]) -> str:
+    """Peers by name; older runs have only their number."""
+    alive = event.get("alive")
+    if not isinstance(alive, list):
+        return f"{alive} peers"
+    return named(peer for each in alive if (peer := whole(each)) is not None)
+
+
 def _told_of(event: Row) -> str:
     number, trust = event.get("round"), real(event.get("trust"))
     reasons = event.get("reasons")
@@ -474,10 +485,10 @@ def _told_of_quorum(event: Row) -> str:
     number = event.get("round")
     match event.get("event"):
         case "paused":
-            alive, need = event.get("alive"), event.get("need")
-            return f"Round {number}: it paused, with {alive} alive where {need} are needed."
+            need = event.get("need")
+            return f"Round {number}: it paused, with {_alive(event)} alive where {need} are needed."
         case "resumed":
-            return f"It went on, with {event.get('alive')} alive."
+            return f"It went on, with {_alive(event)} alive."
         case "minority_continues":
             return f"Round {number}: it went on with fewer than a majority."
     return ""
@@ -550,9 +561,11 @@ def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
     if commit.loss is not None:
         lines.append(f"The loss was {commit.loss:.4g}.")
     if before is not None and (came := set(commit.roster) - set(before.roster)):
-        lines.append(f"From the next round on {numbers(came)} take part, too.")
+        take = "takes" if len(came) == 1 else "take"
+        lines.append(f"From the next round on {named(came)} {take} part, too.")
     if before is not None and (went := set(before.roster) - set(commit.roster)):
-        lines.append(f"From the next round on {numbers(went)} take no part.")
+        take = "takes" if len(went) == 1 else "take"
+        lines.append(f"From the next round on {named(went)} {take} no part.")
     return lines
 
 

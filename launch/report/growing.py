@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -26,6 +26,9 @@ LINE_BYTES_MAX = 2**20
 PEERS_MAX = 10_000
 """So many folders of peers are looked into."""
 TAILS_KEPT = 16
+LATE_S_MAX = 5.0
+"""So much later than others of its time a launcher may write down a row: it reads what peers have
+sent one peer after the other."""
 TAIL_BEGIN = b',"contributors":'
 """From here on all peers tell the same of a round."""
 _DECODER = json.JSONDecoder()
@@ -230,7 +233,7 @@ class RunFiles:
     def events(self) -> Iterator[Row]:
         """New rows of what launchers have written, by time. Where there was none (torchrun), of
         what the peers have written themselves."""
-        return self._by_time(self._event_files())
+        return self._by_time(self._event_files(), in_order)
 
     def commits(self) -> Iterator[Row]:
         """New commits, by the time at which their makers have written them: of all branches, and a
@@ -260,8 +263,26 @@ class RunFiles:
     def _file(self, name: str) -> GrowingFile:
         return self._files.setdefault(name, GrowingFile(self.folder, name, self._parser))
 
-    def _by_time(self, files: list[GrowingFile]) -> Iterator[Row]:
-        return heapq.merge(*(map(_on_wall_clock, file.rows()) for file in files), key=_time_of)
+    def _by_time(
+        self,
+        files: list[GrowingFile],
+        of_each: Callable[[Iterable[Row]], Iterator[Row]] = iter,
+    ) -> Iterator[Row]:
+        rows = (of_each(map(_on_wall_clock, file.rows())) for file in files)
+        return heapq.merge(*rows, key=_time_of)
+
+
+def in_order(rows: Iterable[Row]) -> Iterator[Row]:
+    """By ``t``, where none comes more than ``LATE_S_MAX`` after later ones."""
+    waiting: list[tuple[float, int, Row]] = []
+    newest = 0.0
+    for number, row in enumerate(rows):
+        heapq.heappush(waiting, (row["t"], number, row))
+        newest = max(newest, row["t"])
+        while waiting[0][0] < newest - LATE_S_MAX:
+            yield heapq.heappop(waiting)[2]
+    while waiting:
+        yield heapq.heappop(waiting)[2]
 
 
 def _on_wall_clock(row: Row) -> Row:

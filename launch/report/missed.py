@@ -145,7 +145,8 @@ def _absent(peer: int, view: RunView) -> str:
     if peer in view.leaves:
         return f"peer {peer} had left"
     if blow is not None and blow.kind != "hang" and view.rows[peer].state == "gone":
-        return f"peer {peer} was gone since round {blow.round}"
+        since = f"since round {blow.round}" if blow.round >= 0 else "before its first round"
+        return f"peer {peer} was gone {since}"
     return (
         f"peer {peer} had ended"
         if view.rows[peer].state == "done"

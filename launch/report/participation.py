@@ -3,7 +3,7 @@ update in it."""
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
 
 WINDOW = 20
@@ -18,9 +18,10 @@ GAPS_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class LowWindow:
-    """Participation has fallen under the bound. ``last``: the round with which it did.
+    """Participation has fallen under the bound. ``first``, ``last``: rounds of the window.
     ``without_anybody``: rounds of the window of which nobody was part."""
 
+    first: int
     last: int
     mean: float
     without_anybody: int
@@ -39,13 +40,13 @@ class Participation:
         self.last: tuple[int, int] | None = None
         self.least: float | None = None
         self.is_low = False
-        self._window: deque[float] = deque(maxlen=WINDOW)
         self._sum, self._rounds = 0.0, 0
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Rounds are numbered from 0 on again."""
-        self._newest = -1
+        """Rounds are numbered from 0 on again, and no window has some of both lives of the run."""
+        self._newest, self.is_low = -1, False
+        self._window: list[tuple[int, float]] = []  # the newest rounds, and the share of each
         self._untold = [range(ROUNDS_END)]  # the last is of those to come
 
     @property
@@ -57,7 +58,7 @@ class Participation:
     def of_window(self) -> float | None:
         """Over the last ``WINDOW`` rounds; None before they are so many."""
         full = len(self._window) == WINDOW
-        return sum(self._window) / WINDOW if full else None
+        return sum([share for _, share in self._window]) / WINDOW if full else None
 
     def observe(self, rounds: range, contributors: int, alive: int) -> list[LowWindow]:
         """These rounds were steps, each with so many contributors of so many alive. Those that were
@@ -67,9 +68,16 @@ class Participation:
             if new[-1] > self._newest:
                 self._newest, self.last = new[-1], (contributors, max(alive, contributors))
             self._sum, self._rounds = self._sum + share * len(new), self._rounds + len(new)
-            for number in new[:WINDOW]:  # with more the window stays as it is
+            # with those between them the mean stays as it is
+            for number in (*new[:WINDOW], *new[WINDOW:][-WINDOW:]):
                 found += self._slide(number, share)
         return found
+
+    def lacks_any(self, rounds: range) -> bool:
+        """Whether nobody has told of some of these."""
+        return any(
+            gap.start < rounds.stop and rounds.start < gap.stop for gap in reversed(self._untold)
+        )
 
     def _take(self, rounds: range) -> list[range]:
         """Those that nobody has told of before."""
@@ -85,12 +93,16 @@ class Participation:
         return new
 
     def _slide(self, number: int, share: float) -> list[LowWindow]:
-        """The window moves on by a round."""
-        self._window.append(share)
+        """The window takes in a round, and gives up its oldest. One that is told of late may be
+        older than all."""
+        insort(self._window, (number, share))
+        del self._window[:-WINDOW]
         mean, was_low = self.of_window, self.is_low
         if mean is None:
             return []
         self.least = mean if self.least is None else min(self.least, mean)
         self.is_low = mean < BOUND
-        nobody = sum([not each for each in self._window])
-        return [LowWindow(number, mean, nobody)] if self.is_low and not was_low else []
+        if was_low or not self.is_low:
+            return []
+        nobody = sum([not each for _, each in self._window])
+        return [LowWindow(self._window[0][0], self._window[-1][0], mean, nobody)]

@@ -31,6 +31,7 @@ from .blow_rows import blows_and_returns, rounded
 from .missed import missed
 from .participation import BOUND, WINDOW
 from .run_state import event_files
+from .stages import stages_of
 from .view import RunView
 
 SCHEMA = "gossip.summary/2"
@@ -239,7 +240,9 @@ def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) 
     # Those before a checkpoint that a run went on from were never its own.
     first = min(done, default=0) if config.resume else 0
     missing = set(range(first, last + 1)).difference(done) if done and whole else set()
-    return _Span(first, last, frozenset(view.lost_rounds | missing))
+    # Of a former life of the run, before it began anew, there may be later ones.
+    told = view.lost_rounds.intersection(range(first, last + 1))
+    return _Span(first, last, frozenset(told | missing))
 
 
 def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
@@ -254,7 +257,8 @@ def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
 
 def _seen_from(config: RunConfig, events: Iterable[Mapping[str, Any]], came: set[int]) -> RunView:
     """What a launcher would have seen."""
-    view = RunView(sorted({*range(config.peers), *came}), config.plan)
+    peers = sorted({*range(config.peers), *came})
+    view = RunView(peers, config.plan, config.steps_per_round, stages_of(config))
     for event in events:
         view.feed(event)
     return view

@@ -28,9 +28,9 @@ from .happenings import (
 )
 from .holders import StateHolders
 from .pace import StepPace
-from .participation import BOUND, WINDOW, LowWindow, Participation
+from .participation import BOUND, LowWindow, Participation
 from .stages import PeerStage
-from .words import counted, named, numbers
+from .words import at_round, counted, named, numbers
 
 Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -120,6 +120,7 @@ class RunView:
         for peer in plan.byzantine:
             self._subject(peer).lie = "+".join(plan.told_by(peer))
         self.round = -1
+        self.first: int | None = None  # round that was told of
         self.step = 0  # so many are done
         self.steps: int | None = None  # rounds of the whole run, where the script has said so
         self.saves_to: str | None = None  # "": nowhere; None: not known yet
@@ -543,6 +544,8 @@ class RunView:
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.takes_part(row.round, t)
         told = self._took_part(row.round, event)
+        first = _rounds_of(row.round, event).start
+        self.first = first if self.first is None else min(self.first, first)
         if row.round >= self.round:
             self.round, self.server, self.attempt = (
                 row.round,
@@ -560,25 +563,39 @@ class RunView:
                 self.alive = sum(each.state == "training" for each in self.rows.values())
         return told
 
+    def tells_of_new_rounds(self, event: Row) -> bool:
+        """Whether somebody's row ``round`` tells who took part in rounds of which no row that was
+        fed has told that."""
+        number = event.get("round")
+        return (
+            isinstance(number, int)
+            and self._who_took_part(event) is not None
+            and self.participation.lacks_any(_rounds_of(number, event))
+        )
+
+    def _who_took_part(self, event: Row) -> tuple[list[Any], int] | None:
+        """Who contributed, of how many that are alive. None: it does not tell. In gossip rounds,
+        which have no server, each peer has others of its own. In a pipeline all work is done by
+        somebody, or the round waits."""
+        if self.stages or event.get("server") is None:
+            return None
+        who, alive = event.get("contributors"), event.get("alive")
+        return (who, alive) if isinstance(who, list) and isinstance(alive, int) else None
+
     def _took_part(self, round_id: int, event: Row) -> list[str]:
         """As the first peer tells that has a round: how many are in it, and in those before it that
-        were like it. In gossip rounds, which have no server, each peer has others of its own, and
-        collective operations are no steps. Who is in quarantine is kept out, and lacks nowhere. In
-        a pipeline all work is done by somebody, or the round waits."""
-        if self.stages or event.get("server") is None:
+        were like it. Collective operations are no steps. Who is in quarantine is kept out, and
+        lacks nowhere."""
+        if (told := self._who_took_part(event)) is None:
             return []
-        who, alive = event.get("contributors"), event.get("alive")
-        if not isinstance(who, list) or not isinstance(alive, int):
-            return []
+        who, alive = told
         if not who and self._may_be_operation(round_id, event.get("step")):
             return []
         kept_out = sum(
             row.quarantined and row.state != "gone" and row.peer not in who
             for row in self.rows.values()
         )
-        since = event.get("since")
-        first = since if isinstance(since, int) and 0 <= since <= round_id else round_id
-        rounds = range(first, round_id + 1)
+        rounds = _rounds_of(round_id, event)
         found = self.participation.observe(rounds, len(who), alive - kept_out)
         return [_low_participation(window) for window in found]
 
@@ -752,7 +769,7 @@ class RunView:
         )
         self.holders.begin_anew()
         self.participation.begin_anew()
-        self.round, self.step, self.loss = -1, 0, None
+        self.round, self.first, self.step, self.loss = -1, None, 0, None
         for row in self.rows.values():
             row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
             row.judged_round = -1
@@ -881,7 +898,7 @@ class RunView:
             return (
                 []
                 if event.get("stopping")
-                else [f"- {row.peer} has left at round {row.round}: it was asked to"]
+                else [f"- {row.peer} has left {at_round(row.round)}: it was asked to"]
             )
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
@@ -891,7 +908,7 @@ class RunView:
             self.blows.append(Blow(row.peer, row.incarnation, kind, row.round, t, planned=False))
             # A script that raised is explained by who reads its log.
             return (
-                [f"x {row.peer} {row.exit} at round {row.round}: not in the fault plan"]
+                [f"x {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
                 if kind == "killed"
                 else []
             )
@@ -968,6 +985,13 @@ def _number(value: Any, otherwise: float | None) -> float | None:
     )
 
 
+def _rounds_of(round_id: int, event: Row) -> range:
+    """Of which a row tells: a peer leaves out those that were like the next one."""
+    since = event.get("since")
+    first = since if isinstance(since, int) and 0 <= since <= round_id else round_id
+    return range(first, round_id + 1)
+
+
 def _low_participation(window: LowWindow) -> str:
     nobody = window.without_anybody
     why = (
@@ -979,7 +1003,7 @@ def _low_participation(window: LowWindow) -> str:
     )
     return (
         f"! only {window.mean:.0%} of the peers that are alive took part in the rounds "
-        f"{window.last - WINDOW + 1} to {window.last}, on average (less than {BOUND:.0%}): {why}"
+        f"{window.first} to {window.last}, on average (less than {BOUND:.0%}): {why}"
     )
 
 

@@ -17,6 +17,11 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
+def at_round(number: int) -> str:
+    """``at round 5``; of who had none yet (-1) ``before its first round``"""
+    return f"at round {number}" if number >= 0 else "before its first round"
+
+
 def numbers(peers: Iterable[int]) -> str:
     """``0-3,5``"""
     found, parts = sorted(set(peers)), list[list[int]]()

@@ -214,9 +214,9 @@ class HostsLauncher:
             for line in self.view.untold_epochs():
                 self._say(line)
             self.screen.close(self.view)
+            at = words.at_round(self.view.round)
             self._note(
-                f"ended after {self.outcome.wall_s:.1f} s at round {self.view.round}, exit code "
-                f"{self.outcome.exit_code}"
+                f"ended after {self.outcome.wall_s:.1f} s {at}, exit code {self.outcome.exit_code}"
             )
             self._logbook.close()
             self._events.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from effort import effort
 
-from gossip.core import Peer
+from gossip.core import Peer, PipelineSettings
 from gossip.faults import Crash, Restart
+from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import make_swarm, panel_of, run
 from gossip.simulation.checkers import StagePanels
 from gossip.simulation.schedules import Schedule, generate_pipeline
@@ -26,12 +29,7 @@ def lose(seed: int, sizes: tuple[int, ...], stage: int, back: tuple[int, ...]) -
     assert isinstance(panel, StagePanels)
     swarm.hooks.append(panel.together)
     members = schedule.members[stage]
-    witness = swarm.cores[next(p for p in range(schedule.peers) if p not in members)].rounds
-    swarm.run_until(lambda: witness.round_id >= LOST_IN, limit_s=30)
-    swarm.run_for(0.03 * (seed % 7))  # into the round
-    for peer in members:
-        swarm.crash(peer)
-    swarm.run_for(0.5)
+    kill_stage(swarm, schedule, stage)
     for number in back:
         swarm.restart(members[number], 0.2 * number)
     swarm.run_until(
@@ -46,6 +44,17 @@ def lose(seed: int, sizes: tuple[int, ...], stage: int, back: tuple[int, ...]) -
         back
     )
     return swarm
+
+
+def kill_stage(swarm: Swarm[Peer], schedule: Schedule, stage: int) -> None:
+    """In round ``LOST_IN``, half a second ago."""
+    members = schedule.members[stage]
+    witness = swarm.cores[next(p for p in range(schedule.peers) if p not in members)].rounds
+    swarm.run_until(lambda: witness.round_id >= LOST_IN, limit_s=30)
+    swarm.run_for(0.03 * (schedule.seed % 7))  # into the round
+    for peer in members:
+        swarm.crash(peer)
+    swarm.run_for(0.5)
 
 
 # Seeds 3, 4 and 5 make it of a checkpoint, of the neighbours and of fresh weights.
@@ -77,6 +86,35 @@ def test_a_stage_that_loses_all_its_peers_goes_on_when_one_is_back(
     assert made[0].fields["round"] in (LOST_IN, LOST_IN + 1)
     saved = made[0].fields["round"] - made[0].fields["lost"]
     assert saved == (4 if source == "checkpoint" else 0)
+
+
+# In these peers look once a second, some of them after others have said goodbye.
+@pytest.mark.parametrize(
+    ("seed", "stage", "back"),
+    effort(((1, 2, (0, 1)),), ((1, 2, (0, 1)), (3, 1, (0,)), (3, 1, (0, 1)))),
+)
+def test_where_a_lost_stage_ends_the_run_all_peers_name_it(
+    monkeypatch: pytest.MonkeyPatch, seed: int, stage: int, back: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(play, "PipelineSettings", partial(PipelineSettings, rebuilds=False))
+    schedule = Schedule(
+        seed, peers=6, stages=(2, 2, 2), micro_batches=4, compute_s=(0.2, 0.25)
+    ).checked()
+    swarm = make_swarm(schedule, Nemesis(schedule))
+    members = schedule.members[stage]
+    kill_stage(swarm, schedule, stage)
+    for number in back:
+        swarm.restart(members[number], 0.2 * number)
+    swarm.run_for(5.0)
+    said = {
+        peer: str(report.fields["message"])
+        for peer, host in swarm.hosts.items()
+        for _, report in host.reports
+        if report.event == "error"
+    }
+    assert sorted(said) == sorted({*range(6)} - {*members} | {members[n] for n in back})
+    lost = f"state lost: stage {stage} has lost all its peers"
+    assert {peer for peer, why in said.items() if why.startswith(lost)} == {*range(6)} - {*members}
 
 
 def test_schedules_are_drawn_in_which_a_stage_loses_all_its_peers() -> None:

@@ -1,5 +1,6 @@
 """``gossip explain RUN``: why things went as they did, in sentences."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,18 @@ def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_t
     assert "of that for its update" not in text
     assert "The rest" not in text
     assert f"{slow}, peer 3, 300 ms: it took fewer. The median is 300 ms." in told(run, "@12")
+
+
+def test_rounds_before_the_checkpoint_that_a_run_went_on_from_are_none_of_its_own(
+    tmp_path: Path,
+) -> None:
+    run = RecordedRun(tmp_path / "run")
+    run.rounds(25, 40)
+    assert told(run).startswith("The run digits-0a1b: ")
+    assert ", 40 rounds, " in told(run).splitlines()[0], "of its first ones it has no record"
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(json.dumps({**config, "resume": "auto"}))
+    assert ", 15 rounds, " in told(run).splitlines()[0]
 
 
 def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
@@ -111,6 +124,22 @@ def test_a_round_is_told_with_who_is_not_in_it_and_why(run: RecordedRun) -> None
     assert "Peer 3 was in quarantine." in text
     assert "Its server waited for 2 until 50 ms after the first update" in text
     assert "Of the roster there is no update of 1,2 in it." in text
+
+
+def test_who_leaves_the_rounds_and_comes_back_is_told_of(run: RecordedRun) -> None:
+    assert "From the next round on peer 1 takes no part." in told(run, "@20")
+    assert "From the next round on peer 1 takes part, too." in told(run, "@30")
+
+
+def test_a_pause_is_told_with_who_was_there(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path / "run")
+    run.event(1.2, 2, "paused", round=4, alive=[0, 2], need=3)
+    run.event(1.4, 2, "resumed", alive=[0, 1, 2])
+    run.event(1.6, 2, "resumed", alive=4)
+    text = told(run, "2")
+    assert "Round 4: it paused, with peers 0,2 alive where 3 are needed." in text
+    assert "It went on, with peers 0-2 alive." in text
+    assert "It went on, with 4 peers alive." in text, "as older runs have it"
 
 
 def test_a_number_that_is_no_peer_is_a_round(run: RecordedRun) -> None:

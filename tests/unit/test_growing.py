@@ -3,12 +3,13 @@
 import gzip
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gossip.launch.report.growing import GrowingFile, RunFiles
+from gossip.launch.report.growing import LATE_S_MAX, GrowingFile, RunFiles, in_order
 
 
 def line(**fields: Any) -> bytes:
@@ -120,6 +121,34 @@ def test_rows_of_several_files_come_by_time_on_the_wall_clock(tmp_path: Path) ->
         (103.0, 1),
     ]
     assert files.peers() == [0, 1]
+
+
+def test_rows_that_a_launcher_has_read_late_come_by_time(tmp_path: Path) -> None:
+    """It reads from one peer after the other: that peer 1 was killed it reads last."""
+
+    def row(n: int, wall: float) -> bytes:
+        return line(n=n, wall=wall)
+
+    path = tmp_path / "events.jsonl"
+    append(path, row(2, 10.2) + row(3, 10.4) + row(1, 10.0) + row(5, 10.9) + row(4, 10.9))
+    append(path, row(6, 30.0) + row(8, 32.0) + row(7, 31.0))
+    append(path, row(11, 900.0) + row(9, 33.0) + row(10, 33.5))  # a clock was wrong for a moment
+    files = RunFiles(tmp_path)
+    assert [row["n"] for row in files.events()] == [1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 11]
+    append(path, row(12, 9.0))
+    assert [row["n"] for row in files.events()] == [12], "it is given out at once"
+
+
+def test_no_more_rows_are_held_back_than_may_be_late() -> None:
+    taken = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(1000):
+            taken.append(number)
+            yield {"t": number / 10}
+
+    assert next(in_order(rows())) == {"t": 0.0}
+    assert len(taken) == round(10 * LATE_S_MAX) + 2
 
 
 def test_what_launchers_have_written_goes_before_what_peers_have(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def test_a_peer_that_was_gone_before_its_moment_is_the_reason() -> None:
     gone = [struck(101.0, "crash:server@3", 1), killed(101.1, 1)]
     assert why("crash:1@20", *BEGIN, *gone, END[0]) == "peer 1 was gone since round 3"
     assert why("hang:1@2s+1s", *BEGIN, *gone, END[0]) == "peer 1 was gone since round 3"
+    early = killed(100.5, 1)
+    assert why("hang:1@2s+1s", *BEGIN, early, END[0]) == "peer 1 was gone before its first round"
     assert (
         why("crash:1@20", *BEGIN, row(101.0, 1, "exited", code=143, how="exit code 143"), END[0])
         == "peer 1 had left"

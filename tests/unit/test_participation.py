@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from recorded_run import RecordedRun
+
+from gossip.launch.report.html import recorded
 from gossip.launch.report.live_frame import health
 from gossip.launch.report.participation import BOUND, GAPS_MAX, WINDOW, Participation
 from gossip.launch.report.screens import progress
@@ -190,6 +194,45 @@ def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
     assert (view.participation.mean, view.participation.last) == (0.75, (1, 2))
 
 
+def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
+    view = RunView(2)
+    fed(view, range(WINDOW), 2)
+    for peer in range(2):
+        view.feed({"t": 2.0, "peer": peer, "event": "exited", "code": 1, "signal": 9})
+    view.feed({"t": 4.0, "peer": 0, "event": "begun_anew"})
+    assert fed(view, range(WINDOW - 1), 1) == []
+    assert view.participation.of_window is None, "it has 19 rounds of this life"
+    (said,) = fed(view, range(WINDOW - 1, 2 * WINDOW), 1)
+    assert "only 50% " in said
+    assert "in the rounds 0 to 19," in said
+    for peer in range(2):
+        view.feed({"t": 8.0, "peer": peer, "event": "exited", "code": 1, "signal": 9})
+    view.feed({"t": 9.0, "peer": 0, "event": "begun_anew"})
+    assert "take part" not in health(view).plain, "of no window that is over"
+
+
+def test_a_window_is_named_by_its_rounds_also_where_some_are_told_late_or_never() -> None:
+    """A run that goes on from round 100; a peer that was away tells of round 120 at once, another
+    one then of those before it."""
+    view = RunView(4)
+    assert fed(view, range(100, 105), 4) == []
+    assert fed(view, range(120, 121), 1) == []
+    (said,) = fed(view, range(119, 120), 2, since=106)  # and nobody of round 105
+    assert "only 61% " in said
+    assert "in the rounds 100 to 120," in said
+    fed(view, range(105, 106), 2)
+    assert view.participation.of_window == (4 + 15 / 2 + 1 / 4) / WINDOW, "it is in for round 100"
+    fed(view, range(99, 100), 0)
+    assert view.participation.of_window == (4 + 15 / 2 + 1 / 4) / WINDOW, "it is older than all"
+
+
+def test_after_many_rounds_alike_the_window_is_of_the_last_of_them() -> None:
+    view = RunView(4)
+    assert fed(view, range(99, 100), 4, since=0) == []
+    (said,) = fed(view, range(100, 110), 2)
+    assert "in the rounds 89 to 108," in said
+
+
 def test_a_range_of_rounds_without_anybody_is_steps_or_operations_as_its_steps_tell() -> None:
     view = RunView(4)
     fed(view, range(9, 10), 4, since=0)
@@ -206,3 +249,30 @@ def test_nonsense_instead_of_the_first_round_is_none() -> None:
     assert view.participation.mean == (4 / 2 + 1) / 5
     fed(view, range(2**39, 2**39 + 1), 2, since=0)
     assert (view.participation.last, view.participation.of_window) == ((2, 2), 1.0)
+
+
+def test_the_page_has_every_round_also_those_told_of_after_a_later_one(tmp_path: Path) -> None:
+    """Peer 1 is back in round 12, and is the first to tell of that: the others tell a moment later
+    of those before it, which were like each other."""
+    run = RecordedRun(tmp_path / "run")
+    about = {"server": 0, "alive": 4}
+    run.event(1.0, 0, "round", round=0, step=1, contributors=[0, 1, 2, 3], **about)
+    run.event(1.1, 1, "exited", code=None, signal=9, how="killed by 9")
+    run.event(1.3, 1, "started", pid=301, incarnation=1)
+    run.event(1.4, 1, "round", round=12, step=13, contributors=[0, 1, 2, 3], **about)
+    run.event(1.5, 0, "round", round=11, since=1, step=12, contributors=[0, 2, 3], **about)
+    run.event(1.5, 0, "round", round=12, step=13, contributors=[0, 1, 2, 3], **about)
+    seen = recorded.read(run.folder).view.participation
+    assert seen.mean == (1 + 11 * 3 / 4 + 1) / 13
+    assert seen.last == (4, 4)
+
+
+def test_rows_of_rounds_that_are_known_are_not_looked_at_again() -> None:
+    view = RunView(4)
+    row = {"event": "round", "round": 9, "since": 5, "server": 0, "contributors": [0], "alive": 4}
+    assert view.tells_of_new_rounds(row)
+    fed(view, range(9, 10), 1, since=0)
+    assert not view.tells_of_new_rounds(row)
+    assert view.tells_of_new_rounds({**row, "round": 10, "since": 9})
+    assert not view.tells_of_new_rounds({**row, "round": 10, "server": None}), "gossip rounds"
+    assert not view.tells_of_new_rounds({**row, "round": None})

@@ -86,6 +86,22 @@ def launcher(folder: Path, ended: float) -> None:
     )
 
 
+def test_who_noticed_a_death_counts_also_where_the_launcher_has_read_that_first(
+    tmp_path: Path,
+) -> None:
+    """It reads what peers have sent one peer after the other."""
+    run = made(
+        tmp_path,
+        [
+            {"t": 2.05, "peer": 0, "event": "skip", "subject": 1, "reason": "disconnected"},
+            {"t": 2.0, "peer": 1, "event": "fault", "kind": "crash", "round": 20},
+            {"t": 3.0, "peer": 0, "event": "dead", "subject": 1, "by": 0},
+        ],
+        rounds=60,
+    )
+    assert one(run, "killed").noticed == "skipped by all after 50 ms; dead for all after 1.0 s"
+
+
 def test_a_peer_that_somebody_killed_is_told_of_as_nobodys_plan(tmp_path: Path) -> None:
     run = made(
         tmp_path,

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from made_up_run import MadeUp, write
+from recorded_run import RecordedRun
 
 from gossip.errors import ConfigError
 from gossip.launch.report import notes
-from gossip.launch.report.html import curves, page, png, svg
+from gossip.launch.report.html import curves, page, participation, png, recorded, svg
 from gossip.launch.report.html.charts import HeatMap, LaneChart, LineChart, Mark, TextTable
 
 RUN = MadeUp(rounds=600, peers=8, pace=25.0)
@@ -322,3 +323,17 @@ def test_without_jinja2_and_matplotlib_it_says_what_to_install(
     assert missing.value.hint == "pip install 'gossip-train[report]'"
     with pytest.raises(ConfigError, match="matplotlib"):
         png.write(report.charts, tmp_path)
+
+
+def test_of_how_many_peers_nothing_is_known_of_what_they_sent_is_said(tmp_path: Path) -> None:
+    run = RecordedRun(tmp_path / "run")
+    run.rounds(0, 5)
+    path = run.folder / "events.jsonl"
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(row for row in rows if '"peer": 3, "event": "usage"' not in row))
+    (sent,) = [
+        text
+        for text in participation.section(recorded.read(run.folder), (), []).text
+        if text.startswith("Sent in all")
+    ]
+    assert sent.endswith(" Of 1 peer it is not known.")

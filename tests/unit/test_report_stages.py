@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gossip.config import RunConfig
-from gossip.launch.report import run_state
+from gossip.launch.report import RunView, run_state, stages_of, summary
 from gossip.launch.report.explain import explain
 from gossip.launch.report.html import incidents, recorded
 from gossip.launch.report.live_frame import About, Size
@@ -188,3 +188,16 @@ def test_a_pipeline_saves_to_the_folder_of_all_stages(folder: Path, tmp_path: Pa
     plan = {"steps": 8, "folder": "/x/saved/stage-1", "every": 4}
     write(run, "events.jsonl", stamped(1.0, peer=2, event="plan", **plan))
     assert record_of(run).view.saves_to == "/x/saved"
+
+
+def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder: Path) -> None:
+    """Of a stage that is not the first rows come of the same rounds again, with its own peers: they
+    tell nothing of who took part in the run."""
+    config = RunConfig.load(folder / "config.json")
+    view = RunView(config.peers, config.plan, config.steps_per_round, stages_of(config))
+    for row in summary.told(folder):
+        view.feed(row)
+    of_launcher = summary.build(folder, 0, 9.0, seen=(config, view))
+    assert summary.build(folder, 0, 9.0) == of_launcher
+    assert of_launcher["participation"] is None
+    assert (of_launcher["rounds"], len(of_launcher["stages"])) == (ROUNDS, 2)

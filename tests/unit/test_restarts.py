@@ -81,7 +81,7 @@ def test_a_restart_is_told_and_so_is_the_last() -> None:
     ]
     said = [line for row in rows for line in view.feed({"peer": 1, "t": 1.0, **row})]
     assert said == [
-        "x 1 killed by SIGSEGV at round -1: not in the fault plan",
+        "x 1 killed by SIGSEGV before its first round: not in the fault plan",
         "+ 1 is started again in 1 s (restart 1 of 1): killed by SIGSEGV",
         "x 1 is not started again, its restart is used up: exit code 1",
     ]

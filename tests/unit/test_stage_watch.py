@@ -38,6 +38,7 @@ class Members:
         self.away: set[int] = set()
         self.left: set[int] = set()
         self.ended: set[int] = set()
+        self.heard: dict[int, float] = {}
         self.lives: dict[int, int] = {}
 
     def skip_reason(self, peer: int) -> str:
@@ -54,6 +55,9 @@ class Members:
 
     def has_ended(self, peer: int) -> bool:
         return peer in self.ended
+
+    def last_heard(self, peer: int) -> float:
+        return self.heard.get(peer, 0.0)
 
 
 def settings(rebuilds: bool = True) -> CoreSettings:
@@ -127,6 +131,53 @@ def test_where_a_stage_is_not_to_be_made_anew_its_farewell_ends_the_run() -> Non
         watch.members.left = {2}
         halt = watch.look(2.0, 1, 2)[1]
         assert (None if halt is None else halt.exit_code) == code
+
+
+def watch_of_last(rebuilds: bool) -> Watch:
+    """Of peer 3: stage 0 is one of the others."""
+    watch = Watch(rebuilds)
+    barrier = barrier_of(3, watch.members, rebuilds)
+    watch.watch = StageWatch(settings(rebuilds), barrier, watch.members)
+    watch.look(0.0)
+    return watch
+
+
+def test_the_end_names_the_stage_that_was_lost_and_not_the_one_that_ended_because_of_it() -> None:
+    """Stage 1 came back, and has said goodbye since; so has stage 0, before anybody has looked."""
+    watch = watch_of_last(rebuilds=False)
+    watch.members.left, watch.members.heard = {0, 1, 2}, {0: 2.9, 1: 2.1, 2: 2.2}
+    told, halt = watch.look(3.0, 0, 1, 2)
+    assert halt is not None
+    assert halt.reason.startswith("state lost: stage 1 has lost all its peers (1, 2) in round 7")
+    assert told == ["stage_lost 1"]
+    watch = watch_of_last(rebuilds=False)
+    watch.members.left, watch.members.heard = {0, 1, 2}, {0: 1.0, 1: 2.1, 2: 2.2}
+    halt = watch.look(3.0, 0, 1, 2)[1]
+    assert halt is not None
+    assert halt.reason.startswith("state lost: stage 0 has lost all its peers (0) in round 7")
+
+
+def test_who_gives_up_waiting_for_a_stage_does_not_end_the_others_as_one_that_lost_its_state() -> (
+    None
+):
+    """Peer 0 knows a moment earlier that nobody of stage 1 will come back."""
+    watch = watch_of_last(rebuilds=False)
+    watch.members.heard = {0: 1.0, 1: 1.0, 2: 1.0}
+    assert watch.look(2.0, 1, 2) == (["stage_lost 1"], None)
+    watch.members.left, watch.members.heard[0] = {0}, 3.5
+    assert watch.look(4.0, 0, 1, 2) == ([], None), "stage 0 waited, and is not why the run ends"
+    watch.members.ended = {1, 2}
+    halt = watch.look(5.0, 0, 1, 2)[1]
+    assert halt is not None
+    assert halt.exit_code == 5
+    assert halt.reason.startswith("quorum lost: stage 1 has lost all its peers (1, 2)")
+
+
+def test_who_left_before_another_stage_was_lost_did_not_leave_because_of_that() -> None:
+    watch = watch_of_last(rebuilds=True)
+    watch.members.left, watch.members.heard = {2}, {0: 5.0, 1: 6.0, 2: 1.0}
+    assert watch.look(6.0, 0, 2) == (["stage_lost 0"], None)
+    assert watch.look(7.0, 0, 1, 2) == (["stage_lost 1"], None)
 
 
 def test_a_stage_that_never_came_is_not_reported_and_waited_for_as_a_start_is() -> None:
@@ -220,6 +271,7 @@ def test_no_stage_begins_anew_alone_and_one_that_may_not_be_made_anew_ends() -> 
     found = decision(1, {2}, 7, rebuilds=False)
     assert isinstance(found, HaltStateLost)
     assert "lost_stage = stop" in found.reason
+    assert "nobody who has the state of stage 1 is left" in found.reason
 
 
 def test_a_node_beside_a_living_trainer_goes_on_in_the_round_of_the_others() -> None:

@@ -473,6 +473,21 @@ def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
     assert made["begun_anew"] == [{"lost_round": 258, "accuracy": 0.97, "wall": 12.5}]
 
 
+def test_rounds_that_were_lost_before_a_swarm_began_anew_are_none_of_those_since(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        *({"event": "lost_round", "peer": 0, "round": at, "reason": "x"} for at in range(10, 20)),
+        {"event": "round", "peer": 0, "round": 258},
+        {"event": "exited", "peer": 0, "signal": 9},
+        {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
+        {"event": "lost_round", "peer": 0, "round": 2, "reason": "x"},
+        {"event": "round", "peer": 0, "round": 3},
+    ]
+    made = summary.build(folder(tmp_path, rows, {}, topology="random-k"), 0, 1.0)
+    assert (made["rounds"], made["rounds_lost"]) == (3, 1)
+
+
 def test_a_run_that_never_had_a_round_has_a_summary_too(tmp_path: Path) -> None:
     made = summary.write(folder(tmp_path, [], {}), 4, 1.0)
     assert (made["rounds"], made["rounds_lost"], made["rounds_per_s"], made["samples"]) == (

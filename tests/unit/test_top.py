@@ -259,8 +259,8 @@ def test_a_run_that_is_over_has_no_column_for_who_lags(run: RecordedRun) -> None
 
 def test_a_peer_that_was_stopped_with_the_run_is_not_gone(run: RecordedRun) -> None:
     run.rounds(0, 5)
-    run.event(1.2, 1, "exited", code=None, signal=2, how="killed by SIGINT", stopping=True)
-    line = row(drawn(run, RUNNING, 1.3), 1)
+    run.event(1.6, 1, "exited", code=None, signal=2, how="killed by SIGINT", stopping=True)
+    line = row(drawn(run, RUNNING, 1.7), 1)
     assert "ended" in line
     assert "SIGINT" not in line
 

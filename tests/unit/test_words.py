@@ -11,12 +11,21 @@ from gossip.errors import OutOfMemory, QuorumLost
 from gossip.launch.drill import impact
 from gossip.launch.join import joining
 from gossip.launch.report.view import RunView
-from gossip.launch.report.words import counted
+from gossip.launch.report.words import at_round, counted
 
 
 @pytest.mark.parametrize(("count", "said"), [(0, "0 peers"), (1, "1 peer"), (2, "2 peers")])
 def test_only_one_is_said_in_the_singular(count: int, said: str) -> None:
     assert counted(count, "peer") == said
+
+
+def test_who_has_had_no_round_is_in_none() -> None:
+    assert [at_round(number) for number in (-1, 0)] == ["before its first round", "at round 0"]
+    view = RunView(2)
+    stopped = {"t": 1.0, "event": "exited", "code": 143, "how": "exit code 143"}
+    assert view.feed({**stopped, "peer": 1}) == [
+        "- 1 has left before its first round: it was asked to"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,9 @@ class Bootstrap:
         return self._begin(own, present, now)
 
     def _none_has_it(self) -> str:
-        of = "its state" if self.settings.pipeline is None else "the state of this stage"
+        pipeline = self.settings.pipeline
+        stage = None if pipeline is None else pipeline.stage_of(self.local)
+        of = "its state" if stage is None else f"the state of stage {stage}"
         return f"the run has been in round {self.had_round}, and nobody who has {of}"
 
     def _rebuild(self, present: tuple[PeerId, ...], time_is_up: bool) -> Decision | None:

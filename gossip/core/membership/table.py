@@ -209,6 +209,11 @@ class MemberTable:
         which sees their processes end."""
         return peer in self._ended
 
+    def last_heard(self, peer: PeerId) -> float:
+        """When a message of its own came last, in its latest life; -inf: never."""
+        member = self.members.get(peer)
+        return float("-inf") if member is None else member.heard_at
+
     def incarnation_of(self, peer: PeerId) -> int:
         """Of the latest life that is known of a peer; -1: of none."""
         member = self.members.get(peer)

@@ -43,6 +43,9 @@ class Presence(Members, Protocol):
     def has_ended(self, peer: PeerId) -> bool:
         """Known not to come back."""
 
+    def last_heard(self, peer: PeerId) -> float:
+        """When something of its own came last; seconds, -inf: never."""
+
 
 @record
 class BarrierTimer:

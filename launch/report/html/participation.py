@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gossip.launch.report.words import bytes_word
+from gossip.launch.report.words import bytes_word, counted
 
 from . import curves, membership
 from .charts import HeatMap, LineChart, Mark, Section, TextTable
@@ -57,7 +57,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
         sent, silent = sent_in_all(run), len(run.peers) - len(traffic)
         found.text.append(
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
-            + (f" Of {silent} peers it is not known." if silent else "")
+            + (f" Of {counted(silent, 'peer')} it is not known." if silent else "")
         )
     found.parts += _usage(run, marks)
     found.parts += _machines(run)

@@ -23,8 +23,8 @@ from .columns import CommitColumns, Logged, Points, columns_of
 EVENTS_MAX = 200_000
 """So many events are kept one by one; what is counted is counted beyond that."""
 FED_EVERY_S = 1.0
-"""Of a peer's rounds so many reach the view, and those that no other has told of before: it is told
-of progress ten times a second."""
+"""So often a row of a peer's rounds reaches the view, and each that tells of rounds of which no
+other has told before: it is told of progress ten times a second."""
 USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
 TEXT_BYTES_MAX = 2**20
 
@@ -205,7 +205,7 @@ def _take_events(run: RecordedRun, files: RunFiles) -> None:
                 COUNTED[name](run, peer, row)
             if name != "round" or peer is None:
                 continue
-            if row["t"] < fed.get(peer, 0.0) and (whole(row.get("round")) or 0) <= run.view.round:
+            if row["t"] < fed.get(peer, 0.0) and not _is_news(run.view, row):
                 continue
             fed[peer] = row["t"] + FED_EVERY_S
         else:
@@ -213,6 +213,12 @@ def _take_events(run: RecordedRun, files: RunFiles) -> None:
                 fed[peer] = 0.0  # its next round may be the first after a return
             _keep(run, name, peer, row)
         run.lines += [(row["t"], line) for line in _told(run.view, row)]
+
+
+def _is_news(view: RunView, row: Mapping[str, Any]) -> bool:
+    """Whether a row tells of rounds that no row has told of. Those before the newest are missing
+    where somebody was killed, or came back: the others may tell of them a moment later."""
+    return (whole(row.get("round")) or 0) > view.round or view.tells_of_new_rounds(row)
 
 
 def _expect(run: RecordedRun) -> None:
