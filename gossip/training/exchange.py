@@ -7,6 +7,7 @@ them the node's messages wait in the channel. Only ``session`` knows the user's 
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -104,6 +105,8 @@ class _UpdateOffer:
     loss: float | None
     collective: bytes = b""
     steps: StepsTaken = StepsTaken()
+    lasted_s: float = 0.0  # since the user was handed over to
+    rates: tuple[float, ...] = ()  # what the optimizer would step with
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,11 @@ class _UnsettledUpdate:
 
     go: control.StartRoundCommand
     offer: _UpdateOffer
+
+    @property
+    def step(self) -> int:
+        """That it is for."""
+        return _step_of(self.go)
 
 
 Rebuild: TypeAlias = Callable[[int, Mapping[int, memoryview], bool], MadeState]
@@ -130,6 +138,15 @@ def _is_of_operation(message: Any) -> bool:
     return isinstance(message, control.StartRoundCommand) or (
         isinstance(message, control.ApplyCommand) and not message.is_step
     )
+
+
+def _step_of(go: control.StartRoundCommand) -> int:
+    """The step that a round makes, unless it becomes a collective operation."""
+    return go.round_id - go.collectives
+
+
+def _have_same_samples(one: control.StartRoundCommand, other: control.StartRoundCommand) -> bool:
+    return (one.sharded, one.epoch, one.ranges) == (other.sharded, other.epoch, other.ranges)
 
 
 def _mapped(nbytes: int, fd: int) -> memoryview:
@@ -358,9 +375,9 @@ class Exchange:
 
     @property
     def in_flight(self) -> int:
-        """Updates that were offered, and whose round is not applied: 0 or 1."""
+        """Updates that were offered, and whose step is not applied: 0 or 1."""
         pending = self._in_flight
-        return int(pending is not None and self.round_id <= pending.go.round_id)
+        return int(pending is not None and self.step <= pending.step)
 
     @property
     def unsettled(self) -> tuple[torch.Tensor, ...]:
@@ -456,7 +473,8 @@ class Exchange:
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
-        the round, and comes before the next call.
+        the round, and comes before the next call. Of a round that becomes a collective operation
+        the same is offered to the next one.
 
         Without a shard it also waits for the next ``StartRoundCommand``, so that the caller's next
         gradient belongs to current parameters; with one, the loader waits for that.
@@ -465,7 +483,8 @@ class Exchange:
             before_send: Called when the update is ready and not yet sent.
             steps: That it is of.
         """
-        self._brief = time.monotonic() - self._left_at < BRIEF_S
+        lasted_s = time.monotonic() - self._left_at
+        self._brief = lasted_s < BRIEF_S
         go = self.wait_go()
         self._in_step, self.exchanged = samples > 0, ()
         try:
@@ -473,8 +492,9 @@ class Exchange:
                 self._fill(go)
             if before_send is not None:
                 before_send()
-            offer = _UpdateOffer(samples, loss, steps=steps)
-            self._offer(go, go.slot, offer)
+            rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
+            offer = _UpdateOffer(samples, loss, steps=steps, lasted_s=lasted_s, rates=rates)
+            self._offer(go, offer)
             if self._overlaps and samples:
                 self._in_flight = _UnsettledUpdate(go, offer)
                 self._snapshot()  # there is no wait in which it would be made
@@ -513,18 +533,19 @@ class Exchange:
         """Returns when the round of the update in flight, if there is one, is applied. The user's
         gradients stay as they are.
 
-        Returns: whether that round is all that was applied since the update was offered. Else what
-            was computed beside it is of parameters that are older than one round, or of others.
+        Returns: whether that round is the only step that was applied since the update was offered.
+            Else what was computed beside it is of parameters that are older than one step, or of
+            others.
         """
-        if self._in_flight is None:
+        pending, restores = self._in_flight, self.restores
+        if pending is None:
             return True
         self._brief = time.monotonic() - self._left_at < BRIEF_S
-        go, restores = self._in_flight.go, self.restores
         try:
-            self._settle(go, self._in_flight.offer)
+            self._settle(pending.go, pending.offer)
         finally:
             self._in_flight = None
-        return self.restores == restores and self.round_id == go.round_id + 1
+        return self.restores == restores and self.step == pending.step + 1
 
     def abandon(self) -> None:
         """Nobody will wait for the round of the update in flight."""
@@ -613,7 +634,7 @@ class Exchange:
         """Gives ``data`` to a collective operation where there are no commits. It takes no round.
         ``on_collected`` is told what was gathered."""
         go = self.wait_go()
-        self._offer(go, go.slot, _UpdateOffer(0, None, data))
+        self._offer(go, _UpdateOffer(0, None, data))
         self._serve(lambda: self._may_go or self._halted is not None)
 
     def give(self, data: bytes) -> None:
@@ -622,7 +643,7 @@ class Exchange:
         self.settle()
         go = self.wait_go()
         offer = _UpdateOffer(0, None, data)
-        self._offer(go, go.slot, offer)
+        self._offer(go, offer)
         self._settle(go, offer)
         self._serve(lambda: self._may_go or self._halted is not None)
 
@@ -635,19 +656,15 @@ class Exchange:
         if sent is not update:
             update.copy_(sent)
 
-    def _offer(self, go: control.StartRoundCommand, filled: int, offer: _UpdateOffer) -> None:
-        """Sends what is in update slot ``filled``, as an answer to ``go``."""
+    def _offer(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
+        """Sends what is in the update slot of ``go``, as an answer to that."""
         samples, loss = offer.samples, offer.loss
-        if go.slot != filled and samples:
-            self._updates[go.slot].copy_(self._updates[filled])
-            np.copyto(self._arena.encoded[go.slot], self._arena.encoded[filled])
         if go.want_parameters:
             self._trained.layout.flatten_parameters(self._parameters[go.slot])
         self.go, self._filled = None, go.slot
         self._offered_at = time.monotonic()
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
-        rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
         finite = samples > 0 and self._finite
         self._say(
             control.Contribute(
@@ -658,7 +675,7 @@ class Exchange:
                 learning_rate_of(self._trained.optimizer.param_groups),
                 go.want_parameters,
                 finite,
-                rates,
+                offer.rates,
                 offer.collective,
                 (offer.steps.taken, offer.steps.total),
                 lasted_us=round(1e6 * offer.steps.lasted_s),
@@ -685,22 +702,49 @@ class Exchange:
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
     def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
-        """Serves the node until the round that was contributed to is behind us."""
+        """Serves the node until the step of what was offered is behind us; what was given to a
+        collective operation is for one round only."""
         changes = self._changes
         while True:
-            self._serve_past(go.round_id)
+            self._serve_until_over(go, offer)
             again = self.go
-            same = again is not None and (again.sharded, again.epoch, again.ranges) == (
-                go.sharded,
-                go.epoch,
-                go.ranges,
-            )
-            if self._changes != changes or again is None or not same or self.round_id > go.round_id:
+            if self._changes != changes or again is None or self._is_over(go, offer):
                 return
-            # A node that was started again has not heard of our update, which is still right:
-            # nothing has changed since.
-            self._offer(again, go.slot, offer)
+            # A node that was started again has not heard of our update, and a collective operation
+            # has made nothing of it. It is still right: nothing has changed since.
+            offer = self._offer_again(go, again, offer)
             go = again
+
+    def _is_over(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> bool:
+        """Whether what was offered for ``go`` has had its round."""
+        if offer.collective:
+            return self.round_id > go.round_id
+        return self.step > _step_of(go)
+
+    def _offer_again(
+        self, before: control.StartRoundCommand, go: control.StartRoundCommand, offer: _UpdateOffer
+    ) -> _UpdateOffer:
+        """Offers to another ``go`` what was offered to the one ``before``, and returns that: no
+        update where the samples of this peer are others now."""
+        if offer.samples and not _have_same_samples(before, go):
+            self.log(json.dumps({"round": go.round_id, "skipped": "slice"}))
+            offer, self.exchanged = replace(offer, samples=0, rates=()), ()
+        if offer.samples and go.slot != before.slot:
+            self._updates[go.slot].copy_(self._updates[before.slot])
+            np.copyto(self._arena.encoded[go.slot], self._arena.encoded[before.slot])
+        if offer.samples and go.round_id > before.round_id:
+            self._encode_again(go)
+            if not offer.steps.lasted_s:  # it is not of the time since this round began
+                offer = replace(offer, steps=replace(offer.steps, lasted_s=offer.lasted_s))
+        self._offer(go, offer)
+        return offer
+
+    def _encode_again(self, go: control.StartRoundCommand) -> None:
+        """What is in its slot was written for an earlier round."""
+        if self.encoder is not None:
+            update, encoded = self._arena.updates[go.slot], self._arena.encoded[go.slot]
+            self.encoder.encode_again(update, encoded, go.round_id)
+            self._finite = is_finite(update)
 
     def confirm(self, given_up: Callable[[], object]) -> None:
         """The script has had all its rounds: waits until enough others hold the same parameters,
@@ -774,9 +818,9 @@ class Exchange:
         if not self._outbox.may_wait(1 if current else 0):
             self._flush()
 
-    def _serve_past(self, round_id: int) -> None:
-        """Until the round is applied, or another may be computed."""
-        self._serve(lambda: self.round_id > round_id or self._may_go)
+    def _serve_until_over(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
+        """Until what was offered has had its round, or may be offered to another."""
+        self._serve(lambda: self._is_over(go, offer) or self._may_go)
 
     def _hear(self, messages: list[Any], descriptors: list[int]) -> None:
         fds = deque(descriptors)
@@ -853,7 +897,7 @@ class Exchange:
             self.collectives += not message.is_step
         if not message.is_step:  # else it was up to f peers, which may lie
             self.on_collected(message.collected)
-        if self.encoder is not None:
+        if self.encoder is not None and message.is_step:
             self.encoder.settle(message.round_id, message.taken)
         self.round_id = max(self.round_id, message.round_id + 1)
         self._arena.note_progress(self.round_id)

@@ -5,7 +5,8 @@ g + e - d, if the update is taken (Seide et al. 2014; Karimireddy et al. 2019, a
 update is taken, shard by shard, when its peer is among the contributors of the commit. Of one that
 is not (late, of no numbers, of a lost round) g is gone, as it is without an encoding: its samples
 are given back and read again. Its residual stays as it was before, since d was not applied. So
-nothing counts twice and nothing is lost twice.
+nothing counts twice and nothing is lost twice. One whose round became a collective operation is
+written anew for the next round, because what an encoding draws is of the round.
 
 A residual is its peer's own and no part of the swarm's state. Who joins, and who takes over a state
 of others, begins with none: what it held back was a part of other rounds. A checkpoint has it
@@ -38,9 +39,13 @@ class UpdateEncoder:
     def __init__(self, wire: WireFormat, fragments: int = 1) -> None:
         """``fragments``: of the model, one of which each update is of."""
         self._wire, self._size = wire, fragments * wire.trained
+        encoding = wire.encoding
+        # An encoding that draws anew in each round writes what was decoded in another way than
+        # before, so it needs what it has lost to write an update again.
+        self._keeps_lost = encoding.feedback or encoding.same_places or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
-        # the round and fragment of the update that is under way, and its residual if it is taken
+        # the round and fragment of the update that is under way, and what it has lost
         self._pending: tuple[int, int, NDArray[np.float32]] | None = None
 
     def encode(
@@ -57,21 +62,40 @@ class UpdateEncoder:
             encoded: Memory for its bytes, shard by shard.
             fragment: That it is of.
         """
-        self._pending = None
+        keeps = self._wire.encoding.feedback and self.residual is not None
+        owed = self._owed(fragment) if keeps else None
+        self._encode(update, encoded, (round_id, fragment), owed)
+
+    def encode_again(
+        self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
+    ) -> None:
+        """Writes for a later round what ``encode`` has left in ``update``. Its round was a
+        collective operation, and made nothing of it."""
+        _, fragment, left = self._pending or (0, 0, None)
+        self._encode(update, encoded, (round_id, fragment), left)
+
+    def _encode(
+        self,
+        update: NDArray[np.float32],
+        encoded: NDArray[np.uint8],
+        of: tuple[int, int],
+        added: NDArray[np.float32] | None,
+    ) -> None:
+        """``of``: the round and fragment. ``added``: to a finite update, before it is written."""
+        self._pending, round_id = None, of[0]
         if not is_finite(update):
             self._write(update, encoded, round_id)
             return
-        keeps = self._wire.encoding.feedback
         numbers = update[: self._wire.trained]
-        if keeps and self.residual is not None:
-            numbers += self._owed(fragment)
-        wanted = numbers.copy() if keeps else None
+        if added is not None:
+            numbers += added
+        wanted = numbers.copy() if self._keeps_lost else None
         for shard, raw in enumerate(self._write(update, encoded, round_id)):
             start, stop = self._bounds[shard]
             update[start:stop] = self._wire.decode(raw, "update", round_id, shard)
         if wanted is not None:
             wanted -= numbers
-            self._pending = round_id, fragment, wanted
+            self._pending = *of, wanted
 
     def _owed(self, fragment: int) -> NDArray[np.float32]:
         """The residual of one fragment, where it lies."""
@@ -85,7 +109,7 @@ class UpdateEncoder:
         if self._pending is None or round_id < self._pending[0]:
             return
         (pending_round, fragment, left), self._pending = self._pending, None
-        if pending_round != round_id or not any(taken):
+        if pending_round != round_id or not any(taken) or not self._wire.encoding.feedback:
             return
         if self.residual is None:
             self.residual = np.zeros(self._size, np.float32)

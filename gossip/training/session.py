@@ -1097,10 +1097,10 @@ class Session:
     def _settle(self) -> bool:
         """Waits for the round in flight, and applies it to the parameters that all share. Returns
         whether no other was applied."""
-        exchanged = self._exchange.unsettled
+        was_in_flight = bool(self._exchange.unsettled)
         in_turn = self._exchange.settle()
-        if self._local is not None:
-            self._local.settled(exchanged)
+        if self._local is not None and was_in_flight:
+            self._local.settled(self._exchange.exchanged)
         return in_turn
 
     def _state_before_round(self) -> dict[str, Any]:

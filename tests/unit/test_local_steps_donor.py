@@ -30,8 +30,9 @@ class Asked:
     """A run of two rounds of four steps each. In the second the node says something behind the
     first step, and the trainer goes on when it has."""
 
-    def __init__(self, *said: Any, slices: str = "speed") -> None:
-        self._slices = slices
+    def __init__(self, *said: Any, slices: str = "speed", round_id: int = 1) -> None:
+        """``round_id``: that the node is in behind what it has ``said``."""
+        self._slices, self._round_id = slices, round_id
         self.model, self.optimizer = small_model()
         self.answers: list[object] = []
         self.state = b""
@@ -62,7 +63,7 @@ class Asked:
         self._sent.set()
         while not isinstance(said := n.next(), control.Close):
             self.answers.append(said)
-            if isinstance(said, control.Contribute):
+            if isinstance(said, control.Contribute) and said.round_id == self._round_id:
                 n.apply(1, 1, n.arena.updates[1])  # type: ignore[union-attr]
                 n.go(2)
             elif isinstance(said, control.Snapshot):
@@ -151,6 +152,8 @@ def test_behind_an_operation_of_others_a_decided_round_is_noticed() -> None:
         control.ApplyCommand(1, -1, 0.0, is_step=False),
         control.StartRoundCommand(2, 2, False, 0, (), False, 1, 1, collectives=1),
         control.ApplyCommand(2, -1, 0.0),
+        control.StartRoundCommand(3, 3, False, 0, (), False, 1, 1, collectives=1),
+        round_id=3,
     )
     asked.play()
     first, *_ = [said for said in asked.answers if isinstance(said, control.Contribute)]

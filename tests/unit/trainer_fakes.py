@@ -117,6 +117,7 @@ class FakeNode:
         ranges: Any = None,
         epoch: int = 0,
         want_parameters: bool = False,
+        collectives: int = 0,
     ) -> None:
         self.send(
             control.StartRoundCommand(
@@ -128,6 +129,7 @@ class FakeNode:
                 want_parameters,
                 1,
                 1,
+                collectives=collectives,
             )
         )
 
