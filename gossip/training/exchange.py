@@ -115,6 +115,7 @@ class _UnsettledUpdate:
 
     go: control.StartRoundCommand
     offer: _UpdateOffer
+    changes: int  # of the parameters, until it was offered
 
     @property
     def step(self) -> int:
@@ -377,7 +378,9 @@ class Exchange:
     def in_flight(self) -> int:
         """Updates that were offered, and whose step is not applied: 0 or 1."""
         pending = self._in_flight
-        return int(pending is not None and self.step <= pending.step)
+        if pending is None or self._changes != pending.changes:
+            return 0
+        return int(self.step <= pending.step)
 
     @property
     def unsettled(self) -> tuple[torch.Tensor, ...]:
@@ -496,11 +499,11 @@ class Exchange:
             offer = _UpdateOffer(samples, loss, steps=steps, lasted_s=lasted_s, rates=rates)
             self._offer(go, offer)
             if self._overlaps and samples:
-                self._in_flight = _UnsettledUpdate(go, offer)
+                self._in_flight = _UnsettledUpdate(go, offer, self._changes)
                 self._snapshot()  # there is no wait in which it would be made
                 self._flush()
             else:
-                self._settle(go, offer)
+                self._settle(go, offer, self._changes)
         finally:
             self._in_step = False
         if self._in_flight is not None:
@@ -542,7 +545,7 @@ class Exchange:
             return True
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         try:
-            self._settle(pending.go, pending.offer)
+            self._settle(pending.go, pending.offer, pending.changes)
         finally:
             self._in_flight = None
         return self.restores == restores and self.step == pending.step + 1
@@ -644,7 +647,7 @@ class Exchange:
         go = self.wait_go()
         offer = _UpdateOffer(0, None, data)
         self._offer(go, offer)
-        self._settle(go, offer)
+        self._settle(go, offer, self._changes)
         self._serve(lambda: self._may_go or self._halted is not None)
 
     def _transform(self, sender: Sender, update: torch.Tensor, fragment: int) -> None:
@@ -701,10 +704,9 @@ class Exchange:
         )
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
-    def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
+    def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer, changes: int) -> None:
         """Serves the node until the step of what was offered is behind us; what was given to a
-        collective operation is for one round only."""
-        changes = self._changes
+        collective operation is for one round only. ``changes``: of the parameters, until then."""
         while True:
             self._serve_until_over(go, offer)
             again = self.go

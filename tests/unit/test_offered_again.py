@@ -519,3 +519,32 @@ def test_a_value_is_given_to_one_round_and_its_answer_is_there_though_the_run_en
     with FakeNodeSwarm(script) as swarm:
         swarm.session.prepare(model, optimizer)
         assert swarm.session.mean(a=1.0)["a"] == 2.0
+
+
+def test_an_update_of_parameters_that_a_state_has_replaced_is_not_offered_again() -> None:
+    """It was of the model before; the state came when the operation had left the update waiting."""
+    model, optimizer = small_model()
+    theirs, their_optimizer = small_model(3)
+    said: list[object] = []
+
+    def script(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        is_over(n, 0)
+        n.restore(1, state_of_others(theirs, their_optimizer, 0))
+        n.expect(control.RestoredReply)
+        n.go(1, 1, collectives=1)
+        said.append(n.next())
+        n.send(control.Halted("finished", 0))
+
+    with FakeNodeSwarm(script, overlap=1) as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        step(model, optimizer, 0)
+        exchange = peer._exchange
+        exchange.serve_while(lambda: not exchange.restores)
+        assert exchange.in_flight == 0
+        assert not exchange.settle()
+        swarm.session.close()
+    assert isinstance(said[0], control.Close)
