@@ -18,6 +18,7 @@ from typing import Any
 
 from whole_runs import GOSSIP, HERE, conclude, environment, last_words, run_all, scratch
 
+from gossip.launch.bench.exchange import missing
 from gossip.launch.bench.side_by_side import GLOO, BenchTask
 from gossip.launch.bench.side_by_side import GOSSIP as OURS
 from gossip.launch.bench.turns import ratios
@@ -44,8 +45,8 @@ runpy.run_module("gossip.launch.bench.side_by_side", run_name="__main__")
 
 
 def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, Any]:
-    """Seconds a step of each side, turn by turn, and how many commits lack an update. Raises:
-    whole_runs.Failed."""
+    """Seconds a step of each side, turn by turn, and of how many rounds somebody's update was
+    missing. Raises: whole_runs.Failed."""
     with scratch() as folder:
         script, run = folder / "peer.py", folder / "run"
         script.write_text(ON_HOSTS)
@@ -64,17 +65,7 @@ def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, 
         if not result.exists():
             raise SystemExit(f"the peers did not come to their end\n{last_words(folder / 'log')}")
         took: dict[str, Any] = json.loads(result.read_text("utf-8"))
-        return {**took, "lacking": _lacking(run)}
-
-
-def _lacking(run: Path) -> int:
-    rows = {
-        row["round"]: row
-        for path in run.glob("peer-*/commits.jsonl")
-        for row in map(json.loads, path.read_text("utf-8").splitlines())
-        if row.get("shard") == 0
-    }
-    return sum(len(row["contributors"]) < PEERS for row in rows.values())
+        return {**took, **missing(run, PEERS)}
 
 
 def main() -> int:
@@ -107,10 +98,12 @@ def main() -> int:
                     print(
                         f"| {mbit or '-'} | {numbers:,} | {encoding} | {1e3 * middle[0]:.1f} | "
                         f"{1e3 * middle[1]:.1f} | {found.median:.2f} ({found.least:.2f} to "
-                        f"{found.most:.2f}) | {took['lacking']} |",
+                        f"{found.most:.2f}) | {took['rounds_without_somebody']} |",
                         flush=True,
                     )
-    return conclude({"rows": rows}, options.json, any(row["lacking"] for row in rows))
+    return conclude(
+        {"rows": rows}, options.json, any(row["rounds_without_somebody"] for row in rows)
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a peer that is slower than the others costs with local steps: real processes, digits.
 
-    python benchmarks/unequal_speeds.py --into results
+    python benchmarks/unequal_speeds.py --json results.json
 
 Runs one peer alone, all peers at one speed, and all with the last one `--factor` times slower, with
 `--slices speed` (a slow peer takes fewer steps) and `equal` (it takes all, and the others wait or
@@ -152,7 +152,7 @@ def main() -> int:
         "loss": at,
         "runs": {name: run._asdict() for name, run in runs.items()},
     }
-    return conclude(numbers, options.into, not all(run.identical for run in runs.values()))
+    return conclude(numbers, options.json, not all(run.identical for run in runs.values()))
 
 
 if __name__ == "__main__":

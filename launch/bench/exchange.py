@@ -173,11 +173,11 @@ def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
         result = Path(folder, "result.json")
         if not result.exists():
             raise LocalError(f"{title}: the peers did not come to their end\n{said}")
-        return {**json.loads(result.read_text("utf-8")), **_missing(run, task.peers)}
+        return {**json.loads(result.read_text("utf-8")), **missing(run, task.peers)}
 
 
-def _missing(run: Path, peers: int) -> dict[str, int]:
-    """Rounds, and those that not everybody's update is in."""
+def missing(run: Path, peers: int) -> dict[str, int]:
+    """Of a run's folder: its rounds, and those that not everybody's update is in."""
     from gossip.run import read_lines
 
     commits = {
