@@ -1,5 +1,5 @@
 """What goes wrong where nothing is wrong: rounds without a fault, over peers, sizes of the model,
-links and other work.
+links and other work. What memory a peer takes is seen, too.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
@@ -24,11 +24,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))  # hosts of namespaces are those of the tests
@@ -58,6 +61,7 @@ peer.close()
 """
 )
 BUSY = "while True: sum(range(10000))"
+LOOK_S = 0.5
 WRITTEN = ("events.jsonl", "commits.jsonl")
 COUNTED = ("late", "attempt", "suspect", "dead", "suspected", "restored", "fork", "notice")
 
@@ -72,6 +76,30 @@ def others(count: int) -> Iterator[None]:
         for process in started:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def memory_of_children() -> Iterator[list[int]]:
+    """Bytes that all processes below this one have at a time, what they share counted once; a look
+    every half second for as long as the block lasts."""
+    seen, over = [0], threading.Event()
+    watcher = threading.Thread(target=watch, args=(seen, over), daemon=True)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def watch(seen: list[int], over: threading.Event) -> None:
+    me = psutil.Process()
+    while not over.wait(LOOK_S):
+        total = 0
+        for process in me.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # has ended meanwhile
+                total += process.memory_full_info().pss
+        seen.append(total)
 
 
 def rows(file: Path) -> list[dict[str, Any]]:
@@ -112,15 +140,16 @@ def cell(
         if places:
             settings |= {"GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
         environment = {**os.environ, **settings}
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=3600,
-            check=False,
-        )
+        with memory_of_children() as most:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=3600,
+                check=False,
+            )
         if done.returncode:
             print(done.stderr, end="", file=sys.stderr, flush=True)
         if missing := [name for name in WRITTEN if not (folder / "out" / name).is_file()]:
@@ -143,6 +172,7 @@ def cell(
         "busy": busy,
         "exit": done.returncode,
         **found,
+        "gb_a_peer": round(max(most) / peers / 1e9, 2),
     }
 
 

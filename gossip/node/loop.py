@@ -43,6 +43,7 @@ from gossip.vectors import WireFormat
 
 from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
+from .freed_memory import keep_freed_memory
 from .identical import IdenticalUpdates
 from .plan_cache import PlanCache
 from .reducer import Reducer, ResultWriter, TrainerJudge
@@ -659,6 +660,7 @@ def main() -> int:
     """``python -m gossip.node``: a node in a process of its own,
     described by ``GOSSIP_*`` variables."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     dump_stacks_on_signal("node")
     node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
     # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.

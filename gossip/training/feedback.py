@@ -92,7 +92,7 @@ class UpdateEncoder:
         wanted = numbers.copy() if self._keeps_lost else None
         for shard, raw in enumerate(self._write(update, encoded, round_id)):
             start, stop = self._bounds[shard]
-            update[start:stop] = self._wire.decode(raw, "update", round_id, shard)
+            self._wire.decode(raw, "update", round_id, shard, update[start:stop])
         if wanted is not None:
             wanted -= numbers
             self._pending = *of, wanted
@@ -143,6 +143,6 @@ class UpdateEncoder:
         for shard, ((start, stop), (first, last)) in enumerate(
             zip(self._bounds, sizes, strict=True)
         ):
-            encoded[first:last] = self._wire.encode(update[start:stop], "update", round_id, shard)
-            written.append(encoded[first:last])
+            place = encoded[first:last]
+            written.append(self._wire.encode(update[start:stop], "update", round_id, shard, place))
         return written

@@ -27,7 +27,7 @@ from .memory import tensor_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-PIECE_NUMBERS = 2**16
+PIECE_NUMBERS = 2**17
 """So many numbers are worked on at a time: they stay in the cache."""
 SMALLEST_SCALE = 2.0**-126
 SCALE_BYTES = 2
@@ -58,41 +58,40 @@ class Blocks(Encoding):
         blocks = self._blocks(elements)
         return self._scales_end(blocks) + blocks * self._code_bytes
 
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
         import torch
 
         blocks = self._blocks(len(vector))
-        raw = np.zeros(self.nbytes(len(vector)), np.uint8)
-        scales, codes = self._parts(raw, blocks)
-        scales = scales.view(torch.bfloat16)
-        for start, stop in self._pieces(blocks):
-            given = tensor_of(vector[start * self.block : stop * self.block])
-            if len(given) < (stop - start) * self.block:
-                given = torch.cat([given, torch.zeros((stop - start) * self.block - len(given))])
-            numbers = given.view(-1, self.block)
-            scale = self._scales_of(numbers)
-            scales[start:stop] = scale
-            inverse = torch.where(scale > 0, 1 / scale.float(), 0.0)
-            whole = (numbers * inverse[:, None]).round_().clamp_(-self.largest, self.largest)
+        raw[SCALE_BYTES * blocks : self._scales_end(blocks)] = 0
+        written, codes = self._parts(raw, blocks)
+        most = torch.empty(blocks)
+        for (start, stop), numbers in self._filled(vector):
+            torch.amax(numbers.abs(), dim=1, out=most[start:stop])
+        scales = self._scales_of(most)
+        written.view(torch.bfloat16)[:] = scales
+        inverse = torch.where(scales > 0, 1 / scales.float(), 0.0)[:, None]
+        for (start, stop), numbers in self._filled(vector):
+            whole = (numbers * inverse[start:stop]).round_().clamp_(-self.largest, self.largest)
             codes[start:stop] = self._pack(whole.view(-1)).view(-1, self._code_bytes)
-        return raw
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
         import torch
 
-        blocks = self._blocks(elements)
+        blocks = self._blocks(len(vector))
         written = raw[: SCALE_BYTES * blocks].view(np.uint16)
         # Also what is negative, infinite or no number has more bits set than the largest scale.
         if int(written.max(initial=0)) > self._largest_scale_bits:
             raise Malformed("a scale is not one that an encoder writes")
         scales, codes = self._parts(raw, blocks)
-        out = torch.empty(blocks, self.block)
+        out = tensor_of(vector)
         for start, stop in self._pieces(blocks):
             numbers = self._unpack(codes[start:stop].view(-1)).view(-1, self.block)
             factor = scales[start:stop].view(torch.bfloat16).float()
-            torch.mul(numbers, factor[:, None], out=out[start:stop])
-        decoded: NDArray[np.float32] = out.view(-1).numpy()[:elements]
-        return decoded
+            place_of = out[start * self.block : stop * self.block]
+            if len(place_of) == numbers.numel():
+                torch.mul(numbers, factor[:, None], out=place_of.view(-1, self.block))
+            else:
+                place_of.copy_((numbers * factor[:, None]).view(-1)[: len(place_of)])
 
     # --- the parts of a payload -------------------------------------------------------------------
 
@@ -130,12 +129,22 @@ class Blocks(Encoding):
         for start in range(0, blocks, step):
             yield start, min(start + step, blocks)
 
-    def _scales_of(self, numbers: Tensor) -> Tensor:
-        """bfloat16, one a row; no number where a row has one that is not finite. Rounded to the
-        nearest it is at most 2**-9 off, so that the largest number gets the largest code."""
+    def _filled(self, vector: NDArray[np.float32]) -> Iterator[tuple[tuple[int, int], Tensor]]:
+        """The blocks from one to another, and their numbers, a row each."""
         import torch
 
-        most = numbers.abs().amax(dim=1)
+        for start, stop in self._pieces(self._blocks(len(vector))):
+            given = tensor_of(vector[start * self.block : stop * self.block])
+            if missing := (stop - start) * self.block - len(given):
+                given = torch.cat([given, torch.zeros(missing)])
+            yield (start, stop), given.view(-1, self.block)
+
+    def _scales_of(self, most: Tensor) -> Tensor:
+        """bfloat16, for blocks whose numbers are at most so far from zero; no number where a block
+        has one that is not finite. Rounded to the nearest it is at most 2**-9 off, so that the
+        largest number gets the largest code."""
+        import torch
+
         scale = (most / self.largest).clamp_(max=self._largest_scale)
         scale = torch.where(scale < SMALLEST_SCALE, 0.0, scale)
         return torch.where(torch.isfinite(most), scale, torch.nan).to(torch.bfloat16)

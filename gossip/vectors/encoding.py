@@ -99,19 +99,44 @@ class Encoding(ABC):
     def nbytes(self, elements: int) -> int:
         """Of a vector of so many numbers, at least one: a multiple of 4."""
 
-    @abstractmethod
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
-        """``(nbytes,)``, which may be the memory of ``vector``. What is not finite may not become
-        what is."""
+    def encode(
+        self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
+        """``(nbytes,)``. What is not finite does not become what is.
 
-    @abstractmethod
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
+        Args:
+            into: Memory for it, of any content; None: it gets its own.
+        """
+        raw = np.empty(self.nbytes(len(vector)), np.uint8) if into is None else into
+        self._write(vector, place, raw)
+        return raw
+
+    def decode(
+        self,
+        raw: NDArray[np.uint8],
+        elements: int,
+        place: Place,
+        into: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
         """``(elements,)``, each of them finite, the same to the last bit on every machine.
 
         Args:
             raw: Of ``nbytes(elements)`` bytes, which anybody may have sent.
-        Raises: Malformed: There is a number that is not finite, or what no encoder writes.
+            into: Memory for it; None: it gets its own.
+        Raises: Malformed: There is a number that is not finite, or what no encoder writes. Then
+            anything may be in ``into``.
         """
+        vector = np.empty(elements, np.float32) if into is None else into
+        self._read(raw, place, vector)
+        return vector
+
+    @abstractmethod
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+        """Fills ``raw``, each byte of it, as ``encode`` says."""
+
+    @abstractmethod
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+        """Fills ``vector``, as ``decode`` says."""
 
     def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
         """How the numbers of tensors of these shapes are written, one tensor behind the other."""
@@ -129,11 +154,11 @@ class Float32(Encoding):
     def nbytes(self, elements: int) -> int:
         return bytes_for(elements)
 
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
-        return to_bytes(vector)
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+        raw[:] = to_bytes(vector)
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
-        return finite(from_bytes(raw))
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+        vector[:] = finite(from_bytes(raw))
 
 
 def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:

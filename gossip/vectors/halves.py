@@ -30,8 +30,8 @@ class Halves(Encoding):
     def nbytes(self, elements: int) -> int:
         return -(-2 * elements // WORD_BYTES) * WORD_BYTES
 
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
-        raw = np.zeros(self.nbytes(len(vector)), np.uint8)
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+        raw[2 * len(vector) :] = 0
         numbers, halves = tensor_of(vector), tensor_of(raw).view(self._kind())
         for start in range(0, len(vector), PIECE_NUMBERS):
             piece = numbers[start : start + PIECE_NUMBERS]
@@ -39,11 +39,10 @@ class Halves(Encoding):
             if (most > self.largest or least < -self.largest) and bool(piece.isfinite().all()):
                 piece = piece.clamp(-self.largest, self.largest)
             halves[start : start + len(piece)] = piece
-        return raw
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
-        numbers: NDArray[np.float32] = tensor_of(raw).view(self._kind())[:elements].float().numpy()
-        return finite(numbers)
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+        tensor_of(vector).copy_(tensor_of(raw).view(self._kind())[: len(vector)])
+        finite(vector)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from gossip.errors import Malformed
 
 from .blocks import Int8
-from .encoding import Encoding, Place, Shape, bytes_for, finite, to_bytes, within
+from .encoding import Encoding, Place, Shape, bytes_for, finite, from_bytes, within
 from .finite import is_finite
 from .memory import tensor_of
 from .sharding import matrix_of
@@ -81,11 +81,11 @@ class PowerSGD(Encoding):
         """Of a vector of which no shapes are known: it is sent as it is."""
         return bytes_for(elements)
 
-    def encode(self, vector: Vector, place: Place) -> NDArray[np.uint8]:
-        return self.for_shapes(((len(vector),),)).encode(vector, place)
+    def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
+        self.for_shapes(((len(vector),),)).encode(vector, place, raw)
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> Vector:
-        return self.for_shapes(((elements,),)).decode(raw, elements, place)
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: Vector) -> None:
+        self.for_shapes(((len(vector),),)).decode(raw, len(vector), place, vector)
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,11 @@ class Factored(Encoding):
         assert elements == sum(map(prod, self.shapes))
         return bytes_for(sum(self._written(shape) for shape in self.shapes))
 
-    def encode(self, vector: Vector, place: Place) -> NDArray[np.uint8]:
-        numbers = np.empty(self.nbytes(len(vector)) // 4, np.float32)
+    def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
+        numbers = from_bytes(raw)
         if not is_finite(vector):
             numbers[:] = np.nan
-            return to_bytes(numbers)
+            return
         for index, (shape, part, written) in enumerate(self._parts(vector, numbers)):
             if len(part) == len(written):
                 written[:] = part
@@ -117,11 +117,9 @@ class Factored(Encoding):
             written[: self.rank * rows] = p.T.contiguous().view(-1).numpy()
             written[self.rank * rows :] = q.view(-1).numpy()
             written[np.abs(written) < SMALLEST_FACTOR] = 0.0
-        return to_bytes(numbers)
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> Vector:
-        numbers = finite(raw.view(np.float32))
-        vector = np.empty(elements, np.float32)
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: Vector) -> None:
+        numbers = finite(from_bytes(raw))
         for shape, part, written in self._parts(vector, numbers):
             if len(part) == len(written):
                 part[:] = written
@@ -130,7 +128,6 @@ class Factored(Encoding):
             p = _checked(written[: self.rank * rows], LARGEST_FACTOR_P).reshape(self.rank, rows)
             q = _checked(written[self.rank * rows :], LARGEST_FACTOR_Q).reshape(self.rank, columns)
             _multiply(p, q, part.reshape(rows, columns))
-        return vector
 
     def _written(self, shape: Shape) -> int:
         """How many numbers are sent of such a tensor."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gossip.errors import Malformed
 
-from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
+from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, from_bytes, within
+from .finite import is_finite
 
 INDEX_BYTES = 4
 SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
@@ -38,22 +39,19 @@ class Listed(Encoding):
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)
 
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
         count = self.count(len(vector))
         where = _farthest(vector, count)
-        raw = np.empty(self.nbytes(len(vector)), np.uint8)
         raw[: INDEX_BYTES * count].view(np.uint32)[:] = where
         raw[INDEX_BYTES * count :].view(np.float32)[:] = vector[where]
-        return raw
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
-        at = INDEX_BYTES * self.count(elements)
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+        at = INDEX_BYTES * self.count(len(vector))
         where, values = raw[:at].view(np.uint32), finite(raw[at:].view(np.float32))
-        if not bool((where[1:] > where[:-1]).all()) or int(where[-1]) >= elements:
+        if not bool((where[1:] > where[:-1]).all()) or int(where[-1]) >= len(vector):
             raise Malformed("the places do not ascend, or lie beyond the vector")
-        vector = np.zeros(elements, np.float32)
+        vector[:] = 0.0
         vector[where] = values
-        return vector
 
 
 def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
@@ -123,16 +121,16 @@ class RandomK(Encoding):
     def nbytes(self, elements: int) -> int:
         return NUMBER_BYTES * _count(self.ratio, elements)
 
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
-        sent = vector[self._places(len(vector), place)]
-        if not np.isfinite(vector).all():
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+        sent = from_bytes(raw)
+        sent[:] = vector[self._places(len(vector), place)]
+        if not is_finite(vector):
             sent[0] = np.nan
-        return sent.view(np.uint8)
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
-        vector = np.zeros(elements, np.float32)
-        vector[self._places(elements, place)] = finite(raw.view(np.float32))
-        return vector
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+        values = finite(from_bytes(raw))
+        vector[:] = 0.0
+        vector[self._places(len(vector), place)] = values
 
     def _places(self, elements: int, place: Place) -> NDArray[np.int64]:
         """Ascending. Philox is counter-based, and its raw stream the same in every version."""

@@ -69,23 +69,41 @@ class WireFormat:
         return tuple([self._nbytes("result", shard) for shard in range(len(self.sizes))])
 
     def encode(
-        self, vector: NDArray[np.float32], kind: PayloadKind, round_id: int, shard: int
+        self,
+        vector: NDArray[np.float32],
+        kind: PayloadKind,
+        round_id: int,
+        shard: int,
+        into: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """A shard to its bytes, which may be its memory."""
-        if self.is_plain:
+        """A shard to its bytes, which may be its memory.
+
+        Args:
+            into: Memory for them; None: they get their own.
+        """
+        if self.is_plain and into is None:
             return to_bytes(vector)
+        raw = np.empty(self._nbytes(kind, shard), np.uint8) if into is None else into
         numbers, encoding = self._numbers[shard], self._encodings[kind][shard]
-        parts = [to_bytes(vector[numbers:])]
+        marks_at = len(raw) - bytes_for(len(vector) - numbers)
+        raw[marks_at:] = to_bytes(vector[numbers:])
         if numbers:
             place = Place(self.seed, round_id, shard)
-            parts.insert(0, encoding.encode(vector[:numbers], place))
-        return parts[0] if not len(parts[-1]) else np.concatenate(parts)
+            encoding.encode(vector[:numbers], place, raw[:marks_at])
+        return raw
 
     def decode(
-        self, raw: NDArray[np.uint8], kind: PayloadKind, round_id: int, shard: int
+        self,
+        raw: NDArray[np.uint8],
+        kind: PayloadKind,
+        round_id: int,
+        shard: int,
+        into: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """The bytes of a shard, which anybody may have sent, to its numbers.
 
+        Args:
+            into: Memory for them; None: they get their own.
         Raises: Malformed: They are not as many as they must be, or no encoder writes them.
         """
         if not 0 <= shard < len(self.sizes):
@@ -93,14 +111,12 @@ class WireFormat:
         numbers, encoding = self._numbers[shard], self._encodings[kind][shard]
         if len(raw) != self._nbytes(kind, shard):
             raise Malformed(f"{len(raw)} bytes for {self.sizes[shard]} numbers")
-        if numbers == self.sizes[shard]:
-            return encoding.decode(raw, numbers, Place(self.seed, round_id, shard))
+        vector = np.empty(self.sizes[shard], np.float32) if into is None else into
         marks_at = len(raw) - bytes_for(self.sizes[shard] - numbers)
-        vector = np.empty(self.sizes[shard], np.float32)
         vector[numbers:] = finite(from_bytes(raw[marks_at:]))
         if numbers:
             place = Place(self.seed, round_id, shard)
-            vector[:numbers] = encoding.decode(raw[:marks_at], numbers, place)
+            encoding.decode(raw[:marks_at], numbers, place, vector[:numbers])
         return vector
 
     @cached_property

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -48,6 +48,15 @@ TOLD_EVERY_S = 15.0
 Cell = dict[str, Any]
 
 
+class Training(NamedTuple):
+    """What all cases train, as ``learning.Trial`` takes it."""
+
+    data: str
+    model: str
+    lr: float
+    test_samples: int
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One training: a rule behind an encoding, with liars or without."""
@@ -57,6 +66,7 @@ class Case:
     attack: str
     seed: int
     rounds: int
+    of: Training
 
     @property
     def key(self) -> str:
@@ -73,6 +83,16 @@ def encodings(
     ] = ATTACKS,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each rule.")] = SEEDS,
     rounds: Annotated[int, typer.Option(min=10, help="Rounds of each.")] = 100,
+    data: Annotated[
+        str, typer.Option(help="digits, or what gossip bench robustness takes as --data.")
+    ] = "digits",
+    model: Annotated[
+        str, typer.Option(help="mlp; for images of 28 by 28 small_cnn, fc_mnist or cnn_mnist.")
+    ] = "mlp",
+    lr: Annotated[float, typer.Option(min=0.0, help="Learning rate of plain SGD.")] = 0.5,
+    test_samples: Annotated[
+        int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
+    ] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     into: Annotated[
         Path | None, typer.Option(help="File that keeps what is done: the same command goes on.")
@@ -84,31 +104,37 @@ def encodings(
         bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
-    """Compare encodings of updates: bytes, milliseconds, and accuracy on digits under each rule.
+    """Compare encodings of updates: bytes, milliseconds, and accuracy under each rule.
 
-    The digits MLP, eleven workers, in one process, as gossip bench robustness does it. Updates and
-    results are as they are behind the encoding; honest workers keep what is lost for their next
-    update.
+    The digits MLP (or --data and --model), eleven workers, in one process, as gossip bench
+    robustness does it. Updates and results are as they are behind the encoding; honest workers keep
+    what is lost for their next update.
     """
     from gossip.aggregators import registry
     from gossip.vectors import load_encoding
 
+    from . import models
+
     for each in encoding:
         load_encoding(each)
+    of = Training(data, model, lr, test_samples)
+    models.check(model, _data(data).images.shape[1])
     wanted = rules.split() or [*registry.names(), "nnm+trimmed_mean", "nnm+krum"]
     for each in wanted:
         registry.load(each)
     if page is not None and not (page.exists() and BEGIN in page.read_text("utf-8")):
         raise ConfigError(f"{page} has no line {BEGIN}", "name docs/encodings.md")
     cases = [
-        Case(rule, each, how, seed, rounds)
+        Case(rule, each, how, seed, rounds, of)
         for rule in wanted
         for each in encoding
         for how in (CLEAN, *attack)
         for seed in range(seeds)
     ]
     plain = [
-        Case("mean", each, CLEAN, seed, LONG_ROUNDS) for each in encoding for seed in range(SEEDS)
+        Case("mean", each, CLEAN, seed, LONG_ROUNDS, of)
+        for each in encoding
+        for seed in range(SEEDS)
     ]
     with ended_by_signals():
         found = run_cases([*plain, *cases], jobs, into)
@@ -129,12 +155,12 @@ def encodings(
     if page is not None:
         about = (
             f"{counted(seeds, 'seed')}, {rounds} rounds, {PEERS} workers of which {LIARS} lie: "
-            f"{' or '.join(attack)}. {environment()}."
+            f"{' or '.join(attack)}. Data {data}, model {model}. {environment()}."
         )
         write_page(page, measured(costs, cells, wanted, encoding, about))
     if as_json_only:
         rows = [{"rule": rule, "encoding": each, **cell} for (rule, each), cell in cells.items()]
-        how = {"attack": attack, "seeds": seeds, "rounds": rounds}
+        how = {"attack": attack, "seeds": seeds, "rounds": rounds, **of._asdict()}
         print(as_json("encodings", {**how, "costs": costs, "rows": rows}))
 
 
@@ -222,10 +248,10 @@ def _begin() -> None:
 
 
 @functools.cache
-def _digits() -> TrainingData:
+def _data(name: str) -> TrainingData:
     from . import data_sets
 
-    return data_sets.load(data_sets.DIGITS)
+    return data_sets.load(name)
 
 
 def _recalled(into: Path | None) -> dict[str, Cell]:
@@ -245,8 +271,18 @@ def run_case(case: Case) -> Cell:
     rule = registry.load(case.rule)
     try:
         fitting.check_encoding(case.encoding, rule, rolling=True)
-        trial = Trial(case.rule, case.attack, n=PEERS, f=LIARS, seed=case.seed, rounds=case.rounds)
-        result = train(trial, _digits(), encoded_run(case.encoding))
+        trial = Trial(
+            case.rule,
+            case.attack,
+            n=PEERS,
+            f=LIARS,
+            seed=case.seed,
+            rounds=case.rounds,
+            lr=case.of.lr,
+            model=case.of.model,
+            test_samples=case.of.test_samples,
+        )
+        result = train(trial, _data(case.of.data), encoded_run(case.encoding))
     except GossipError as error:
         return {"accuracy": None, "refused": str(error)}
     return {"accuracy": result.accuracy, "refused": result.refused}

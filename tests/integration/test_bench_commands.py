@@ -113,6 +113,8 @@ def at_work(children: list[psutil.Process], bench: str) -> bool:
 MISUSED_LATE = [
     (("exchange", "-n", "4", "--encoding", "topk", "--aggregator", "median"), "each coordinate"),
     (("encodings", "--page", "none.txt"), "has no line"),
+    (("encodings", "--model", "small_cnn"), "is for images of 28 by 28"),
+    (("encodings", "--data", "no.npz"), "there is no no.npz"),
 ]
 """What is found out after torch was imported."""
 

@@ -63,6 +63,9 @@ def test_what_is_decoded_is_finite_and_encodes_to_the_same_numbers_again(
     decoded = encoding.decode(raw.copy(), len(vector), place)
     assert (decoded.dtype, decoded.shape) == (np.float32, vector.shape)
     assert np.isfinite(decoded).all()
+    used = np.full(len(raw), 0xA5, np.uint8), np.full(vector.shape, np.nan, np.float32)
+    assert np.array_equal(encoding.encode(vector, place, used[0]), raw)
+    assert np.array_equal(encoding.decode(raw, len(vector), place, used[1]), decoded)
     again = encoding.decode(encoding.encode(decoded, place).copy(), len(vector), place)
     if spec in LOW_RANK:  # its factors are those of another basis
         assert np.isfinite(again).all()
