@@ -20,11 +20,18 @@ from gossip.run import checkpoints
 
 SCRIPT = """
 import hashlib, sys, time
+from pathlib import Path
 import torch
 from torch import nn
 import gossip
 
+def starts(peer):
+    file = Path(f"began-{peer}")
+    return file.stat().st_size if file.exists() else 0
+
 peer = gossip.init()
+with Path(f"began-{peer.id}").open("a") as file:
+    file.write(".")
 model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 model, optimizer = peer.prepare(model, optimizer)
@@ -39,6 +46,8 @@ for step in peer.steps(int(sys.argv[1]), save="ckpt", every=8):
     if step % 4 == 3:
         peer.mean(loss=loss.item())  # a round that is no step
     time.sleep(float(sys.argv[2]))
+    while step == 20 and sys.argv[3:] and starts("1") < 2:  # who was killed is on its way back
+        time.sleep(0.02)
 digest = hashlib.blake2b(digest_size=8)
 for parameter in model.parameters():
     digest.update(parameter.detach().numpy().tobytes())
@@ -48,11 +57,14 @@ ENDED = re.compile(r"peer (\d) from (\d+) to (\d+) digest (\w+)")
 WAIT_S = 60.0
 
 
-def started(folder: Path, steps: int, pause_s: float, *options: str) -> subprocess.Popen[str]:
+def started(
+    folder: Path, steps: int, pause_s: float, *options: str, wait: bool = False
+) -> subprocess.Popen[str]:
+    """``wait``: At step 20 for a second start of peer 1."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
     words = ["run", "-n", "2", "--aggregator", "mean", "--local-steps", "4", "--fragments", "2"]
-    words += [*options, "train.py", str(steps), str(pause_s)]
+    words += [*options, "train.py", str(steps), str(pause_s), *["wait"] * wait]
     return zygote.Popen(
         [sys.executable, "-m", "gossip.launch.cli", *words],
         cwd=folder,
@@ -104,7 +116,7 @@ def test_killed_and_resumed_they_end_as_if_nothing_had_happened(
 
 def test_who_is_killed_comes_back_to_what_all_share(tmp_path: Path) -> None:
     options = "--fault", "restart:1@4+0.5s", "--run-dir", "out", "--quorum", "available"
-    done = ended(started(tmp_path, 80, 0.03, *options))
+    done = ended(started(tmp_path, 80, 0.03, *options, wait=True))
     assert [words[2] for words in done] == ["80", "80"]
     assert len({words[3] for words in done}) == 1
     assert done[1][1] != "0", "it was killed"
