@@ -1,5 +1,6 @@
 """Plans for any roster."""
 
+import math
 from collections import Counter
 
 from hypothesis import given
@@ -74,16 +75,31 @@ def test_equal_weights_leave_the_order_as_it_is_without(
     roster: Roster, round_id: int, seed: int, weight: int, shards: int
 ) -> None:
     alike = load("rolling").bind(weights=",".join(f"{peer}:{weight}" for peer in roster))
-    plain = [
-        tuple(
-            sorted(
-                roster, key=lambda peer: (draw(seed, roster.lineage, round_id, shard, peer), peer)
-            )
+    plain = load("rolling")(roster, round_id, seed, shards=shards).servers
+    assert alike(roster, round_id, seed, shards=shards).servers == plain
+    for shard, (first, *others) in enumerate(plain):
+        drawn = sorted(
+            roster, key=lambda peer: (draw(seed, roster.lineage, round_id, shard, peer), peer)
         )
-        for shard in range(shards)
-    ]
-    assert alike(roster, round_id, seed, shards=shards).servers == tuple(plain)
-    assert load("rolling")(roster, round_id, seed, shards=shards).servers == tuple(plain)
+        assert others == [peer for peer in drawn if peer != first]
+        assert shard < shards - 1 or first == drawn[0]
+
+
+@given(roster=few, round_id=rounds, seed=seeds, given_weights=weightings, shards=st.integers(1, 20))
+def test_nobody_is_first_in_more_shards_than_its_share_rounded_up(
+    roster: Roster, round_id: int, seed: int, given_weights: dict[int, int], shards: int
+) -> None:
+    bound = load("rolling").bind(weights=write_weights(given_weights))
+    plan = bound(roster, round_id, seed, shards=shards)
+    firsts = Counter(servers[0] for servers in plan.servers)
+    counts = lots(write_weights(given_weights), roster.peers)
+    for peer, count in zip(roster, counts, strict=True):
+        assert firsts[peer] <= math.ceil(shards * count / sum(counts))
+    if len(set(counts)) > 1:
+        return
+    behind = Counter(servers[0] for servers in plan.servers[1:])  # the first may be a short one
+    if shards == len(counts) + 1:
+        assert set(behind.values()) == {1}
 
 
 @given(roster=few, round_id=rounds, seed=seeds, given_weights=weightings, peer=st.integers(0, 40))
