@@ -85,7 +85,7 @@ def test_s10_refusing_them_made_two_results_of_a_round(monkeypatch: pytest.Monke
 
 def test_a_server_that_lies_about_all_its_shards_is_found_out_by_the_others_alone() -> None:
     refusals = Refusals()
-    lies = replace(SCHEDULE, peers=5, aggregator="suspicion", active_s=3.0, duration_s=3.0)
+    lies = replace(SCHEDULE, seed=1, peers=5, aggregator="suspicion", active_s=3.0, duration_s=3.0)
     outcome = play.run(replace(lies, faults=(NodeAttack("wrong_results", (0,)),)), [refusals])
     assert outcome.violation is None, outcome.violation
     assert refusals.locked == {0}

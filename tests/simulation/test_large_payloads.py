@@ -26,6 +26,7 @@ from gossip.simulation.schedules import generate
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.nemesis import Nemesis
 from gossip.simulation.world.network import LinkModel, Network
+from gossip.topologies import rolling as topology
 
 S = TypeVar("S")
 
@@ -188,10 +189,10 @@ def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both shards' updates come over one link, one behind the other,
-    where one server has both turns."""
+    """Two shards' updates come over one link, one behind the other, where there are more shards
+    than peers."""
     monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
-    violation = run(replace(LARGE, bytes_per_s=12.0)).violation
+    violation = run(replace(LARGE, shards=(8, 8, 8), bytes_per_s=8.0)).violation
     assert violation is not None
     assert violation.invariant == "L8"
 
@@ -239,7 +240,7 @@ def no_fork_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(play, "_may_part", lambda schedule: False)
 
 
-@pytest.mark.parametrize("seed", effort([2, 7], [2, 4, 7, 9]))
+@pytest.mark.parametrize("seed", effort([9, 11], [2, 4, 7, 9, 11]))
 def test_one_that_was_stopped_asks_for_the_rounds_that_it_has_missed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,7 +255,7 @@ def test_s10_one_that_takes_later_results_for_the_lacking_one_is_caught(
     """As it was: results of later rounds kept coming, so it never asked, and made its own."""
     no_fork_is_excused(monkeypatch)
     monkeypatch.setattr(LagDetector, "on_later_commit", lambda self, round_id: None)
-    violation = run(replace(STOPPED, seed=2)).violation
+    violation = run(replace(STOPPED, seed=9)).violation
     assert violation is not None
     assert violation.invariant == "S10"
 
@@ -264,7 +265,7 @@ def test_s10_one_that_makes_a_result_of_a_round_that_is_over_is_caught(
 ) -> None:
     no_fork_is_excused(monkeypatch)
     monkeypatch.setattr(LagDetector, "awaits_commit", lambda self, now: False)
-    violation = run(replace(STOPPED, seed=7)).violation
+    violation = run(replace(STOPPED, seed=11)).violation
     assert violation is not None
     assert violation.invariant == "S10"
 
@@ -278,7 +279,7 @@ def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: in
 
 
 DRAWN = [6651, 7624, 9808, 12042, 12188, 13931, 16664, 26931]
-ONE_OF_EACH = [6651, 7624, 26931]  # and 12042, which the test after it plays
+ONE_OF_EACH = [6651, 7624, 26931]  # and 13931, which the test after it plays
 
 
 @pytest.mark.parametrize("seed", effort(ONE_OF_EACH, DRAWN))
@@ -302,7 +303,7 @@ def test_l1_one_that_asks_again_while_it_is_at_the_answer_is_caught(
         return sent
 
     monkeypatch.setattr(LagDetector, "request", forgets)
-    violation = run(generate(12042)).violation
+    violation = run(generate(13931)).violation
     assert violation is not None
     assert violation.invariant in ("L1", "S10")  # never back, or with a result of its own
 
@@ -320,8 +321,12 @@ def test_nor_where_payloads_come_after_computing_for_seconds(peers: int) -> None
 def test_l8_one_that_forgets_payloads_from_round_to_round_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Under a topology that gives some peer several shards: in some rounds a link carries more."""
+    monkeypatch.setattr(topology, "_spread", lambda orders, shares: tuple(orders))
+    seldom = replace(SELDOM, compute_s=(4.0, 4.1))
+    assert run(seldom).violation is None
     monkeypatch.setattr(rolling, "LOADED_ROUNDS", 0)
-    violation = run(replace(SELDOM, compute_s=(4.0, 4.1))).violation
+    violation = run(seldom).violation
     assert violation is not None
     assert violation.invariant == "L8"
 
@@ -337,7 +342,7 @@ def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught
 
 EIGHT = replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=2.0, active_s=130.0, duration_s=130.0)
 """A round needs two minutes of its links: more than six round timeouts."""
-SLOW = effort(replace(EIGHT, peers=5, shards=(8,) * 5), EIGHT)
+SLOW = effort(replace(EIGHT, peers=5), EIGHT)
 
 
 def test_nor_where_links_need_minutes_for_a_round() -> None:

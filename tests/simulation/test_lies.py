@@ -290,7 +290,7 @@ def test_seed_1235_a_result_that_all_refused_may_be_shown_to_one_who_returns_int
     assert run(schedule).violation is None
 
 
-def test_seed_1819_a_late_server_does_not_hold_a_commit_that_others_have_gone_on_without(
+def test_seed_1814_a_late_server_does_not_hold_a_commit_that_others_have_gone_on_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was never silent for long, so it did not notice; the lies have no part in it."""
@@ -303,7 +303,7 @@ def test_seed_1819_a_late_server_does_not_hold_a_commit_that_others_have_gone_on
         HangServer(at_s=7.668, for_s=0.274),
     )
     schedule = Schedule(
-        1819, peers=5, faults=faults, compute_s=(0.46, 0.58), rule_s=0.0001, shards=(4, 4, 4)
+        1814, peers=5, faults=faults, compute_s=(0.46, 0.58), rule_s=0.0001, shards=(4, 4, 4)
     )
     outcome = run(replace(schedule, probe_interval_s=0.2))
     assert outcome.violation is None, outcome.violation

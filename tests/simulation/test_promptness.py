@@ -74,11 +74,11 @@ def test_l2_a_silence_that_only_a_round_ends_is_caught(monkeypatch: pytest.Monke
 
 
 BETWEEN_PAYLOADS = Schedule(
-    20320244,
+    2,
     peers=4,
     active_s=12.66,
     duration_s=12.66,
-    shards=(4, 4, 4),
+    shards=(4,) * 5,
     compute_s=(0.46, 0.58),
     rule_s=0.1,
     probe_interval_s=1.0,

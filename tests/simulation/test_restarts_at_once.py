@@ -40,7 +40,7 @@ FIVE_OF_SIX = Schedule(
     ),
 )
 ONE_AFTER_THE_OTHER = Schedule(
-    110,
+    66,
     peers=6,
     aggregator="krum",
     active_s=12.184,
@@ -85,7 +85,7 @@ def test_l2_asking_those_who_have_told_of_no_round_is_caught(
 
 
 THREE_OF_FOUR = Schedule(
-    32,
+    15,
     peers=4,
     aggregator="trimmed_mean",
     active_s=8.5,
