@@ -118,11 +118,11 @@ class Toy(Encoding):
     def nbytes(self, elements: int) -> int:
         return 4 * elements
 
-    def encode(self, vector: NDArray[np.float32], place: Place) -> NDArray[np.uint8]:
-        return np.rint(vector / np.float32(self.step)).astype(np.float32).view(np.uint8)
+    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
+        raw.view(np.float32)[:] = np.rint(vector / np.float32(self.step))
 
-    def decode(self, raw: NDArray[np.uint8], elements: int, place: Place) -> NDArray[np.float32]:
-        return finite(raw.view(np.float32) * np.float32(self.step))
+    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
+        vector[:] = finite(raw.view(np.float32) * np.float32(self.step))
 """
 
 CHANGES: dict[str, Change] = {
