@@ -138,7 +138,9 @@ def cell(
         command = [sys.executable, "-m", "gossip.launch.cli", "run", *words, *script]
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "FAULT_FREE_PEERS": str(peers)}
         if places:
-            settings |= {"GOSSIP_INSECURE": "true", "GOSSIP_WARM": "false"}
+            settings |= {"GOSSIP_WARM": "false"}
+            if "--keys" not in options.word:
+                settings |= {"GOSSIP_INSECURE": "true"}
         environment = {**os.environ, **settings}
         with memory_of_children() as most:
             done = subprocess.run(
