@@ -17,15 +17,14 @@ def rolling(
     """Orders the peers of each shard by a hash of (seed, lineage, round, shard, peer): their lots.
 
     A hash and not a shuffle: when one peer leaves the roster the order of the others stays as it
-    was. A peer of weight w draws w lots, of which the lowest counts: the first place, and each
-    place behind it, falls to it w times as often as to one of weight 1. Lots and not logarithms:
-    whole numbers are the same on every machine.
+    was, but for first places. A peer of weight w draws w lots, of which the lowest counts: the
+    first place, and each place behind it, falls to it w times as often as to one of weight 1. Lots
+    and not logarithms: whole numbers are the same on every machine.
 
-    The first places of a round are spread: of as many shards as peers each serves one, and with
-    weights nobody more than its share of the shards, rounded up. A round takes as long as the link
-    of whoever serves most, and drawn apart, 2 shards went to the same of 2 peers every other time,
-    and of 8 shards 2.6 to one of 8 peers. Where a shard is left over, as the short first one where
-    shards decide together, it is the first one, and anybody's.
+    Without weights the first places of a round are spread: nobody has two before everybody has one.
+    A round takes as long as the link of whoever serves most, and drawn apart, 2 shards went to the
+    same of 2 peers every other time, and of 8 shards 2.6 to one of 8 peers. Where a shard is left
+    over, as the short first one where shards decide together, it is the first one, and anybody's.
 
     Args:
         shards: Parts that a vector is cut in, each with an order of its own.
@@ -50,22 +49,17 @@ def rolling(
         return tuple([peer for _, peer in sorted(zip(drawn, roster.peers, strict=True))])
 
     orders = [order(shard) for shard in range(shards)]
-    # without weights a turn of each, again and again
-    shares = [-(-shards * count // sum(counts)) if weighty else 1 for count in counts]
-    return Plan(servers=_spread(orders, dict(zip(roster.peers, shares, strict=True))))
+    return Plan(servers=tuple(orders) if weighty else _spread(orders))
 
 
-def _spread(
-    orders: Sequence[tuple[int, ...]], shares: dict[int, int]
-) -> tuple[tuple[int, ...], ...]:
+def _spread(orders: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """The same orders, but for the first places: from the last shard on, each goes to the first
-    peer in its order that has some of its share left. When nobody has, all have theirs anew."""
+    peer in its order that has had none. When all have had one, the next turn begins."""
     spread = []
-    left: dict[int, int] = {}
+    waiting: set[int] = set()
     for servers in reversed(orders):
-        if not any(left.values()):
-            left = dict(shares)
-        first = next(peer for peer in servers if left[peer])
-        left[first] -= 1
+        waiting = waiting or set(servers)
+        first = next(peer for peer in servers if peer in waiting)
+        waiting.remove(first)
         spread.append((first, *[peer for peer in servers if peer != first]))
     return tuple(reversed(spread))

@@ -12,17 +12,18 @@ import ctypes
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
 """Of mallopt(3), from glibc's malloc.h."""
 KEPT_BYTES = 2**30
-"""So much of what is free stays at most, at the end of the heap."""
+"""When more than this is free at the end of the heap, that is given back. What is free below
+something that is in use stays."""
 LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """From now on, in all threads that are started later. False: this is not glibc, and nothing has
-    changed."""
+    """From now on, in all threads that are started later. False: this is not glibc, or an older one
+    that refuses a threshold so high, and nothing has changed."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    # First: after the other alone, glibc would map smaller blocks anew, too.
+    if mallopt is None or not mallopt(MMAP_THRESHOLD, LARGEST_INT):
         return False
-    mallopt(MMAP_THRESHOLD, LARGEST_INT)
     mallopt(TRIM_THRESHOLD, KEPT_BYTES)
     # What other threads allocate is in heaps of 64 MiB at most, and what is larger is mapped.
     mallopt(ARENA_MAX, 1)

@@ -105,7 +105,7 @@ class Encoding(ABC):
         """``(nbytes,)``. What is not finite does not become what is.
 
         Args:
-            into: Memory for it, of any content; None: it gets its own.
+            into: Memory for it, which may be written, of any content; None: it gets its own.
         """
         raw = np.empty(self.nbytes(len(vector)), np.uint8) if into is None else into
         self._write(vector, place, raw)
@@ -122,7 +122,7 @@ class Encoding(ABC):
 
         Args:
             raw: Of ``nbytes(elements)`` bytes, which anybody may have sent.
-            into: Memory for it; None: it gets its own.
+            into: Memory for it, which may be written; None: it gets its own.
         Raises: Malformed: There is a number that is not finite, or what no encoder writes. Then
             anything may be in ``into``.
         """

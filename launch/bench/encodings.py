@@ -89,7 +89,7 @@ def encodings(
     model: Annotated[
         str, typer.Option(help="mlp; for images of 28 by 28 small_cnn, fc_mnist or cnn_mnist.")
     ] = "mlp",
-    lr: Annotated[float, typer.Option(min=0.0, help="Learning rate of plain SGD.")] = 0.5,
+    lr: Annotated[float, typer.Option(min=1e-6, help="Learning rate of plain SGD.")] = 0.5,
     test_samples: Annotated[
         int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
     ] = 0,

@@ -322,7 +322,7 @@ def test_l8_one_that_forgets_payloads_from_round_to_round_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under a topology that gives some peer several shards: in some rounds a link carries more."""
-    monkeypatch.setattr(topology, "_spread", lambda orders, shares: tuple(orders))
+    monkeypatch.setattr(topology, "_spread", tuple)
     seldom = replace(SELDOM, compute_s=(4.0, 4.1))
     assert run(seldom).violation is None
     monkeypatch.setattr(rolling, "LOADED_ROUNDS", 0)

@@ -6,6 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+from gossip.node import freed_memory
+
 SCRIPT = """
 import resource, threading
 import numpy as np
@@ -36,3 +40,24 @@ def test_what_was_freed_is_taken_again_by_every_thread_without_a_page_fault() ->
     first, later = map(int, done.stdout.split())
     assert first > 40, "48 if all pages are huge"
     assert later < first / 10
+
+
+def test_an_older_glibc_that_refuses_the_threshold_is_left_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    class OlderGlibc:
+        @staticmethod
+        def mallopt(option: int, value: int) -> int:
+            asked.append(option)
+            return int(value < 2**25)
+
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: OlderGlibc)
+    assert not freed_memory.keep_freed_memory()
+    assert asked == [freed_memory.MMAP_THRESHOLD]
+
+
+def test_another_libc_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: object())
+    assert not freed_memory.keep_freed_memory()
