@@ -16,8 +16,8 @@ with Path("began-" + os.environ["GOSSIP_PEER"]).open("a") as file:
     file.write(".")
 
 def pause(peer, bodies):
-    \"\"\"In their third epoch the others wait for the second start of peer 2, and go slowly then: it
-    is back in the middle of an epoch, on any machine.\"\"\"
+    \"\"\"In their third epoch the others wait for the second start of peer 2, and go slowly then:
+    it is back in the middle of an epoch, on any machine.\"\"\"
     while bodies == 62 and peer.id != 2 and Path("began-2").stat().st_size < 2:
         time.sleep(0.01)
     return 0.03 if 62 <= bodies < 80 and peer.id != 2 else 0.0
