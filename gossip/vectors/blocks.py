@@ -87,11 +87,11 @@ class Blocks(Encoding):
         for start, stop in self._pieces(blocks):
             numbers = self._unpack(codes[start:stop].view(-1)).view(-1, self.block)
             factor = scales[start:stop].view(torch.bfloat16).float()
-            place_of = out[start * self.block : stop * self.block]
-            if len(place_of) == numbers.numel():
-                torch.mul(numbers, factor[:, None], out=place_of.view(-1, self.block))
+            room = out[start * self.block : stop * self.block]
+            if len(room) == numbers.numel():
+                torch.mul(numbers, factor[:, None], out=room.view(-1, self.block))
             else:
-                place_of.copy_((numbers * factor[:, None]).view(-1)[: len(place_of)])
+                room.copy_((numbers * factor[:, None]).view(-1)[: len(room)])
 
     # --- the parts of a payload -------------------------------------------------------------------
 
