@@ -169,6 +169,8 @@ class Exchange:
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
+        steps_directly: Whether the script's optimizers step with their own gradients, before the
+            round: this peer is alone. Rounds change nothing.
         sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
             other. It is no part of the swarm's state: who joins begins without one.
         exchanged: The parameters that the update offered last is of; none where none was offered.
@@ -192,6 +194,8 @@ class Exchange:
         self._sender = sender
         # nobody waits for the round of an update before the next one is there
         self._overlaps = place.config.overlap > 0
+        self._lends = place.config.peers_max > 1  # a result, to the script
+        self.steps_directly = False
         self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
@@ -517,6 +521,9 @@ class Exchange:
 
     def _fill(self, go: control.StartRoundCommand) -> None:
         """Puts the update of a round into its slot."""
+        if self.steps_directly:
+            self._finite = True
+            return
         slot, fragment = go.slot, self._fragment_of(go.round_id, go.collectives)
         part = self._trained.parts[fragment]
         self.exchanged = part.parameters
@@ -893,8 +900,9 @@ class Exchange:
             self.trained += 1
             if message.mix_scale:
                 self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
-            with self._trained.layout.gradients_put_by(not self._in_step):
-                self._step_with(message)
+            if not self.steps_directly:
+                with self._trained.layout.gradients_put_by(not self._in_step):
+                    self._step_with(message)
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
         if not message.is_step:  # else it was up to f peers, which may lie
@@ -908,27 +916,32 @@ class Exchange:
     def _step_with(self, message: control.ApplyCommand) -> None:
         """The optimizer's step with a result as gradient, which stays in ``.grad``.
 
-        A long one is read where it lies. Others may have yet to read it there, so what is left in
-        ``.grad`` for the script is memory of its own from the first write on.
+        A long one is read where it lies, unless the script holds the tensors in ``.grad``. Others
+        may have yet to read it there, so what is left in ``.grad`` for the script is memory of its
+        own from the first write on.
         """
         trained, result = self._trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
-        in_place = (
-            self._arena.lends_results and part.has_views and only_reads_gradients(trained.optimizer)
+        lends = (
+            self._lends
+            and self._arena.lends_results
+            and part.has_views
+            and only_reads_gradients(trained.optimizer)
+            and part.release_gradients()
         )
-        if in_place:
+        if lends:
             part.point_gradients(result)
         else:
             part.scatter_gradients(result)
+        part.reclaim_gradients()
         try:
             if self.norms is not None:
                 self.norms.measure()
             with stepping_with(trained.optimizer.param_groups, message.rates):
                 trained.inner_step()
         finally:
-            if in_place:
-                left = torch.from_numpy(self._arena.lent_result(message.slot))
-                part.point_gradients(left)
+            if lends:
+                part.lend_gradients(torch.from_numpy(self._arena.lent_result(message.slot)))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round

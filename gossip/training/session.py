@@ -140,6 +140,7 @@ class Session:
         self._kept: dict[str, Any] = {}
         self._kept_states: dict[str, Any] = {}
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
+        self._coordinator: StepCoordinator | None = None
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
         self._loaded_kept: set[str] = set()  # since it was known last of what step they are
@@ -259,14 +260,15 @@ class Session:
         bench = LossJudge(plain, layout, judge, seed, reference) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
-            inner_step = StepCoordinator(optimizers, self._step).inner
             parts = layout.cut(self._config.fragments)
             # With fragments no encoding needs shapes (``gossip.run.fitting``).
             shapes = layout.shapes if len(parts) == 1 else ()
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
+            self._exchange.steps_directly = direct = self._is_alone and wire.is_plain
+            self._coordinator = StepCoordinator(optimizers, self._step, direct)
             self._trained = trained = self._with_local_steps(
-                TrainedModel(plain, together, inner_step, layout, wire, parts)
+                TrainedModel(plain, together, self._coordinator.inner, layout, wire, parts)
             )
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
@@ -285,6 +287,14 @@ class Session:
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the script was started without a launcher, and nothing is to be done with its
+        gradients: it trains as it would without gossip."""
+        config = self._config
+        changed = config.has_local_steps or config.overlap or config.sender or config.pipeline
+        return config.name == ALONE and not changed
 
     def _check_rule(self, rule: BoundRule, has_judge: bool) -> None:
         """Raises ConfigError: The rule lacks something, or does not go with the run."""
@@ -751,6 +761,7 @@ class Session:
                 self._collectives.answers.reached(2 * step)
                 self._draw()  # whatever was drawn behind the step before, as for an evaluation
                 yield step
+                self._close_round()
                 if self.step == step and self._dropped is None and not self.finished:
                     self.pass_round()
                 self._between_steps()
@@ -1011,6 +1022,11 @@ class Session:
             self._step_is_over()
         else:
             self._drop_step()
+
+    def _close_round(self) -> None:
+        """Some of several optimizers were asked to step, and no other will be in this round."""
+        if self._coordinator is not None and not self.closed:
+            self._coordinator.close_round()
 
     def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
@@ -1354,6 +1370,7 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
+        self._close_round()
 
     def _called_alone(self, operation: str) -> None:
         if self.alive < 2 or self._said_alone:
@@ -1413,6 +1430,7 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
+        self._close_round()
         self._undo_local_steps()
         if self._dropped is not None:
             self._undo_dropped()
@@ -1456,6 +1474,7 @@ class Session:
         The samples that were handed out in this round go back to the swarm.
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
+        self._close_round()
         self._undo_local_steps()
         self._batches.give_back()
         self._drain()

@@ -19,6 +19,11 @@ def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer
     )
 
 
+def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
+    """Return the optimizers that ``as_one`` has combined."""
+    return optimizer._optimizers if isinstance(optimizer, _CombinedOptimizer) else [optimizer]
+
+
 class _CombinedOptimizer:
     """Parameters are numbered through, in the order of the optimizers."""
 
