@@ -25,6 +25,7 @@ from gossip.core import QUORUM_LOST, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
+from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
 
 from .compiling import CompileWatch
@@ -40,6 +41,7 @@ from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
 from .rebuilding import GradientNorms, MadeState
+from .seeding import drawing_from
 from .state import plan_state, unpack_state
 
 logger = logging.getLogger(__name__)
@@ -141,9 +143,9 @@ def _is_of_operation(message: Any) -> bool:
     )
 
 
-def _step_of(go: control.StartRoundCommand) -> int:
+def _step_of(message: control.StartRoundCommand | control.ApplyCommand) -> int:
     """The step that a round makes, unless it becomes a collective operation."""
-    return go.round_id - go.collectives
+    return message.round_id - message.collectives
 
 
 def _have_same_samples(one: control.StartRoundCommand, other: control.StartRoundCommand) -> bool:
@@ -165,7 +167,9 @@ class Exchange:
         round_id: The next round to run on the parameters as they are.
         step: How many steps are in the parameters: rounds, but for collective operations.
         main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
+        on_step: Called after each step of the run, once its round is applied.
         on_collected: Told what peers have given to collective operations, round by round.
+        has_begun: Whether any ``StartRoundCommand`` has come, by which the others are known.
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
@@ -204,6 +208,7 @@ class Exchange:
         self._channel, self._node = connection
         self._start, self._interrupt = start, interrupt
         self._peer, self._incarnation = place.peer, place.incarnation
+        self._seed = place.config.seed
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.trained = 0  # rounds here so far that stepped the optimizer
@@ -211,7 +216,9 @@ class Exchange:
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
+        self.on_step: Callable[[], None] = lambda: None
         self.peers = self.alive = 1
+        self.has_begun = False
         self.restarts = 0
         self._judging = JudgeService()
         self._deaths: list[float] = []
@@ -252,6 +259,9 @@ class Exchange:
     ) -> None:
         """Shows the node the model, and waits until the swarm has begun.
 
+        A peer that was given a state of others has that one then: rounds that they have had since
+        are applied by the next call that waits, when the script has said what belongs to a step.
+
         Args:
             judging: Answers the node's questions for the loss.
         """
@@ -260,7 +270,7 @@ class Exchange:
         self._make_arena()
         self._prepared = True
         self._introduce()
-        self._serve(lambda: self.go is not None)
+        self._serve(lambda: self.go is not None or self.restores > 0)
 
     def _make_arena(self) -> None:
         trained = self._trained
@@ -845,7 +855,7 @@ class Exchange:
             case control.ApplyCommand():
                 self._apply(message)
             case control.StartRoundCommand():
-                self.go = message
+                self.go, self.has_begun = message, True
                 self.round_id, self._loaded = message.round_id, None
                 self.peers, self.alive = message.peers, message.alive
                 self.collectives, self.main = message.collectives, message.main
@@ -909,7 +919,10 @@ class Exchange:
             self.on_collected(message.collected)
         if self.encoder is not None and message.is_step:
             self.encoder.settle(message.round_id, message.taken)
+        is_new = message.is_step and message.round_id >= self.round_id
         self.round_id = max(self.round_id, message.round_id + 1)
+        if is_new:
+            self.on_step()
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
 
@@ -937,7 +950,11 @@ class Exchange:
         try:
             if self.norms is not None:
                 self.norms.measure()
-            with stepping_with(trained.optimizer.param_groups, message.rates):
+            seed = draw("optimizer", self._seed, _step_of(message))
+            with (
+                stepping_with(trained.optimizer.param_groups, message.rates),
+                drawing_from(seed, part.device),
+            ):
                 trained.inner_step()
         finally:
             if lends:

@@ -412,7 +412,7 @@ def _shares_memory(gradient: Tensor) -> bool:
 
 
 def _count_uses(storage: torch.UntypedStorage) -> int:
-    uses: int = torch._C._storage_Use_Count(storage._cdata)
+    uses: int = torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001 - there is no public one
     return uses
 
 

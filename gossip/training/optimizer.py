@@ -6,7 +6,8 @@ from __future__ import annotations
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -114,7 +115,8 @@ class StepCoordinator:
         """Step every optimizer that has a gradient, in their order, without an exchange."""
         for optimizer, step in zip(self._optimizers, self._inner, strict=True):
             if len(self._inner) == 1 or any(p.grad is not None for p in _parameters(optimizer)):
-                step()
+                with _in_train_mode(optimizer):
+                    step()
 
     def request_step(self, at: int, loss: float | None) -> None:
         """Record that optimizer ``at`` was asked to step; exchange when it was the last one.
@@ -151,7 +153,7 @@ class StepCoordinator:
         put_by: list[tuple[Tensor, Tensor | None]] = []
         if not self._direct:
             for at in range(len(self._optimizers)):
-                put_by += self._replace_gradients(waiting[at] if at in waiting else None, at)
+                put_by += self._replace_gradients(waiting.get(at), at)
         try:
             self._exchange(loss, overflow)
         finally:
@@ -184,6 +186,20 @@ class StepCoordinator:
         for each in changed:
             each.parameter.grad = each.gradient
         return found
+
+
+@contextmanager
+def _in_train_mode(optimizer: Any) -> Iterator[None]:
+    """Step a schedule-free optimizer on the weights that it trains, though the script has the
+    averaged ones in the model: it evaluates while rounds that it has missed are applied."""
+    evaluates = any(group.get("train_mode") is False for group in optimizer.param_groups)
+    if evaluates:
+        optimizer.train()
+    try:
+        yield
+    finally:
+        if evaluates:
+            optimizer.eval()
 
 
 def version_of(tensor: Tensor) -> int:

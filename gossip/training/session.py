@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -66,8 +66,8 @@ from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuil
 from .recutting import load_recut
 from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
-from .schedulers import SchedulerPace
-from .seeding import seed_generators
+from .schedulers import SchedulerPace, counts_steps
+from .seeding import drawing_from, seed_generators
 from .several import as_one
 from .start_search import (
     OPERATION,
@@ -118,6 +118,9 @@ class Session:
     """
 
     _stage: StageModel | None = None  # of a pipeline
+    _coordinator: StepCoordinator | None = None  # since ``prepare``
+    _each_step: tuple[Callable[[], object], ...] = ()
+    _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
     def __init__(
@@ -140,7 +143,6 @@ class Session:
         self._kept: dict[str, Any] = {}
         self._kept_states: dict[str, Any] = {}
         self._optimizer: torch.optim.Optimizer | None = None  # or what stands for several
-        self._coordinator: StepCoordinator | None = None
         self._group_settings: list[dict[str, Any]] = []  # as they came with a state
         self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
         self._loaded_kept: set[str] = set()  # since it was known last of what step they are
@@ -643,6 +645,43 @@ class Session:
                 # state are the right ones.
                 self._apply_settings()
 
+    def each_step(self, function: Callable[[], object]) -> Callable[[], object]:
+        """Call ``function`` exactly once after each step of the run, in order, on every peer.
+
+        It is the place for whatever follows a step: a moving average of the weights (EMA), a clamp,
+        a target network, a manual decay, a counter. A peer that is late applies steps without
+        running the body of the loop for them; ``function`` runs for those steps, too. It runs
+        without autograd, and what it draws from torch is the same on all peers. It must not call
+        this peer's other methods that exchange something. Give objects with a state, such as an
+        average, to ``keep`` as well: then a peer that returns gets them.
+
+        Args:
+            function: Takes nothing. ``step`` is the number of steps that the parameters have.
+        Returns: ``function``, so this can be a decorator.
+        Raises: ConfigError: The run has local steps, which are each peer's own.
+        """
+        self._check_open()
+        if self._config.has_local_steps:
+            raise ConfigError(
+                "each_step with local_steps: between two rounds each peer takes steps of its own",
+                "leave out --local-steps, or do it after the run",
+            )
+        self._each_step += (function,)
+        self._exchange.on_step = self._run_each_step
+        return function
+
+    def _run_each_step(self) -> None:
+        # A state of others that came within this step is that of the parameters; what the script
+        # does behind its own step concerns schedulers alone.
+        self._load_states_due(
+            {name for name in self._states_due if not counts_steps(self._kept[name])}
+        )
+        seed = draw("each_step", self._config.seed, self.step)
+        draws = nullcontext() if self._is_alone else drawing_from(seed, self._trained.layout.device)
+        with torch.no_grad(), draws:
+            for function in self._each_step:
+                function()
+
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
         """Saves checkpoints of the run: one every so many steps, one at the end, one at Ctrl-C and
         one at SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
@@ -884,11 +923,17 @@ class Session:
         return self._exchange.step + self._exchange.in_flight
 
     @property
+    def stepped(self) -> bool:
+        """Whether the last ``optimizer.step()`` was one step of the run. A late peer applies
+        several in one call, or none. For what has to happen once a step use ``each_step``."""
+        return self._advanced == 1
+
+    @property
     def is_main(self) -> bool:
         """Whether this peer is the one for what is to be done once, such as printing: the lowest
         of the roster that is trusted to serve, the same for all peers in a round. When it dies,
         another takes over. To write a file once, use ``save``."""
-        return self._exchange.main == self.id
+        return self._roster_known.main == self.id
 
     @property
     def count(self) -> int:
@@ -898,12 +943,22 @@ class Session:
     @property
     def peers(self) -> int:
         """Number of peers in the roster, this one included."""
-        return self._exchange.peers
+        return self._roster_known.peers
 
     @property
     def alive(self) -> int:
         """Number of peers of the roster that are alive in this peer's view."""
-        return self._exchange.alive
+        return self._roster_known.alive
+
+    @property
+    def _roster_known(self) -> Exchange:
+        """The exchange, once this peer is in a round. One that returns is not, behind ``prepare``:
+        it has the state of others, and has yet to apply the rounds that they have had since."""
+        exchange = self._exchange
+        if self._model is not None and self._join is None and not exchange.has_begun:
+            with suppress(SystemExit):  # of a run that is over
+                exchange.wait_go()
+        return exchange
 
     @property
     def run_dir(self) -> Path | None:
@@ -993,6 +1048,13 @@ class Session:
     def _step(self, loss: float | None, overflow: bool) -> None:
         """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its
         gradients are no numbers."""
+        before = self.step
+        try:
+            self._make_step(loss, overflow)
+        finally:
+            self._advanced = self.step - before
+
+    def _make_step(self, loss: float | None, overflow: bool) -> None:
         self._check_open()
         self._check_no_pipeline("optimizer.step()")
         self._unexchanged.over()
@@ -1850,15 +1912,16 @@ class Session:
         for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
             group.update(settings)
 
-    def _load_states_due(self) -> None:
+    def _load_states_due(self, names: Collection[str] | None = None) -> None:
         """Not within a step: what the script does behind it, such as to step a scheduler, is of the
-        step that it had begun, and not of the state that came meanwhile."""
-        if not self._states_due:
+        step that it had begun, and not of the state that came meanwhile. ``names``: of all, or of
+        those."""
+        due = self._states_due if names is None else names & self._states_due.keys()
+        if not due:
             return
-        for name, state in self._states_due.items():
-            self._kept[name].load_state_dict(state)
-        self._loaded_kept |= self._states_due.keys()
-        self._states_due = {}
+        for name in tuple(due):
+            self._kept[name].load_state_dict(self._states_due.pop(name))
+            self._loaded_kept.add(name)
         self._apply_settings()
 
     def _note_loaded(self) -> None:

@@ -62,8 +62,8 @@ def results(rounds: int) -> list[np.ndarray]:
 
 
 def giving(vectors: list[np.ndarray], left: list[np.ndarray]):
-    """A node that lends its arena, and decides ``vectors``, all in one slot. ``left``: what is in
-    that slot once each is applied."""
+    """A node that lends its arena, and decides ``vectors`` in two slots in turn. ``left``: what is
+    in the slot once each is applied."""
 
     def node(n: FakeNode) -> None:
         n.prepared()
@@ -71,9 +71,10 @@ def giving(vectors: list[np.ndarray], left: list[np.ndarray]):
         for round_id, vector in enumerate(vectors):
             n.go(round_id)
             n.expect(control.Contribute)
-            n.apply(round_id, 2, vector)
+            slot = 2 + round_id % 2  # a slot is free when the next result was applied
+            n.apply(round_id, slot, vector)
             n.expect(control.AppliedReply)
-            left.append(n.arena.results[2][:ELEMENTS].copy())
+            left.append(n.arena.results[slot][:ELEMENTS].copy())
         n.go(len(vectors))
         n.halt()
 
@@ -131,7 +132,7 @@ def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_t
             assert np.array_equal(gradients(model), vector)
             for parameter in model.parameters():
                 parameter.grad.fill_(7.0)
-            assert np.array_equal(results_in[2][:ELEMENTS], vector)
+            assert np.array_equal(results_in[2 + seed % 2][:ELEMENTS], vector)
             assert (gradients(model) == 7.0).all()
 
 
@@ -217,7 +218,7 @@ def test_a_parameter_without_a_gradient_anywhere_has_none(pointed):
         n.go(1)
         n.halt()
 
-    with FakeNodeSwarm(node) as swarm:
+    with FakeNodeSwarm(node, peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
