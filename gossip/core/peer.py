@@ -58,6 +58,7 @@ from .events import (
 )
 from .ledger import genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
+    DIVERGED,
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
     STATE_LOST,
@@ -860,6 +861,8 @@ class Peer:
         longer each time: states would be all that its link, and those of its donors, carry."""
         donor, reason = found
         effects: list[Effect] = []
+        if rolling.ends_diverged:
+            return self._end(Halt(rolling.ends_diverged, DIVERGED), self.membership.leave(now))
         if rolling.mode == "following":
             if self._recover_at is None:
                 wait_s = min(FELL_BEHIND_S * (2.0**self._fell_behind - 1.0), FELL_BEHIND_MAX_S)

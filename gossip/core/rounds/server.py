@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from gossip.core.frozen import record
-from gossip.core.ledger import agree
+from gossip.core.ledger import agree, compare
 from gossip.core.messages import (
     Accusation,
     AuditVote,
@@ -611,6 +611,9 @@ class Server:
                 for r, weight, far in facts
             )
         decides = result.payload is not None and progress.step == "decide"
+        replica, diverged = compare(
+            {peer: update.replica for peer, (update, _) in shard.answers.items()}
+        )
         return Commit(
             lineage=self.settings.lineage,
             round_id=self.round_id,
@@ -631,6 +634,8 @@ class Server:
             measured=progress.measured if decides else (),
             rates=agree(shard.answers[row.peer][0].rates for row in progress.rows),
             collected=shard.collected,
+            replica=replica,
+            diverged=diverged,
         )
 
     def timer(
