@@ -103,7 +103,8 @@ def explain(
 def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str | None:
     if _ASKS_FOR_RANK.search(said):
         return FROM_DDP
-    for name in _IMPORTS_FROM.findall(said):
+    # A library may have caught the error of its import, and raised another.
+    for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
         if name in shadowing:
             return f"hint: rename {shadowing[name]}: it is imported in place of the module {name}"
     if _WORKER_ENDED in said:

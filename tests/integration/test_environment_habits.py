@@ -120,8 +120,8 @@ def test_files_of_the_working_directory_hide_no_module_from_any_process(tmp_path
 
 def test_files_beside_the_script_are_imported_as_plain_python_imports_them(tmp_path: Path) -> None:
     """The process that forks peers has imported Python's own module of that name already."""
-    (tmp_path / "colorsys.py").write_text("KEY = 'a key of mine'\n")
-    (tmp_path / "train.py").write_text(f"import colorsys\nprint(colorsys.KEY)\n{TRAIN}")
+    (tmp_path / "calendar.py").write_text("KEY = 'a key of mine'\n")
+    (tmp_path / "train.py").write_text(f"import calendar\nprint(calendar.KEY)\n{TRAIN}")
     done = run(tmp_path, "-n", "1", "train.py", start=zygote.run)
     assert done.returncode == 0, done.stderr
     assert "a key of mine" in done.stdout + done.stderr

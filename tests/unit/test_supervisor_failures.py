@@ -153,6 +153,8 @@ def test_a_file_that_shadows_a_module_is_named_with_the_remedy(tmp_path: Path, e
     hint = "  hint: rename /home/me/random.py: it is imported in place of the module random"
     shadowing = {"random": "/home/me/random.py", "queue": "/home/me/queue.py"}
     assert hint in explain(life(tail), 0, 0, tmp_path, shadowing)
+    caught = f"{tail}\n\nDuring handling\n\nTraceback (most recent call last):\nImportError: x"
+    assert hint in explain(life(caught), 0, 0, tmp_path, shadowing)
     other = tail.replace("'random'", "'statistics'").replace("'random.x'", "'statistics.x'")
     assert not any("hint" in line for line in explain(life(other), 0, 0, tmp_path, shadowing))
     assert not any("hint" in line for line in explain(life(tail), 0, 0, tmp_path))
