@@ -105,7 +105,7 @@ class Program:
         if self.file is not None:
             for name, file in self.shadowing(["gossip"]).items():
                 raise ConfigError(
-                    f"{file}: the script's `import {name}` would import this file",
+                    f"{file}: the script's import {name} would import this file",
                     "rename it: no module beside the script can have that name",
                 )
             return
