@@ -10,7 +10,7 @@ others cannot help it, and with more such peers than f the run ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gossip.core.messages import Commit, PeerId
@@ -50,6 +50,8 @@ class DivergenceWatch:
     Attributes:
         struck: Peers that have differed ``RETURNS_MAX`` times without a missed round, as more than
             f servers have committed.
+        contributors: Peers whose updates are in the last step.
+        is_active: Whether the next commit is to be observed though its contributors are the same.
         compares_next: Whether the replicas are to be compared in the next round: in the first
             steps, and once a peer has returned.
     """
@@ -57,20 +59,21 @@ class DivergenceWatch:
     def __init__(self, f: int) -> None:
         self._f = f
         self._divergences: dict[PeerId, _Divergence] = {}
-        self._contributors: frozenset[PeerId] = frozenset()
+        self.contributors: Sequence[PeerId] = ()
         self.struck: frozenset[PeerId] = frozenset()
-        self.compares_next = False
+        self.compares_next, self.is_active = False, True
 
-    def observe(self, commit: Commit, step: int) -> None:
-        """Take in the first shard's commit of a round, behind which ``step`` steps are made."""
-        contributors = frozenset([each.peer for each in commit.contributors])
+    def observe(self, commit: Commit, contributors: Sequence[PeerId], step: int) -> None:
+        """Take in the first shard's commit of a round, behind which ``step`` steps are made, and
+        its contributors."""
         if not contributors:
             return  # a collective operation, or a lost round: nobody has missed anything
-        returned = contributors - self._contributors if self._contributors else frozenset()
+        returned = bool(self.contributors) and set(contributors).difference(self.contributors)
         self.compares_next = bool(returned) or step <= FIRST_STEPS
-        self._contributors = contributors
+        self.contributors = contributors
         if self._divergences or commit.diverged:
             self._count(commit, contributors)
+        self.is_active = self.compares_next or bool(self._divergences)
 
     def _count(self, commit: Commit, contributors: Collection[PeerId]) -> None:
         for peer in commit.diverged:

@@ -1030,22 +1030,25 @@ class RollingRounds:
             self.deadline.observe_round(now - self.lag_detector.began_at)
         roster = self.replicated.roster.peers  # of the next round
         self.server.lateness.committed(roster, expected, _in_all(held))
-        self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
+        contributors = [c.peer for c in held[0][0].contributors]
+        self.lag_detector.fork_choice.committed(contributors)
         self.joining.difference_update(roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
         self.lag_detector.begin()
-        effects += self._check_replicas(held[0][0], len(expected))
+        watch, diverged = self.divergence, held[0][0].diverged
+        if watch.is_active or diverged or contributors != watch.contributors:
+            step = self.round_id - self.replicated.collectives
+            watch.observe(held[0][0], contributors, step)
+        if diverged:
+            effects += self._check_replicas(held[0][0], len(expected))
         return effects + self._begin(now)
 
     def _check_replicas(self, commit: Commit, of: int) -> list[Effect]:
         """A state of others is needed where this peer's replica differs; or nothing helps any
         more, which ``divergence`` says."""
-        self.divergence.observe(commit, self.round_id - self.replicated.collectives)
         differ, struck = commit.diverged, self.divergence.struck
-        if not differ:
-            return []
         told = Report(
             "replicas_differ", {"round": commit.round_id, "peers": list(differ), "of": of}
         )

@@ -369,6 +369,8 @@ class Server:
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
+        if update.replica:
+            shard.replicas[sender] = update.replica
         if sender != self.local:  # the own one is here without having travelled
             self.lateness.came(sender, update, shard.first_at, now)
         return self.maybe_close(shard, now)
@@ -611,9 +613,7 @@ class Server:
                 for r, weight, far in facts
             )
         decides = result.payload is not None and progress.step == "decide"
-        replica, diverged = compare(
-            {peer: update.replica for peer, (update, _) in shard.answers.items()}
-        )
+        replica, diverged = compare(shard.replicas) if shard.replicas else (b"", ())
         return Commit(
             lineage=self.settings.lineage,
             round_id=self.round_id,
