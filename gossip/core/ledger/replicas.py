@@ -50,6 +50,7 @@ class DivergenceWatch:
     Attributes:
         struck: Peers that have differed ``RETURNS_MAX`` times without a missed round, as more than
             f servers have committed.
+        round_id: The last round that was observed.
         contributors: Peers whose updates are in the last step.
         is_active: Whether the next commit is to be observed though its contributors are the same.
         compares_next: Whether the replicas are to be compared in the next round: in the first
@@ -59,6 +60,7 @@ class DivergenceWatch:
     def __init__(self, f: int) -> None:
         self._f = f
         self._divergences: dict[PeerId, _Divergence] = {}
+        self.round_id = -1
         self.contributors: Sequence[PeerId] = ()
         self.struck: frozenset[PeerId] = frozenset()
         self.compares_next, self.is_active = False, True
@@ -66,6 +68,9 @@ class DivergenceWatch:
     def observe(self, commit: Commit, contributors: Sequence[PeerId], step: int) -> None:
         """Take in the first shard's commit of a round, behind which ``step`` steps are made, and
         its contributors."""
+        if commit.round_id <= self.round_id:
+            return
+        self.round_id = commit.round_id
         if not contributors:
             return  # a collective operation, or a lost round: nobody has missed anything
         returned = bool(self.contributors) and set(contributors).difference(self.contributors)

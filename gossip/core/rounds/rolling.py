@@ -1037,12 +1037,14 @@ class RollingRounds:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
         self.lag_detector.begin()
-        watch, diverged = self.divergence, held[0][0].diverged
+        # A state that was taken over may be that before a round which was applied here already.
+        watch, commit = self.divergence, held[0][0]
+        diverged = commit.diverged if commit.round_id > watch.round_id else ()
         if watch.is_active or diverged or contributors != watch.contributors:
             step = self.round_id - self.replicated.collectives
-            watch.observe(held[0][0], contributors, step)
+            watch.observe(commit, contributors, step)
         if diverged:
-            effects += self._check_replicas(held[0][0], len(expected))
+            effects += self._check_replicas(commit, len(expected))
         return effects + self._begin(now)
 
     def _check_replicas(self, commit: Commit, of: int) -> list[Effect]:
