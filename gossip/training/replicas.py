@@ -131,11 +131,11 @@ class ReplicaCheck:
         self._step = step
         if self._first_step < 0:
             self._first_step, self._began_at = step, time.monotonic()
-        is_first = step - self._first_step <= FIRST_STEPS
+        is_first = 0 < step <= self._first_step + FIRST_STEPS
         elapsed_s = time.monotonic() - self._began_at
         affordable = self._spent_s + self._cost_s <= 2 * SHARE * elapsed_s
         regular = step > 0 and step % self.period == 0 and (affordable or self.period > 1)
-        if not (regular or self._saves_at(step) or (wanted and (is_first or affordable))):
+        if not (regular or is_first or self._saves_at(step) or (wanted and affordable)):
             return b""
         self._sent = self._digest()
         self._missed_before, self._missed = self._missed, False
