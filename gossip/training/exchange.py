@@ -895,6 +895,10 @@ class Exchange:
                 self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
             with self._trained.layout.gradients_put_by(not self._in_step):
                 self._step_with(message)
+            if not self.trained & (self.trained - 1):
+                # Raises UnsupportedModel before there is anything to lose. An optimizer has its
+                # state since the first step, and some more of it later: look ever less often.
+                plan_state(self._trained.model, self._trained.optimizer, {})
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
         if not message.is_step:  # else it was up to f peers, which may lie
