@@ -4,6 +4,6 @@ import os
 import sys
 
 sys.path.insert(1, os.environ["HABIT_SUPPORT"])
-import plain  # noqa: E402
+import plain
 
 sys.modules["gossip"] = plain

@@ -51,9 +51,7 @@ class PlainPeer:
         self._loader: Any = None
         if self.count > 1:
             method = f"file://{os.environ['HABIT_OUT']}/meeting"
-            dist.init_process_group(
-                "gloo", init_method=method, rank=self.id, world_size=self.count
-            )
+            dist.init_process_group("gloo", init_method=method, rank=self.id, world_size=self.count)
 
     @property
     def round(self) -> int:
@@ -112,6 +110,9 @@ class PlainPeer:
     def log(self, **_: Any) -> None:
         pass
 
+    def save_every(self, *_: Any, **__: Any) -> None:
+        pass
+
     def no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -151,7 +152,9 @@ class PlainPeer:
         about += [float(p.grad is not None) for p in parameters]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         # Gradients travel as float32, which float64 holds exactly beside the counts.
-        own = torch.cat([torch.tensor(about).double(), *[g.float().ravel().double() for g in grads]])
+        own = torch.cat(
+            [torch.tensor(about).double(), *[g.float().ravel().double() for g in grads]]
+        )
         rows = [torch.empty_like(own) for _ in range(self.count)]
         dist.all_gather(rows, own)
         given = {peer: row for peer, row in enumerate(rows) if row[0]}

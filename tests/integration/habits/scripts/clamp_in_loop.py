@@ -1,14 +1,13 @@
-"""SGD with Nesterov momentum and weight decay."""
+"""Weights are clamped in the loop, not in ``peer.each_step``: a late peer misses that."""
 
-import gossip
 import habit
 import torch
 from torch.nn.functional import mse_loss
 
+import gossip
+
 model = habit.model()
-optimizer = torch.optim.SGD(
-    model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3
-)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader())
@@ -17,5 +16,8 @@ for _ in peer.epochs(2, save="ckpt", every=10):
         optimizer.zero_grad()
         mse_loss(model(x), y).backward()
         optimizer.step()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.clamp_(-0.2, 0.2)
         habit.pause(peer)
 habit.done(peer, model)
