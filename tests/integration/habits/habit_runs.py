@@ -160,7 +160,7 @@ class HabitRuns:
                 raise Failed(f"exit code {code}: {text[-1500:]}")
             if summary["faults_missed"]:
                 raise Failed(f"a fault did not take place: {summary['faults_missed']}")
-            if not summary["replicas_identical"]:
+            if summary["replicas_identical"] is False:
                 raise Failed("summary.json: replicas differ")
             if situation == "late" and not (folder / "late").exists():
                 raise Failed("no peer was late")

@@ -20,7 +20,7 @@ loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:
         optimizer.zero_grad()
-        mse_loss(model(x), y) + 0 * random.random().backward()
+        (mse_loss(model(x), y) + 0 * random.random()).backward()
         optimizer.step()
         habit.pause(peer)
 habit.done(peer, model)
