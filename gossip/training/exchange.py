@@ -25,6 +25,7 @@ from gossip.core import QUORUM_LOST, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
 from gossip.ipc import messages as control
+from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
 
 from .compiling import CompileWatch
@@ -40,6 +41,7 @@ from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
 from .rebuilding import GradientNorms, MadeState
+from .seeding import drawing_from
 from .state import plan_state, unpack_state
 
 logger = logging.getLogger(__name__)
@@ -141,9 +143,9 @@ def _is_of_operation(message: Any) -> bool:
     )
 
 
-def _step_of(go: control.StartRoundCommand) -> int:
+def _step_of(message: control.StartRoundCommand | control.ApplyCommand) -> int:
     """The step that a round makes, unless it becomes a collective operation."""
-    return go.round_id - go.collectives
+    return message.round_id - message.collectives
 
 
 def _have_same_samples(one: control.StartRoundCommand, other: control.StartRoundCommand) -> bool:
@@ -165,10 +167,14 @@ class Exchange:
         round_id: The next round to run on the parameters as they are.
         step: How many steps are in the parameters: rounds, but for collective operations.
         main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
+        on_step: Called after each step of the run, once its round is applied.
         on_collected: Told what peers have given to collective operations, round by round.
+        has_begun: Whether any ``StartRoundCommand`` has come, by which the others are known.
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
+        steps_directly: Whether the script's optimizers step with their own gradients, before the
+            round: this peer is alone. Rounds change nothing.
         sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
             other. It is no part of the swarm's state: who joins begins without one.
         exchanged: The parameters that the update offered last is of; none where none was offered.
@@ -192,6 +198,8 @@ class Exchange:
         self._sender = sender
         # nobody waits for the round of an update before the next one is there
         self._overlaps = place.config.overlap > 0
+        self._lends = place.config.peers_max > 1  # a result, to the script
+        self.steps_directly = False
         self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
@@ -200,6 +208,7 @@ class Exchange:
         self._channel, self._node = connection
         self._start, self._interrupt = start, interrupt
         self._peer, self._incarnation = place.peer, place.incarnation
+        self._seed = place.config.seed
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.trained = 0  # rounds here so far that stepped the optimizer
@@ -207,7 +216,9 @@ class Exchange:
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
+        self.on_step: Callable[[], None] = lambda: None
         self.peers = self.alive = 1
+        self.has_begun = False
         self.restarts = 0
         self._judging = JudgeService()
         self._deaths: list[float] = []
@@ -248,6 +259,9 @@ class Exchange:
     ) -> None:
         """Shows the node the model, and waits until the swarm has begun.
 
+        A peer that was given a state of others has that one then: rounds that they have had since
+        are applied by the next call that waits, when the script has said what belongs to a step.
+
         Args:
             judging: Answers the node's questions for the loss.
         """
@@ -256,7 +270,7 @@ class Exchange:
         self._make_arena()
         self._prepared = True
         self._introduce()
-        self._serve(lambda: self.go is not None)
+        self._serve(lambda: self.go is not None or self.restores > 0)
 
     def _make_arena(self) -> None:
         trained = self._trained
@@ -517,6 +531,9 @@ class Exchange:
 
     def _fill(self, go: control.StartRoundCommand) -> None:
         """Puts the update of a round into its slot."""
+        if self.steps_directly:
+            self._finite = True
+            return
         slot, fragment = go.slot, self._fragment_of(go.round_id, go.collectives)
         part = self._trained.parts[fragment]
         self.exchanged = part.parameters
@@ -838,7 +855,7 @@ class Exchange:
             case control.ApplyCommand():
                 self._apply(message)
             case control.StartRoundCommand():
-                self.go = message
+                self.go, self.has_begun = message, True
                 self.round_id, self._loaded = message.round_id, None
                 self.peers, self.alive = message.peers, message.alive
                 self.collectives, self.main = message.collectives, message.main
@@ -893,42 +910,55 @@ class Exchange:
             self.trained += 1
             if message.mix_scale:
                 self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
-            with self._trained.layout.gradients_put_by(not self._in_step):
-                self._step_with(message)
+            if not self.steps_directly:
+                with self._trained.layout.gradients_put_by(not self._in_step):
+                    self._step_with(message)
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
         if not message.is_step:  # else it was up to f peers, which may lie
             self.on_collected(message.collected)
         if self.encoder is not None and message.is_step:
             self.encoder.settle(message.round_id, message.taken)
+        is_new = message.is_step and message.round_id >= self.round_id
         self.round_id = max(self.round_id, message.round_id + 1)
+        if is_new:
+            self.on_step()
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
 
     def _step_with(self, message: control.ApplyCommand) -> None:
         """The optimizer's step with a result as gradient, which stays in ``.grad``.
 
-        A long one is read where it lies. Others may have yet to read it there, so what is left in
-        ``.grad`` for the script is memory of its own from the first write on.
+        A long one is read where it lies, unless the script holds the tensors in ``.grad``. Others
+        may have yet to read it there, so what is left in ``.grad`` for the script is memory of its
+        own from the first write on.
         """
         trained, result = self._trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
-        in_place = (
-            self._arena.lends_results and part.has_views and only_reads_gradients(trained.optimizer)
+        lends = (
+            self._lends
+            and self._arena.lends_results
+            and part.has_views
+            and only_reads_gradients(trained.optimizer)
+            and part.release_gradients()
         )
-        if in_place:
+        if lends:
             part.point_gradients(result)
         else:
             part.scatter_gradients(result)
+        part.reclaim_gradients()
         try:
             if self.norms is not None:
                 self.norms.measure()
-            with stepping_with(trained.optimizer.param_groups, message.rates):
+            seed = draw("optimizer", self._seed, _step_of(message))
+            with (
+                stepping_with(trained.optimizer.param_groups, message.rates),
+                drawing_from(seed, part.device),
+            ):
                 trained.inner_step()
         finally:
-            if in_place:
-                left = torch.from_numpy(self._arena.lent_result(message.slot))
-                part.point_gradients(left)
+            if lends:
+                part.lend_gradients(torch.from_numpy(self._arena.lent_result(message.slot)))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round

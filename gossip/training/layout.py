@@ -10,6 +10,7 @@ parameter that has no gradient on any contributor has none in the aggregate eith
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -116,6 +117,8 @@ class Layout:
         )
         self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
+        # gradients whose memory is the arena's, of all fragments
+        self._lent: list[weakref.ref[Tensor]] = []
 
     # --- fragments --------------------------------------------------------------------------------
 
@@ -244,6 +247,42 @@ class Layout:
         for parameter, part, here in zip(self.parameters, parts, present, strict=True):
             parameter.grad = part.view(parameter.shape) if here else None
 
+    def lend_gradients(self, flat: Tensor) -> None:
+        """As ``point_gradients``, for the script: it may read them until ``reclaim_gradients``."""
+        self.point_gradients(flat)
+        self._lent[:] = [weakref.ref(p.grad) for p in self.parameters if p.grad is not None]
+
+    def reclaim_gradients(self) -> None:
+        """Copy the lent gradients that the script has kept: their memory is about to change. No
+        parameter has one of them as its ``.grad`` any more."""
+        lent = self._lent[:]
+        self._lent.clear()
+        for reference in lent:
+            if (gradient := reference()) is not None:
+                gradient.data = gradient.detach().clone()
+
+    def release_gradients(self) -> bool:
+        """Drop the parameters' gradients, if they go with that: True. False where the script holds
+        one of them, or memory of one: then all of them stay.
+
+        A tensor that a script holds has to get the aggregate; another one may take the place of a
+        tensor that it does not hold.
+        """
+        held = [parameter.grad for parameter in self.parameters]
+        lent = {id(tensor) for reference in self._lent if (tensor := reference()) is not None}
+        if any(g is not None and id(g) not in lent and _shares_memory(g) for g in held):
+            return False
+        references = [None if gradient is None else weakref.ref(gradient) for gradient in held]
+        for parameter in self.parameters:
+            parameter.grad = None
+        held.clear()
+        kept = [None if reference is None else reference() for reference in references]
+        if all(gradient is None for gradient in kept):
+            return True
+        for parameter, gradient in zip(self.parameters, kept, strict=True):
+            parameter.grad = gradient
+        return False
+
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
         """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is
         missing) a parameter."""
@@ -361,6 +400,25 @@ class _Fragment(Layout):
         self.trained, self.marks, self.elements = trained, marks, trained + marks
         self._groups = tuple(_grouped(self._sizes))
         self._cut = {}
+
+
+def _shares_memory(gradient: Tensor) -> bool:
+    """Whether another tensor may lie in the memory of ``gradient``: a flat buffer, a detached
+    alias."""
+    storage = gradient.untyped_storage()
+    if storage.nbytes() != gradient.numel() * gradient.element_size():
+        return True
+    return _count_uses(storage) > _USES_ALONE
+
+
+def _count_uses(storage: torch.UntypedStorage) -> int:
+    uses: int = torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001 - there is no public one
+    return uses
+
+
+_ONE = torch.empty(1)
+_USES_ALONE = _count_uses(_ONE.untyped_storage())
+"""Uses of a storage that one tensor has, as this version of torch counts them."""
 
 
 def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:

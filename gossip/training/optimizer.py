@@ -3,9 +3,11 @@ leaving the optimizer what it is to everybody else."""
 
 from __future__ import annotations
 
+import inspect
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from gossip.errors import ConfigError, UnsupportedModel
+
+from .several import parts_of
 
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
@@ -42,22 +46,42 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise ConfigError("prepare was given the same optimizer twice")
-    return optimizers
+    return [find_stepped(optimizer) for optimizer in optimizers]
+
+
+def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return the optimizer whose step applies a gradient: the optimizer itself, or the one that it
+    holds, if a method other than ``step`` steps that one (SAM's ``second_step``).
+
+    Gradients are exchanged where the held one steps, so a first gradient that only moves the
+    weights away and back (SAM's ascent) stays with this peer.
+    """
+    for name, held in vars(optimizer).items():
+        if not isinstance(held, torch.optim.Optimizer):
+            continue
+        same = {id(p) for p in _parameters(held)} == {id(p) for p in _parameters(optimizer)}
+        if same and any(
+            {name, "step"} <= set(method.__code__.co_names)
+            for kind in type(optimizer).__mro__
+            if kind is not torch.optim.Optimizer
+            for method in map(inspect.unwrap, filter(inspect.isfunction, vars(kind).values()))
+            if method.__name__ not in ("step", "__init__")
+        ):
+            return held
+    return optimizer
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step leaves the gradients as they are. Others may not: what steps all tensors at
     once adds to them in place, and a hook can do anything."""
-    hooks = (
-        optimizer._optimizer_step_pre_hooks,
-        optimizer._optimizer_step_post_hooks,
-        _global_optimizer_pre_hooks,
-        _global_optimizer_post_hooks,
-    )
-    return (
-        type(optimizer) in _READERS
-        and not any(hooks)
-        and not any(group["foreach"] or group["differentiable"] for group in optimizer.param_groups)
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        return False
+    return all(
+        type(each) in _READERS
+        and not each._optimizer_step_pre_hooks
+        and not each._optimizer_step_post_hooks
+        and not any(group["foreach"] or group["differentiable"] for group in each.param_groups)
+        for each in parts_of(optimizer)
     )
 
 
@@ -68,10 +92,19 @@ class StepCoordinator:
     Only these instances change: their classes, states and parameter groups stay, and so do the
     hooks and schedulers that were registered before and those that come after. A copy of one is an
     ordinary optimizer.
+
+    Args:
+        direct: Each optimizer steps with its own gradients when it is asked to, and the exchange
+            changes nothing: this peer is alone.
     """
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], exchange: Exchange) -> None:
-        self._optimizers, self._exchange = list(optimizers), exchange
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        exchange: Exchange,
+        direct: bool = False,
+    ) -> None:
+        self._optimizers, self._exchange, self._direct = list(optimizers), exchange, direct
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         # optimizer -> its gradients when it was asked to step
         self._waiting: dict[int, list[_SeenGradient]] = {}
@@ -79,36 +112,69 @@ class StepCoordinator:
         self._loss: float | None = None
 
     def inner(self) -> None:
-        """All optimizers' own steps, in their order, without an exchange."""
-        for step in self._inner:
-            step()
+        """Step every optimizer that has a gradient, in their order, without an exchange."""
+        for optimizer, step in zip(self._optimizers, self._inner, strict=True):
+            if len(self._inner) == 1 or any(p.grad is not None for p in _parameters(optimizer)):
+                with _in_train_mode(optimizer):
+                    step()
 
-    def asked(self, at: int, loss: float | None) -> None:
-        """Optimizer ``at`` was asked to step."""
-        optimizer: Any = self._optimizers[at]
+    def request_step(self, at: int, loss: float | None) -> None:
+        """Record that optimizer ``at`` was asked to step; exchange when it was the last one.
+
+        An optimizer that is asked again before all others were asked begins another round: the
+        others do not step in the one that this closes.
+        """
         if at in self._waiting:
-            raise ConfigError(
-                f"optimizer {at} of {len(self._optimizers)} was stepped twice before all others "
-                "were stepped",
-                "a round is one step of each; one whose parameters have no gradient changes "
-                "nothing",
-            )
-        self._overflow |= _unscale(optimizer)
+            self.close_round()
+        optimizer = self._optimizers[at]
+        overflow = _unscale(optimizer)
         self._loss = loss if loss is not None else self._loss
-        if len(self._waiting) + 1 < len(self._optimizers):
+        if self._direct:
+            if not overflow:
+                self._inner[at]()
+            self._waiting[at] = []
+        else:
+            self._overflow |= overflow
             # Another loss may be propagated before the last one steps,
             # through these parameters, too.
-            self._waiting[at] = [_SeenGradient(parameter) for parameter in _parameters(optimizer)]
+            is_last = len(self._waiting) + 1 == len(self._optimizers)
+            self._waiting[at] = [] if is_last else self._seen(at)
+        if len(self._waiting) == len(self._optimizers):
+            self.close_round()
+
+    def close_round(self) -> None:
+        """Exchange the gradients of the optimizers that were asked to step, if any was. The others
+        do not step, and their gradients stay as they are."""
+        if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
         overflow, self._overflow = self._overflow, False
         loss, self._loss = self._loss, None
-        for other, seen in waiting.items():
-            self._put_back(other, seen)
-        self._exchange(loss, overflow)
+        put_by: list[tuple[Tensor, Tensor | None]] = []
+        if not self._direct:
+            for at in range(len(self._optimizers)):
+                put_by += self._replace_gradients(waiting.get(at), at)
+        try:
+            self._exchange(loss, overflow)
+        finally:
+            for parameter, gradient in put_by:
+                parameter.grad = gradient
 
-    def _put_back(self, at: int, seen: list[_SeenGradient]) -> None:
-        if not self._warned and any(each.changed for each in seen):
+    def _seen(self, at: int) -> list[_SeenGradient]:
+        return [_SeenGradient(parameter) for parameter in _parameters(self._optimizers[at])]
+
+    def _replace_gradients(
+        self, seen: list[_SeenGradient] | None, at: int
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """Set the gradients of optimizer ``at`` to those of when it was asked to step; to none if
+        it was not (``seen`` is None). Returns what was replaced."""
+        if seen is None:
+            found = [(p, p.grad) for p in _parameters(self._optimizers[at])]
+            for parameter, _ in found:
+                parameter.grad = None
+            return found
+        changed = [each for each in seen if each.has_changed]
+        if not self._warned and any(each.has_grown for each in changed):
             self._warned = True
             warnings.warn(
                 f"a loss was propagated after optimizer {at} was asked to step and before the "
@@ -116,8 +182,24 @@ class StepCoordinator:
                 "taken before the step, not after it",
                 stacklevel=5,
             )
-        for each in seen:
+        found = [(each.parameter, each.parameter.grad) for each in changed]
+        for each in changed:
             each.parameter.grad = each.gradient
+        return found
+
+
+@contextmanager
+def _in_train_mode(optimizer: Any) -> Iterator[None]:
+    """Step a schedule-free optimizer on the weights that it trains, though the script has the
+    averaged ones in the model: it evaluates while rounds that it has missed are applied."""
+    evaluates = any(group.get("train_mode") is False for group in optimizer.param_groups)
+    if evaluates:
+        optimizer.train()
+    try:
+        yield
+    finally:
+        if evaluates:
+            optimizer.eval()
 
 
 def version_of(tensor: Tensor) -> int:
@@ -134,12 +216,18 @@ class _SeenGradient:
         self.gradient = parameter.grad.detach().clone() if parameter.grad is not None else None
 
     @property
-    def changed(self) -> bool:
-        """Whether there is another one since."""
+    def has_changed(self) -> bool:
+        """Whether it was replaced or written to since."""
         gradient = self.parameter.grad
-        return gradient is not None and (
-            gradient is not self._at or version_of(gradient) != self._version
+        return gradient is not self._at or (
+            gradient is not None and version_of(gradient) != self._version
         )
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it has changed to anything but zeros: a loss was propagated."""
+        gradient = self.parameter.grad
+        return gradient is not None and self.has_changed and bool(gradient.any())
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
@@ -165,7 +253,7 @@ def _replace(
                 loss = closure()
         # Schedulers warn where no step came before theirs; one whose round is in flight is one.
         self._opt_called = True  # type: ignore[attr-defined]
-        steps.asked(
+        steps.request_step(
             at, None if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss)
         )
         return loss

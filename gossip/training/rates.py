@@ -1,5 +1,5 @@
-"""What schedulers change of an optimizer: told with each update, and for the step set to what the
-swarm steps with."""
+"""Settings of an optimizer's parameter groups: they are sent with each update, and for the step
+they are set to what all peers step with."""
 
 from __future__ import annotations
 
@@ -13,17 +13,35 @@ from torch import Tensor
 from gossip.core import RATES_MAX
 from gossip.errors import ConfigError
 
-_NAMES = ("lr", "momentum", "betas")
-"""All that the schedulers of torch touch: OneCycleLR and CyclicLR turn the momentum
-(or its like), too."""
+_FIRST = ("lr", "momentum", "betas")
+"""Settings that the schedulers of torch change. They come first, where not all find room."""
+_KEPT_BY_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
+_WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
+_NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
+"""What is no setting of a step. ``train_mode`` is where the script is (schedule-free)."""
+_NONE = -(2.0**1000)
+"""Stands for None."""
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
-    """The numbers of all groups, one after the other;
-    of so many that no message holds them the first."""
-    return tuple(
-        [number for group in groups for name in _NAMES for number in _numbers(group.get(name))]
-    )[:RATES_MAX]
+    """Return the settings of all groups as numbers: those of ``_FIRST`` of all groups before the
+    others, the others in the order of their names. Numbers, booleans, None, and tuples of them are
+    settings. Of more than a message holds, the first."""
+    return tuple([number for group, name in _places(groups) for number in _numbers(group[name])])[
+        :RATES_MAX
+    ]
+
+
+def _places(groups: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield the group and the name of each setting, in the order of ``rates_of``."""
+    for group in groups:
+        for name in _FIRST:
+            if name in group:
+                yield group, name
+    for group in groups:
+        for name in sorted(group.keys() - _NOT_AGREED):
+            if name not in _FIRST:
+                yield group, name
 
 
 def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
@@ -38,36 +56,74 @@ def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
 
 @contextmanager
 def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) -> Iterator[None]:
-    """Sets the groups to ``rates``, of which there may be fewer, and afterwards back: a scheduler
-    goes on from its own."""
-    own = rates_of(groups)
-    if not rates or rates == own[: len(rates)]:
+    """Set the groups to ``rates``, of which there may be fewer, and afterwards back: a scheduler
+    goes on from its own. A setting that the step itself changes, such as a counter, keeps what the
+    step has made of it."""
+    if not rates or rates == rates_of(groups)[: len(rates)]:
         yield
         return
-    _set(groups, rates)
+    before = _set(groups, rates)
     try:
         yield
     finally:
-        _set(groups, own)
+        for group, name, own, agreed in before:
+            if _numbers(group[name]) != agreed:
+                continue
+            if isinstance(group[name], Tensor):
+                group[name].fill_(own)
+            else:
+                group[name] = own
 
 
-def _set(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) -> None:
-    left = iter(rates)
-    for group in groups:
-        for name in _NAMES:
-            had = group.get(name)
-            values = [
-                number if (new := next(left, None)) is None else new for number in _numbers(had)
-            ]
-            if isinstance(had, Tensor):
-                had.fill_(values[0])
-            elif values:
-                group[name] = tuple(values) if isinstance(had, tuple | list) else values[0]
+def _set(
+    groups: Sequence[dict[str, Any]], rates: tuple[float, ...]
+) -> list[tuple[dict[str, Any], str, Any, list[float]]]:
+    """Set what differs. Returns of each the group, the name, the value before, and the numbers that
+    it was set to."""
+    left, replaced = iter(rates), []
+    for group, name in _places(groups):
+        had = group[name]
+        own = _numbers(had)
+        wanted = [
+            number if (new := next(left, None)) is None or _is_wrong(new, number) else new
+            for number in own
+        ]
+        if wanted == own:
+            continue
+        if isinstance(had, Tensor):
+            replaced.append((group, name, own[0], wanted))
+            had.fill_(wanted[0])
+        else:
+            replaced.append((group, name, had, wanted))
+            group[name] = _value_of(had, wanted)
+    return replaced
+
+
+def _is_wrong(new: float, own: float) -> bool:
+    """Whether no honest peer sends it: with a negative learning rate a step would ascend."""
+    return new < 0.0 <= own and new != _NONE
+
+
+def _value_of(had: Any, numbers: list[float]) -> Any:
+    """Return ``numbers`` in the form of the setting that a group ``had``."""
+    if isinstance(had, tuple | list):
+        values = iter(numbers)
+        return type(had)(
+            _value_of(item, [next(values)]) if _numbers(item) else item for item in had
+        )
+    (number,) = numbers
+    if number == _NONE:
+        return None
+    if isinstance(had, bool):
+        return bool(number)
+    return int(number) if isinstance(had, int) and number.is_integer() else number
 
 
 def _numbers(value: Any) -> list[float]:
+    if value is None:
+        return [_NONE]
     if isinstance(value, Tensor):
         return [float(value)] if value.numel() == 1 else []
     if isinstance(value, tuple | list):
-        return [float(number) for number in value if isinstance(number, int | float)]
+        return [number for item in value for number in _numbers(item)]
     return [float(value)] if isinstance(value, int | float) else []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,3 +18,20 @@ def seed_generators(seed: int, devices: bool = True) -> None:
         torch.cuda.manual_seed_all(seed % 2**63)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+@contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Have torch draw from ``seed`` within the block, on the CPU and on ``device``; afterwards from
+    where it was."""
+    cpu = torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    torch.default_generator.manual_seed(seed % 2**63)
+    if on_device is not None:
+        torch.cuda.manual_seed(seed % 2**63)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -66,8 +66,8 @@ from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuil
 from .recutting import load_recut
 from .reference import ReferenceData, reference_of, takes_batch
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
-from .schedulers import SchedulerPace
-from .seeding import seed_generators
+from .schedulers import SchedulerPace, counts_steps
+from .seeding import drawing_from, seed_generators
 from .several import as_one
 from .start_search import (
     OPERATION,
@@ -118,6 +118,9 @@ class Session:
     """
 
     _stage: StageModel | None = None  # of a pipeline
+    _coordinator: StepCoordinator | None = None  # since ``prepare``
+    _each_step: tuple[Callable[[], object], ...] = ()
+    _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
     def __init__(
@@ -259,14 +262,15 @@ class Session:
         bench = LossJudge(plain, layout, judge, seed, reference) if judge is not None else None
         self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
-            inner_step = StepCoordinator(optimizers, self._step).inner
             parts = layout.cut(self._config.fragments)
             # With fragments no encoding needs shapes (``gossip.run.fitting``).
             shapes = layout.shapes if len(parts) == 1 else ()
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
+            self._exchange.steps_directly = direct = self._is_alone and wire.is_plain
+            self._coordinator = StepCoordinator(optimizers, self._step, direct)
             self._trained = trained = self._with_local_steps(
-                TrainedModel(plain, together, inner_step, layout, wire, parts)
+                TrainedModel(plain, together, self._coordinator.inner, layout, wire, parts)
             )
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
@@ -285,6 +289,14 @@ class Session:
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the script was started without a launcher, and nothing is to be done with its
+        gradients: it trains as it would without gossip."""
+        config = self._config
+        changed = config.has_local_steps or config.overlap or config.sender or config.pipeline
+        return config.name == ALONE and not changed
 
     def _check_rule(self, rule: BoundRule, has_judge: bool) -> None:
         """Raises ConfigError: The rule lacks something, or does not go with the run."""
@@ -633,6 +645,43 @@ class Session:
                 # state are the right ones.
                 self._apply_settings()
 
+    def each_step(self, function: Callable[[], object]) -> Callable[[], object]:
+        """Call ``function`` exactly once after each step of the run, in order, on every peer.
+
+        It is the place for whatever follows a step: a moving average of the weights (EMA), a clamp,
+        a target network, a manual decay, a counter. A peer that is late applies steps without
+        running the body of the loop for them; ``function`` runs for those steps, too. It runs
+        without autograd, and what it draws from torch is the same on all peers. It must not call
+        this peer's other methods that exchange something. Give objects with a state, such as an
+        average, to ``keep`` as well: then a peer that returns gets them.
+
+        Args:
+            function: Takes nothing. ``step`` is the number of steps that the parameters have.
+        Returns: ``function``, so this can be a decorator.
+        Raises: ConfigError: The run has local steps, which are each peer's own.
+        """
+        self._check_open()
+        if self._config.has_local_steps:
+            raise ConfigError(
+                "each_step with local_steps: between two rounds each peer takes steps of its own",
+                "leave out --local-steps, or do it after the run",
+            )
+        self._each_step += (function,)
+        self._exchange.on_step = self._run_each_step
+        return function
+
+    def _run_each_step(self) -> None:
+        # A state of others that came within this step is that of the parameters; what the script
+        # does behind its own step concerns schedulers alone.
+        self._load_states_due(
+            {name for name in self._states_due if not counts_steps(self._kept[name])}
+        )
+        seed = draw("each_step", self._config.seed, self.step)
+        draws = nullcontext() if self._is_alone else drawing_from(seed, self._trained.layout.device)
+        with torch.no_grad(), draws:
+            for function in self._each_step:
+                function()
+
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
         """Saves checkpoints of the run: one every so many steps, one at the end, one at Ctrl-C and
         one at SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
@@ -751,6 +800,7 @@ class Session:
                 self._collectives.answers.reached(2 * step)
                 self._draw()  # whatever was drawn behind the step before, as for an evaluation
                 yield step
+                self._close_round()
                 if self.step == step and self._dropped is None and not self.finished:
                     self.pass_round()
                 self._between_steps()
@@ -873,11 +923,17 @@ class Session:
         return self._exchange.step + self._exchange.in_flight
 
     @property
+    def stepped(self) -> bool:
+        """Whether the last ``optimizer.step()`` was one step of the run. A late peer applies
+        several in one call, or none. For what has to happen once a step use ``each_step``."""
+        return self._advanced == 1
+
+    @property
     def is_main(self) -> bool:
         """Whether this peer is the one for what is to be done once, such as printing: the lowest
         of the roster that is trusted to serve, the same for all peers in a round. When it dies,
         another takes over. To write a file once, use ``save``."""
-        return self._exchange.main == self.id
+        return self._roster_known.main == self.id
 
     @property
     def count(self) -> int:
@@ -887,12 +943,22 @@ class Session:
     @property
     def peers(self) -> int:
         """Number of peers in the roster, this one included."""
-        return self._exchange.peers
+        return self._roster_known.peers
 
     @property
     def alive(self) -> int:
         """Number of peers of the roster that are alive in this peer's view."""
-        return self._exchange.alive
+        return self._roster_known.alive
+
+    @property
+    def _roster_known(self) -> Exchange:
+        """The exchange, once this peer is in a round. One that returns is not, behind ``prepare``:
+        it has the state of others, and has yet to apply the rounds that they have had since."""
+        exchange = self._exchange
+        if self._model is not None and self._join is None and not exchange.has_begun:
+            with suppress(SystemExit):  # of a run that is over
+                exchange.wait_go()
+        return exchange
 
     @property
     def run_dir(self) -> Path | None:
@@ -982,6 +1048,13 @@ class Session:
     def _step(self, loss: float | None, overflow: bool) -> None:
         """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its
         gradients are no numbers."""
+        before = self.step
+        try:
+            self._make_step(loss, overflow)
+        finally:
+            self._advanced = self.step - before
+
+    def _make_step(self, loss: float | None, overflow: bool) -> None:
         self._check_open()
         self._check_no_pipeline("optimizer.step()")
         self._unexchanged.over()
@@ -1011,6 +1084,11 @@ class Session:
             self._step_is_over()
         else:
             self._drop_step()
+
+    def _close_round(self) -> None:
+        """Some of several optimizers were asked to step, and no other will be in this round."""
+        if self._coordinator is not None and not self.closed:
+            self._coordinator.close_round()
 
     def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
@@ -1354,6 +1432,7 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
+        self._close_round()
 
     def _called_alone(self, operation: str) -> None:
         if self.alive < 2 or self._said_alone:
@@ -1413,6 +1492,7 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
+        self._close_round()
         self._undo_local_steps()
         if self._dropped is not None:
             self._undo_dropped()
@@ -1456,6 +1536,7 @@ class Session:
         The samples that were handed out in this round go back to the swarm.
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
+        self._close_round()
         self._undo_local_steps()
         self._batches.give_back()
         self._drain()
@@ -1831,15 +1912,16 @@ class Session:
         for group, settings in zip(self._optimizer_groups(), self._group_settings, strict=True):
             group.update(settings)
 
-    def _load_states_due(self) -> None:
+    def _load_states_due(self, names: Collection[str] | None = None) -> None:
         """Not within a step: what the script does behind it, such as to step a scheduler, is of the
-        step that it had begun, and not of the state that came meanwhile."""
-        if not self._states_due:
+        step that it had begun, and not of the state that came meanwhile. ``names``: of all, or of
+        those."""
+        due = self._states_due if names is None else names & self._states_due.keys()
+        if not due:
             return
-        for name, state in self._states_due.items():
-            self._kept[name].load_state_dict(state)
-        self._loaded_kept |= self._states_due.keys()
-        self._states_due = {}
+        for name in tuple(due):
+            self._kept[name].load_state_dict(self._states_due.pop(name))
+            self._loaded_kept.add(name)
         self._apply_settings()
 
     def _note_loaded(self) -> None:

@@ -19,39 +19,44 @@ def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer
     )
 
 
+def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer]:
+    """Return the optimizers that ``as_one`` has combined."""
+    return optimizer.optimizers if isinstance(optimizer, _CombinedOptimizer) else [optimizer]
+
+
 class _CombinedOptimizer:
     """Parameters are numbered through, in the order of the optimizers."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._optimizers = list(optimizers)
+        self.optimizers = list(optimizers)
         first = set(optimizers[0].defaults)
         # What all have: the groups of each are checked by itself when it takes its part.
         self.defaults = dict.fromkeys(first.intersection(*[each.defaults for each in optimizers]))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        return [group for each in self._optimizers for group in each.param_groups]
+        return [group for each in self.optimizers for group in each.param_groups]
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        bounds = accumulate([len(each.param_groups) for each in self._optimizers], initial=0)
-        for each, (start, stop) in zip(self._optimizers, pairwise(bounds), strict=True):
+        bounds = accumulate([len(each.param_groups) for each in self.optimizers], initial=0)
+        for each, (start, stop) in zip(self.optimizers, pairwise(bounds), strict=True):
             each.param_groups = groups[start:stop]
 
     @property
     def state(self) -> list[Any]:
-        return [each.state for each in self._optimizers]
+        return [each.state for each in self.optimizers]
 
     @state.setter
     def state(self, states: list[Any]) -> None:
-        for each, state in zip(self._optimizers, states, strict=True):
+        for each, state in zip(self.optimizers, states, strict=True):
             each.state = state
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[int, Any] = {}
         groups: list[dict[str, Any]] = []
         first = 0
-        for each in self._optimizers:
+        for each in self.optimizers:
             part = each.state_dict()
             state |= {first + at: entries for at, entries in part["state"].items()}
             groups += [
@@ -65,7 +70,7 @@ class _CombinedOptimizer:
         """Each takes its part. Whoever calls puts ``state`` and ``param_groups`` back when one
         of them refuses."""
         first, groups = 0, list(state["param_groups"])
-        for each in self._optimizers:
+        for each in self.optimizers:
             own, groups = groups[: len(each.param_groups)], groups[len(each.param_groups) :]
             count = _count(own)
             entries = {

@@ -416,11 +416,11 @@ def test_with_no_liars_to_bear_a_damaged_result_hands_nothing_on() -> None:
 def test_rates_far_above_the_own_and_the_last_are_doubted_and_far_below_as_well() -> None:
     desk = ResultBench()
     desk.agreed.rates = (0.1, 1.0)
-    assert "a learning rate of 31 is far above" in desk.why((0.2, 10.0), rates=(0.2, 31.0))
+    assert "setting of 31 is far above" in desk.why((0.2, 10.0), rates=(0.2, 31.0))
     assert desk.why((0.2, 10.0), rates=(0.59, 29.0)) == ""
     # a step down that only the own scheduler has made
     assert desk.why((0.01, 1.0), rates=(0.29, 1.0)) == ""
-    assert "a learning rate of 0.0009 is far below" in desk.why((0.2, 1.0), rates=(0.0009, 1.0))
+    assert "setting of 0.0009 is far below" in desk.why((0.2, 1.0), rates=(0.0009, 1.0))
     assert desk.why((0.0, 1.0), rates=(0.0, 1.0)) == ""
 
 
@@ -428,7 +428,7 @@ def test_rates_are_compared_with_what_is_known() -> None:
     desk = ResultBench()
     assert desk.why((), rates=(1e9,)) == "", "nothing is"
     assert "far above" in desk.why((0.1,), rates=(1e9,))
-    assert "it has 0 learning rates, and the own optimizer 1" in desk.why((0.1,), rates=())
+    assert "it has 0 optimizer settings, and the own optimizer 1" in desk.why((0.1,), rates=())
     assert desk.why((0.1,), rates=(), digest=b"") == "", "nothing is stepped"
     assert desk.why((0.1,), rates=(1e9,), shard=1) == "", "the first shard speaks for all"
     desk.agreed.rates = (0.1,)

@@ -27,24 +27,22 @@ def test_a_minority_of_liars_decides_nothing() -> None:
     lies = [
         (1e9, 1e9),
         (0.0, 0.0),
-        (-1.0, 0.5),
         (math.nan, 0.5),
         (math.inf, 0.5),
         (1.0,),
-        (1.0,) * 500,
+        (1.0,) * (RATES_MAX + 1),
         (),
     ]
     for lie in lies:
         assert agree([honest, lie, honest]) == honest
         assert agree([lie, honest, honest]) == honest
-    assert agree([(-1.0,)]) == ()
 
 
-def test_rates_that_nobody_can_step_with_are_not_sound() -> None:
+def test_rates_that_are_no_numbers_are_not_sound() -> None:
     assert are_sound(())
     assert are_sound((0.0, 0.1))
     assert are_sound((1.0,) * RATES_MAX)
-    for wrong in ((-0.1,), (math.nan,), (math.inf,), (0.1,) * (RATES_MAX + 1)):
+    for wrong in ((math.nan,), (math.inf,), (0.1,) * (RATES_MAX + 1)):
         assert not are_sound(wrong)
 
 
@@ -55,22 +53,52 @@ def groups() -> list[dict]:
     ]
 
 
-def test_the_numbers_that_schedulers_turn_are_told() -> None:
-    assert rates_of(groups()) == (0.1, 0.9, 0.5, 0.8, 0.99)
-    assert len(rates_of(groups() * 100)) == RATES_MAX
+def test_settings_are_numbers_and_those_that_schedulers_change_come_first() -> None:
+    assert rates_of(groups()) == (0.1, 0.9, 0.5, 0.8, 0.99, 1.0)
+    assert len(rates_of(groups() * 400)) == RATES_MAX
+    group = {
+        "lr": None,
+        "eps": (1e-30, 0.001),
+        "k": 7,
+        "warm": False,
+        "mode": "max",
+        "foreach": None,
+    }
+    assert rates_of([group])[1:] == (1e-30, 0.001, 7.0, 0.0)
+    for scheduler_key in ("initial_lr", "max_lr", "params"):
+        assert rates_of([{**group, scheduler_key: 3.0}]) == rates_of([group])
+
+
+def test_every_setting_is_set_in_its_own_form_and_a_counter_goes_on() -> None:
+    theirs = [{"lr": 0.5, "eps": (1e-8, None), "k": 8, "warm": True, "decay": None, "power": -0.8}]
+    mine = [{"lr": 0.1, "eps": (1e-6, 2.0), "k": 7, "warm": False, "decay": 0.1, "power": -0.5}]
+    before = dict(mine[0])
+    with stepping_with(mine, rates_of(theirs)):
+        assert mine == theirs
+        assert [type(value) for value in mine[0].values()] == [
+            type(value) for value in theirs[0].values()
+        ]
+        mine[0]["k"] += 1
+    assert mine[0] == {**before, "k": 9}, "the step has counted it from what all had"
+
+
+def test_a_negative_learning_rate_is_not_taken() -> None:
+    mine = [{"lr": 0.1, "power": -0.5}]
+    with stepping_with(mine, (-0.1, -0.7)):
+        assert mine == [{"lr": 0.1, "power": -0.7}]
 
 
 def test_a_step_is_with_the_swarms_numbers_and_they_are_put_back() -> None:
     mine = groups()
     lr = mine[1]["lr"]
-    with stepping_with(mine, (0.2, 0.8, 0.25, 0.7, 0.9)):
+    with stepping_with(mine, (0.2, 0.8, 0.25, 0.7, 0.9, 1.0)):
         assert mine[0] == {"lr": 0.2, "momentum": 0.8, "nesterov": True}
         assert mine[1]["lr"] is lr, "a compiled optimizer looks at this tensor"
         assert (float(lr), mine[1]["betas"]) == (0.25, (0.7, 0.9))
     assert rates_of(mine) == rates_of(groups())
     assert mine[1]["lr"] is lr
     with stepping_with(mine, (0.2,)):  # of fewer, those
-        assert rates_of(mine) == (0.2, 0.9, 0.5, 0.8, 0.99)
+        assert rates_of(mine) == (0.2, 0.9, 0.5, 0.8, 0.99, 1.0)
     with pytest.raises(RuntimeError), stepping_with(mine, (0.2,)):
         raise RuntimeError
     assert rates_of(mine) == rates_of(groups())
@@ -86,7 +114,7 @@ def test_a_peer_whose_scheduler_lags_steps_as_the_others_do_and_its_scheduler_go
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        assert n.expect(control.Contribute).rates == (0.1, 0.9)
+        assert n.expect(control.Contribute).rates[:2] == (0.1, 0.9)
         n.put(1, result)
         n.put(2, result)
         n.send(control.ApplyCommand(0, 1, 0.0, (0.025, 0.5)))

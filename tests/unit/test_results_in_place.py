@@ -62,8 +62,8 @@ def results(rounds: int) -> list[np.ndarray]:
 
 
 def giving(vectors: list[np.ndarray], left: list[np.ndarray]):
-    """A node that lends its arena, and decides ``vectors``, all in one slot. ``left``: what is in
-    that slot once each is applied."""
+    """A node that lends its arena, and decides ``vectors`` in two slots in turn. ``left``: what is
+    in the slot once each is applied."""
 
     def node(n: FakeNode) -> None:
         n.prepared()
@@ -71,9 +71,10 @@ def giving(vectors: list[np.ndarray], left: list[np.ndarray]):
         for round_id, vector in enumerate(vectors):
             n.go(round_id)
             n.expect(control.Contribute)
-            n.apply(round_id, 2, vector)
+            slot = 2 + round_id % 2  # a slot is free when the next result was applied
+            n.apply(round_id, slot, vector)
             n.expect(control.AppliedReply)
-            left.append(n.arena.results[2][:ELEMENTS].copy())
+            left.append(n.arena.results[slot][:ELEMENTS].copy())
         n.go(len(vectors))
         n.halt()
 
@@ -105,7 +106,7 @@ def twins(kind: type[torch.optim.Optimizer], options: dict[str, Any]):
 def test_a_step_reads_the_result_where_it_lies_and_leaves_it_as_it_is(name, pointed):
     (model, optimizer), (twin, twin_optimizer) = twins(*READERS[name])
     vectors, left = results(4), []
-    with FakeNodeSwarm(giving(vectors, left)) as swarm:
+    with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed, vector in enumerate(vectors):
             backward(model, seed)
@@ -120,7 +121,7 @@ def test_a_step_reads_the_result_where_it_lies_and_leaves_it_as_it_is(name, poin
 def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_the_next_result():
     (model, optimizer), (twin, twin_optimizer) = twins(torch.optim.SGD, {})
     vectors, left = results(3), []
-    with FakeNodeSwarm(giving(vectors, left)) as swarm:
+    with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         results_in = swarm.session._exchange._arena.results
         for seed, vector in enumerate(vectors):
@@ -131,7 +132,7 @@ def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_t
             assert np.array_equal(gradients(model), vector)
             for parameter in model.parameters():
                 parameter.grad.fill_(7.0)
-            assert np.array_equal(results_in[2][:ELEMENTS], vector)
+            assert np.array_equal(results_in[2 + seed % 2][:ELEMENTS], vector)
             assert (gradients(model) == 7.0).all()
 
 
@@ -139,7 +140,7 @@ def test_an_optimizer_that_writes_to_its_gradients_has_a_copy(pointed):
     options = {"foreach": True, "momentum": 0.9, "nesterov": True}
     (model, optimizer), (twin, twin_optimizer) = twins(torch.optim.SGD, options)
     vectors, left = results(3), []
-    with FakeNodeSwarm(giving(vectors, left)) as swarm:
+    with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed, vector in enumerate(vectors):
             backward(model, seed)
@@ -217,7 +218,7 @@ def test_a_parameter_without_a_gradient_anywhere_has_none(pointed):
         n.go(1)
         n.halt()
 
-    with FakeNodeSwarm(node) as swarm:
+    with FakeNodeSwarm(node, peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
@@ -225,3 +226,78 @@ def test_a_parameter_without_a_gradient_anywhere_has_none(pointed):
     assert model[2].bias.grad is None
     assert torch.equal(model[2].bias, kept)
     assert (model[2].weight.grad == 1.0).all()
+
+
+def hold_nothing(model: torch.nn.Module) -> Any:
+    return None
+
+
+def hold_tensors(model: torch.nn.Module) -> Any:
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def hold_one_alias(model: torch.nn.Module) -> Any:
+    return next(model.parameters()).grad.detach()
+
+
+def hold_flat_buffer(model: torch.nn.Module) -> Any:
+    parameters = list(model.parameters())
+    flat = torch.cat([p.grad.reshape(-1) for p in parameters])
+    for parameter, piece in zip(
+        parameters, flat.split([p.numel() for p in parameters]), strict=True
+    ):
+        parameter.grad = piece.view_as(parameter)
+    return flat
+
+
+@pytest.mark.parametrize(
+    ("hold", "lends"),
+    [
+        (hold_nothing, True),
+        (hold_tensors, False),
+        (hold_one_alias, False),
+        (hold_flat_buffer, False),
+    ],
+)
+def test_a_result_is_lent_only_in_place_of_gradients_that_the_script_does_not_hold(
+    hold, lends, pointed
+):
+    (model, optimizer), (twin, twin_optimizer) = twins(torch.optim.SGD, {})
+    vectors, left = results(3), []
+    with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed, vector in enumerate(vectors):
+            backward(model, seed)
+            held = hold(model)
+            before = [parameter.grad for parameter in model.parameters()] if not lends else []
+            optimizer.step()
+            alone(twin, twin_optimizer, vector)
+            assert same_bits(model, twin)
+            for parameter, gradient in zip(model.parameters(), before, strict=False):
+                assert parameter.grad is gradient, "torch's step replaces no gradient"
+            if hold is hold_flat_buffer:
+                assert np.array_equal(held.numpy(), vector)
+    assert bool(pointed) == lends
+
+
+def test_a_lent_gradient_that_the_script_has_kept_stays_as_it_was():
+    (model, optimizer), _ = twins(torch.optim.SGD, {})
+    vectors, kept = results(4), []
+    with FakeNodeSwarm(giving(vectors, []), peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(4):
+            backward(model, seed)
+            optimizer.step()
+            kept.append([parameter.grad for parameter in model.parameters()])
+        found = [torch.cat([g.reshape(-1) for g in each]).numpy() for each in kept]
+    assert [each.tobytes() for each in found] == [each.tobytes() for each in vectors]
+
+
+def test_a_peer_without_others_lends_nothing(pointed):
+    (model, optimizer), _ = twins(torch.optim.SGD, {})
+    with FakeNodeSwarm(giving(results(2), [])) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(2):
+            backward(model, seed)
+            optimizer.step()
+    assert pointed == []

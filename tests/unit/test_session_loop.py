@@ -444,17 +444,74 @@ def test_a_loss_that_is_propagated_between_the_steps_does_not_change_what_the_fi
     assert np.array_equal(sent[0][42:63], second.reshape(-1).numpy())
 
 
-def test_one_of_two_optimizers_cannot_run_ahead():
-    model, _ = small_model()
-    both = two_optimizers(model)
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_each_of_two_optimizers_may_be_zeroed_right_after_its_own_step(order, to_none):
+    (model, _), (twin, _) = small_model(), small_model()
+    both, alone = two_optimizers(model), two_optimizers(twin)
     with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, both)
-        backward(model, 0)
-        both[0].step()
-        with pytest.raises(ConfigError, match="optimizer 0 of 2 was stepped twice"):
+        for seed in range(5):
+            generator = torch.Generator().manual_seed(seed)
+            batch = torch.randn(4, 5, generator=generator)
+            for net, optimizers in ((model, both), (twin, alone)):
+                net(batch).square().sum().backward()
+                for at in order:
+                    optimizers[at].step()
+                    optimizers[at].zero_grad(set_to_none=to_none)
+            assert same_bits(model, twin)
+            for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+                assert (one.grad is None) == (other.grad is None) == to_none
+                assert to_none or not one.grad.any()
+        assert swarm.session.round == 5
+
+
+def test_optimizers_that_step_in_hooks_of_the_backward_pass_do_what_they_do_alone():
+    (model, _), (twin, _) = small_model(), small_model()
+    made = [[torch.optim.SGD([p], lr=0.1) for p in net.parameters()] for net in (model, twin)]
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, made[0])
+        for net, optimizers in zip((model, twin), made, strict=True):
+            for parameter, optimizer in zip(net.parameters(), optimizers, strict=True):
+
+                def step(_: torch.Tensor, optimizer: torch.optim.Optimizer = optimizer) -> None:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+                parameter.register_post_accumulate_grad_hook(step)
+        for seed in range(5):
+            batch = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed))
+            for net in (model, twin):
+                net(batch).square().sum().backward()
+            assert same_bits(model, twin)
+        assert swarm.session.round == 5
+
+
+def test_an_optimizer_that_is_asked_again_closes_a_round_in_which_the_other_does_not_step():
+    """Five steps of a critic, and then one of the generator."""
+    (model, _), (twin, _) = small_model(), small_model()
+    both, alone = two_optimizers(model), two_optimizers(twin)
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        for seed in range(6):
+            backward(model, seed)
+            backward(twin, seed)
+            others = [p.grad.clone() for p in model[2].parameters()]
             both[0].step()
+            alone[0].step()
+            if seed % 3 == 2:
+                both[1].step()
+                alone[1].step()
+            else:
+                swarm.session._close_round()  # as a loader does that is asked for the next batch
+                for parameter, before in zip(model[2].parameters(), others, strict=True):
+                    assert torch.equal(parameter.grad, before)
+            assert same_bits(model, twin)
+        backward(model, 6)
+        both[0].step()
+        both[0].step()
         both[1].step()
-    assert len(contributions(swarm)) == 1
+        assert swarm.session.round == 8
 
 
 def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neither():

@@ -81,17 +81,20 @@ class ResultChecks:
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:
         alike = [each for each in told if len(each) == len(rates)]
         if not alike:
-            return f"it has {len(rates)} learning rates, and the own optimizer {len(told[0])}"
+            return f"it has {len(rates)} optimizer settings, and the own optimizer {len(told[0])}"
         for rate, *known in zip(rates, *alike, strict=True):
-            if rate > self.settings.higher * max(known):
+            if rate < 0.0 <= min(known):
+                return f"a setting of {rate:.3g} is negative, and the own one and the last are not"
+            sizes = [abs(each) for each in known]
+            if abs(rate) > self.settings.higher * max(sizes):
                 return (
-                    f"a learning rate of {rate:.3g} is far above the own one and the last, at "
-                    f"most {max(known):.3g}"
+                    f"a learning rate or setting of {rate:.3g} is far above the own one and the "
+                    f"last, at most {max(sizes):.3g}"
                 )
-            if rate < self.settings.lower * min(known):
+            if abs(rate) < self.settings.lower * min(sizes):
                 return (
-                    f"a learning rate of {rate:.3g} is far below the own one and the last, at "
-                    f"least {min(known):.3g}"
+                    f"a learning rate or setting of {rate:.3g} is far below the own one and the "
+                    f"last, at least {min(sizes):.3g}"
                 )
         return ""
 

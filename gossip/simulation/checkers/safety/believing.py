@@ -97,7 +97,7 @@ def _steps(rounds: RollingInspection, commit: Commit) -> str:
         return "as ever"
     same = [rates for rates in known if len(rates) == len(commit.rates)]
     off = [
-        max(new, old) > 200.0 * min(new, old)
+        max(abs(new), abs(old)) > 200.0 * min(abs(new), abs(old))
         for rates in same
         for new, old in zip(commit.rates, rates, strict=True)
     ]

@@ -1,0 +1,243 @@
+"""``each_step``: functions that run once for each step of the run, missed ones included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
+
+from gossip.errors import ConfigError
+from gossip.ipc import messages as control
+from gossip.training.state import pack_state
+
+ONES = np.full(66, 0.5, np.float32)
+
+
+class Average:
+    """A moving average of the weights."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model, self.updates = model, 0
+        self.value = torch.zeros(66)
+
+    def update(self) -> None:
+        self.updates += 1
+        flat = torch.cat([p.detach().reshape(-1) for p in self._model.parameters()])
+        self.value.lerp_(flat, 0.25)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value.clone(), "updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value, self.updates = state["value"].clone(), state["updates"]
+
+
+def halt(n: FakeNode) -> None:
+    """Let the trainer leave, whatever it has yet to report."""
+    while not isinstance(said := n.next(), control.Close):
+        assert isinstance(said, control.AppliedReply)
+    n.send(control.Halted(said.reason, 0))
+
+
+def late(n: FakeNode) -> None:
+    """Rounds 1 and 2 are decided without this peer; round 3 is lost, round 4 is a collective
+    operation, and round 1 comes twice."""
+    n.prepared()
+    n.go(0)
+    n.expect(control.Contribute)
+    n.apply(0, 0, ONES)
+    n.apply(1, 1, ONES)
+    n.apply(2, 2, ONES)
+    n.apply(1, 1, ONES)
+    n.send(control.ApplyCommand(3, -1, 0.0))
+    n.send(control.ApplyCommand(4, -1, 0.0, is_step=False))
+    n.go(5, collectives=1)
+    n.expect(control.AppliedReply)
+    while not isinstance(n.next(), control.Contribute):
+        pass
+    n.apply(5, 3, ONES)
+    n.go(6, collectives=1)
+    halt(n)
+
+
+def test_a_function_is_called_once_for_each_step_of_the_run_with_the_weights_of_that_step():
+    (model, optimizer), (twin, twin_optimizer) = small_model(), small_model()
+    expected, steps = Average(twin), []
+    with FakeNodeSwarm(late) as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        average = Average(model)
+
+        @peer.each_step
+        def follow() -> None:
+            average.update()
+            steps.append(peer.step)
+            assert not torch.is_grad_enabled()
+
+        stepped = []
+        for seed in range(2):
+            backward(model, seed)
+            optimizer.step()
+            stepped.append(peer.stepped)
+    for at in range(5):
+        if at != 3:  # in that one nobody had an update
+            for parameter in twin.parameters():
+                parameter.grad = torch.full_like(parameter, 0.5)
+            twin_optimizer.step()
+        expected.update()
+    assert steps == [1, 2, 3, 4, 5]
+    assert same_bits(model, twin)
+    assert torch.equal(average.value, expected.value)
+    assert stepped == [False, True], "four steps in the first call, and one in the second"
+
+
+def test_a_weight_that_is_clamped_each_step_is_clamped_in_steps_that_were_missed():
+    model, optimizer = small_model()
+    largest = []
+    with FakeNodeSwarm(late) as swarm:
+        swarm.session.prepare(model, optimizer)
+
+        def clamp() -> None:
+            for parameter in model.parameters():
+                parameter.clamp_(-0.05, 0.05)
+            largest.append(max(p.abs().max().item() for p in model.parameters()))
+
+        swarm.session.each_step(clamp)
+        for seed in range(2):
+            backward(model, seed)
+            optimizer.step()
+    assert len(largest) == 5
+    assert max(largest) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("kept_before", [True, False])
+def test_a_peer_that_was_given_a_state_goes_on_from_the_average_in_it(kept_before: bool):
+    """The rounds that others have had since are applied once the script has made its average."""
+    other, other_optimizer = small_model(seed=3)
+    theirs = Average(other)
+    for seed in range(4):
+        backward(other, seed)
+        other_optimizer.step()
+        theirs.update()
+    state = pack_state(other, other_optimizer, {"average": theirs.state_dict()})
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(4, state)
+        n.expect(control.RestoredReply)
+        n.apply(4, 0, ONES)
+        n.apply(5, 1, ONES)
+        n.go(6)
+        while not isinstance(n.next(), control.Contribute):
+            pass
+        n.apply(6, 2, ONES)
+        n.go(7)
+        halt(n)
+
+    model, optimizer = small_model()
+    with FakeNodeSwarm(node) as swarm:
+        peer = swarm.session
+        average = Average(model)
+        if kept_before:
+            peer.keep(average=average)
+        peer.prepare(model, optimizer)
+        if not kept_before:
+            peer.keep(average=average)
+        peer.each_step(average.update)
+        assert peer.step == 4, "the rounds since then are yet to be applied"
+        assert average.updates == 4
+        backward(model, 9)
+        optimizer.step()
+        for _ in range(3):
+            for parameter in other.parameters():
+                parameter.grad = torch.full_like(parameter, 0.5)
+            other_optimizer.step()
+            theirs.update()
+        assert same_bits(model, other)
+        assert average.updates == theirs.updates == 7
+        assert torch.equal(average.value, theirs.value)
+
+
+def test_a_state_that_comes_within_a_step_is_loaded_before_what_follows_its_next_step():
+    other, other_optimizer = small_model(seed=3)
+    theirs = Average(other)
+    backward(other, 0)
+    other_optimizer.step()
+    theirs.update()
+    state = pack_state(other, other_optimizer, {"average": theirs.state_dict()})
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        n.expect(control.Contribute)
+        n.restore(9, state)
+        n.expect(control.RestoredReply)
+        n.apply(9, 0, ONES)
+        n.go(10)
+        halt(n)
+
+    model, optimizer = small_model()
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        average = Average(model)
+        swarm.session.keep(average=average)
+        swarm.session.each_step(average.update)
+        backward(model, 1)
+        optimizer.step()
+        for parameter in other.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)
+        other_optimizer.step()
+        theirs.update()
+        assert average.updates == 2
+        assert torch.equal(average.value, theirs.value)
+
+
+def test_draws_in_it_are_the_same_on_all_peers_and_leave_those_of_the_script_alone():
+    found = []
+    for peer in (0, 1):
+        model, optimizer = small_model()
+        with FakeNodeSwarm(echo, peer=peer, peers=2, seed=7) as swarm:
+            swarm.session.prepare(model, optimizer)
+            drawn: list[float] = []
+            swarm.session.each_step(lambda drawn=drawn: drawn.append(torch.rand(()).item()))
+            for seed in range(3):
+                backward(model, seed)
+                optimizer.step()
+            found.append((drawn, torch.rand(()).item()))
+    (one, mine), (other, theirs) = found
+    assert one == other
+    assert len(set(one)) == 3
+    assert mine != theirs
+
+
+def test_an_optimizer_that_draws_steps_alike_on_all_peers():
+    class Noisy(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            super().step()
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(torch.randn_like(parameter), alpha=0.01)
+
+    models = []
+    for peer in (0, 1):
+        model, _ = small_model()
+        optimizer = Noisy(model.parameters(), lr=0.1)
+        with FakeNodeSwarm(echo, peer=peer, peers=2, seed=7) as swarm:
+            swarm.session.prepare(model, optimizer)
+            for seed in range(3):
+                backward(model, seed)
+                optimizer.step()
+        models.append(model)
+    assert same_bits(*models)
+
+
+def test_with_local_steps_it_is_refused():
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, local_steps=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        with pytest.raises(ConfigError):
+            swarm.session.each_step(lambda: None)
