@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -15,7 +14,7 @@ class Sam(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure):
-        parameters = [p for group in self.param_groups for p in group["params"]]
+        parameters = self.param_groups[0]["params"]
         old = [p.clone() for p in parameters]
         for p in parameters:
             p.add_(p.grad, alpha=0.05 / (float(p.grad.norm()) + 1e-12))
@@ -34,7 +33,7 @@ loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:
         optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step(lambda: mse_loss(model(x), y).backward())  # noqa: B023
+        (model(x) - y).square().mean().backward()
+        optimizer.step(lambda: (model(x) - y).square().mean().backward())  # noqa: B023
         habit.pause(peer)
 habit.done(peer, model)

@@ -124,6 +124,8 @@ class PlainPeer:
     def _before(self, at: int, args: Any, kwargs: Any) -> Any:
         if self._passing:
             return None
+        if at in self._stepped:  # the others do not step in this round
+            self._end_step(True)
         closure = kwargs.get("closure") or next((a for a in args[1:] if callable(a)), None)
         if closure is None:
             self._contribute(at)
@@ -140,6 +142,9 @@ class PlainPeer:
         if not self._stepped:
             self._samples = self._batches.take() if self._loader is not None else 1
         self._average(at, True)
+        if self.count > 1:
+            self._generator = torch.get_rng_state()
+            torch.manual_seed(draw("optimizer", SEED, self.step) % 2**63)
 
     def _average(self, at: int, contributes: bool) -> bool:
         """Put the mean of the contributors' gradients in the place of the own ones. Returns False
@@ -168,6 +173,8 @@ class PlainPeer:
         return True
 
     def _after(self, at: int) -> None:
+        if self.count > 1 and not self._passing:
+            torch.set_rng_state(self._generator)
         self._stepped.add(at)
         if len(self._stepped) == len(self._optimizers):
             self._end_step(True)
@@ -191,6 +198,8 @@ class PlainPeer:
     # --- what the product's loader calls ----------------------------------------------------------
 
     def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
+        if self._stepped:
+            self._end_step(True)
         self._draw()
         ranges = self._cursor.assign(range(self.count))[self.id]
         return StartRoundCommand(
