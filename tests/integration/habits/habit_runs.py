@@ -52,7 +52,7 @@ class HabitRuns:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder, self.habit = name, folder, HABITS[name]
         self._plain: dict[int, Run] = {}
-        self._first_life: Path | None = None
+        self._first_life: Path | Failed | None = None
 
     def outcome(self, situation: str) -> str:
         """Return ``ok``, ``refused NAME``, or ``FAILED`` with what was wrong."""
@@ -79,7 +79,12 @@ class HabitRuns:
         if situation == "killed":
             return self._swarm("killed", "killed", "--fault", FAULT)
         if self._first_life is None:
-            self._first_life = self._killed_run()
+            try:
+                self._first_life = self._killed_run()
+            except Failed as failed:
+                self._first_life = failed
+        if isinstance(self._first_life, Failed):
+            raise self._first_life
         here = self._new_folder(situation)
         if (self._first_life / "ckpt").exists():
             shutil.copytree(self._first_life / "ckpt", here / "ckpt")

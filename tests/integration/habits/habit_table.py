@@ -184,3 +184,20 @@ HABITS: Mapping[str, Habit] = {
     "anomaly_and_deterministic": Habit(ENV),
     "seeds_in_script": Habit(ENV),
 }
+
+NOT_YET: Mapping[tuple[str, str], str] = {
+    ("adafactor_lr_none", ""): "lr=None is refused with a TypeError",
+    ("sam_closure", ""): "a SAM that steps its base in step(closure) raises a TypeError",
+    ("critic_steps_more", ""): "the loader passes a round behind a step that closes one itself",
+    ("scaler_skip", "single"): "alone, samples of an overflow are counted as used",
+    ("spawned_workers_no_guard", ""): "gossip.init() in a child process is not refused",
+    ("closed_stdout", ""): "a launcher whose output is closed ends without a message",
+    ("max_norm", ""): "replicas that differ do not stop a run",
+}
+"""Results that the product does not give yet, with what it does; an empty situation is every one.
+`make test` leaves them out."""
+
+
+def is_due(name: str, situation: str) -> bool:
+    """Whether the product should give the result of the table today."""
+    return (name, situation) not in NOT_YET and (name, "") not in NOT_YET

@@ -11,7 +11,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader(), accumulate=3)
-for _ in peer.epochs(2, save="ckpt", every=10):
+for _ in peer.epochs(6, save="ckpt", every=10):
     at = 0
     for x, y in loader:
         (mse_loss(model(x), y) / 3).backward()

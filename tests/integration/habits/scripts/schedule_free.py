@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -10,7 +9,7 @@ import gossip
 class ScheduleFree(torch.optim.Optimizer):
     def train(self, mode=True):
         group = self.param_groups[0]
-        for p in group["params"] if group["train_mode"] != mode else []:
+        for p in group["params"] * (group["train_mode"] != mode):
             p.data.lerp_(self.state[p].get("z", p.data), 0.1 if mode else 1 - 1 / 0.9)
         group["train_mode"] = mode
 
@@ -19,25 +18,22 @@ class ScheduleFree(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        group = self.param_groups[0]
-        group["k"] += 1
-        for p in group["params"]:
-            z = self.state[p].setdefault("z", p.clone())
-            p.lerp_(z, 1 / group["k"]).add_(p.grad, alpha=-group["lr"] * 0.1)
-            z.sub_(p.grad, alpha=group["lr"])
+        for p in self.param_groups[0]["params"]:
+            z = self.state[p].setdefault("z", p.clone()).sub_(p.grad, alpha=0.05)
+            p.lerp_(z, 0.05).add_(p.grad, alpha=-0.005)
 
 
 model = habit.model()
-optimizer = ScheduleFree(model.parameters(), {"lr": 0.05, "k": 0, "train_mode": True})
+optimizer = ScheduleFree(model.parameters(), {"lr": 0.05, "train_mode": True})
 peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     optimizer.train()
     for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
+        (model(x) - y).square().mean().backward()
         optimizer.step()
+        optimizer.zero_grad()
         habit.pause(peer)
     optimizer.eval()
 habit.done(peer, model)
