@@ -26,6 +26,8 @@ PEERS = {"single": 1, "pair": 2, "late": 3, "killed": 3, "resumed": 3, "fewer": 
 BY_HAND = ("single", "pair", "resumed")
 """Situations whose every number a run by hand gives."""
 FAULT = "restart:2@20+0.1s"
+HELD_AFTER = "00020"
+"""End of the name of the checkpoint that a killed run is resumed from."""
 LIMIT_S = 60.0
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """Tolerance where sums are made in another order."""
@@ -86,8 +88,8 @@ class HabitRuns:
         if isinstance(self._first_life, Failed):
             raise self._first_life
         here = self._new_folder(situation)
-        if (self._first_life / "ckpt").exists():
-            shutil.copytree(self._first_life / "ckpt", here / "ckpt")
+        for saved in self._first_life.glob("**/ckpt"):
+            shutil.copytree(saved, here / saved.relative_to(self._first_life))
         (here / "again").touch()
         exact = ["--deterministic"] if situation == "resumed" else []
         return self._swarm(situation, situation, "--resume", "auto", *exact)
@@ -175,12 +177,10 @@ class HabitRuns:
         folder = self._new_folder("first-life")
         process = self._launch(folder, "resumed", 3, "--deterministic")
         until = time.monotonic() + LIMIT_S
-        saved = folder / "ckpt" / "step-000020"
 
         def is_held() -> bool:
-            return len(list(folder.glob("held-*"))) == 3 and any(
-                (folder / "ckpt").glob("*20/manifest.json")
-            )
+            held = len(list(folder.glob("held-*"))) == 3
+            return held and any(folder.glob(f"**/ckpt/*{HELD_AFTER}/manifest.json"))
 
         while not is_held() and process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
@@ -190,7 +190,7 @@ class HabitRuns:
             _kill(pid)
         text = _decoded(process.communicate(timeout=LIMIT_S)[0])
         if not held and not _refusals(folder):
-            raise Failed(f"the first life saved no step {saved.name}: {text[-1500:]}")
+            raise Failed(f"the first life saved no step {HELD_AFTER}: {text[-1500:]}")
         return folder
 
     def _new_folder(self, name: str) -> Path:
