@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.interpreter import importing_users_modules
 
 from .options import parse_options
 
@@ -249,12 +250,7 @@ def check(spec: str) -> None:
         (last, names()),
     ]:
         place, function, _ = _split(stage)
-        if (
-            function
-            and _is_name(place)
-            and place not in sys.modules
-            and importlib.util.find_spec(place) is None
-        ):
+        if function and _is_name(place) and not _is_module(place):
             raise ConfigError(
                 f"there is neither a rule nor a module {place!r}",
                 f"a rule in a file is path/to/{place}.py:{function}; known by name: "
@@ -262,6 +258,11 @@ def check(spec: str) -> None:
             )
         if not function and _is_name(place) and _plain(place) not in known:
             raise UnknownName("aggregator" if stage is last else "pre-aggregation", place, known)
+
+
+def _is_module(place: str) -> bool:
+    with importing_users_modules():
+        return place in sys.modules or importlib.util.find_spec(place) is not None
 
 
 def places(spec: str) -> tuple[str, ...]:
@@ -452,7 +453,8 @@ def load_file(place: str, what: str) -> ModuleType:
 def import_module(place: str, function: str) -> ModuleType:
     """Raises: ConfigError: There is no such module, or it raises."""
     try:
-        return importlib.import_module(place)
+        with importing_users_modules():
+            return importlib.import_module(place)
     except Exception as error:
         raise ConfigError(
             f"module {place} cannot be imported: {_words(error)}",

@@ -235,6 +235,10 @@ class RunConfig(BaseModel):
         default="pause",
         description="what a part without a quorum does once the others are dead for it",
     )
+    on_divergence: Literal["stop", "heal", "warn"] = Field(
+        default="stop",
+        description="what a peer does whose replica differs from that of most",
+    )
     reference_samples: int = Field(
         default=256,
         ge=1,
@@ -550,6 +554,7 @@ class RunConfig(BaseModel):
             rounds=RoundSettings(
                 quorum=self.quorum,
                 on_minority=self.on_minority,
+                on_divergence=self.on_divergence,
                 round_timeout_s=self.round_timeout_s,
                 start_timeout_s=self.start_timeout_s,
                 min_peers=self.min_peers or 0,

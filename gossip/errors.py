@@ -22,7 +22,8 @@ GossipError
     ├── NeverStarted               too few peers came before the start timeout
     ├── NobodyAnswers              no join server of the run answers at its address
     ├── QuorumLost                 too few peers are left, and none came back in time
-    └── StateLost                  the run has had rounds, and no peer that had their state is left
+    ├── StateLost                  the run has had rounds, and no peer that had their state is left
+    └── ReplicasDiverged           replicas differ again after they were made equal
 """
 
 from __future__ import annotations
@@ -286,6 +287,27 @@ class StateLost(SwarmError):
         return (
             "go on from the newest checkpoint (--resume), where there is one; --begin-anew begins "
             "again with fresh weights, once all peers are lost"
+        )
+
+
+class ReplicasDiverged(SwarmError):
+    """Replicas that a state transfer has made equal differ again, and no round was missed."""
+
+    exit_code = 9
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def hint(self) -> str:
+        return (
+            "gossip explain RUN names the tensors; put what changes weights outside of "
+            "optimizer.step() into peer.each_step, and draw nothing from this peer's data there; "
+            "--on-divergence heal goes on"
         )
 
 

@@ -245,6 +245,17 @@ OnMinority = Annotated[
         show_default=False,
     ),
 ]
+OnDivergence = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "What a peer does whose replica differs from that of most: heal copies theirs; stop "
+            "(the default) does so too, and ends if it differs again without a missed round; warn "
+            "goes on."
+        ),
+        show_default=False,
+    ),
+]
 Reference = Annotated[
     int | None,
     typer.Option(
@@ -447,6 +458,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "min_peers": (MinPeers, None),
     "patience": (Patience, None),
     "on_minority": (OnMinority, None),
+    "on_divergence": (OnDivergence, None),
     "reference": (Reference, None),
     "trust": (Trust, None),
     "batch_policy": (BatchPolicy, None),

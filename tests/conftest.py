@@ -210,4 +210,5 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     not looked at in such a test."""
     from gossip.launch.bench import trials
 
-    monkeypatch.setattr(trials, "get_context", lambda how: get_context("fork"))
+    fork = contextlib.nullcontext(get_context("fork"))
+    monkeypatch.setattr(trials, "spawn_context", lambda: fork)

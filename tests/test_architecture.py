@@ -1,7 +1,7 @@
 """Who may import whom, and what is used nowhere. Read from the source by ``ast``, so no import has
 to happen first.
 
-    lazy, errors < topologies, aggregators < core < vectors < transport < testing < ipc
+    lazy, errors, interpreter < topologies, aggregators < core < vectors < transport < testing < ipc
         < faults < config < run < pipelines, starts < inject < node < training < simulation < launch
 
 A failure names the file, the line, the import and the rule that it breaks.
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each layer imports from those before it, imports inside functions and under
 # TYPE_CHECKING included.
 LAYERS = (
-    ("lazy", "errors"),
+    ("lazy", "errors", "interpreter"),
     ("topologies", "aggregators"),
     ("core",),
     ("vectors",),

@@ -34,10 +34,10 @@ def test_the_public_names_are_these():
 
 def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
-    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every"}
+    of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every", "each_step"}
     of_the_user |= {"no_sync", "close"}
     facts = {"id", "round", "step", "count", "peers", "alive", "is_main", "run_dir", "finished"}
-    facts |= {"confirmed", "answered"}
+    facts |= {"confirmed", "answered", "stepped"}
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
     of_the_loader = {"next_round", "pass_round", "hand_out", "least", "planned_peers", "unused"}

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from gossip.errors import ConfigError, UnknownName
+from gossip.interpreter import importing_users_modules
 
 from .base import Topology, unknown_option
 
@@ -95,7 +96,8 @@ def _topology(found: object, where: str) -> Topology:
 
 def _module_by_name(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        with importing_users_modules():
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gossip.errors import AggregationError, ConfigError
+from gossip.interpreter import python_command
 
 from . import cache_folder, forks, network, plain
 from .rows import Rows
@@ -129,7 +130,9 @@ def compile_apart(n: int, d: int, patience_s: float) -> bool:
             if time.monotonic() >= until:
                 return False
             compiler = subprocess.Popen(
-                [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                python_command("-c", program),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
             )
             return compiler.wait(max(0.0, until - time.monotonic())) == 0
     except subprocess.TimeoutExpired:

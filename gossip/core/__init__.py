@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from .ledger import settled_pace as settled_pace
     from .ledger import squeeze as squeeze
     from .ledger import stretch as stretch
+    from .lifecycle import DIVERGED as DIVERGED
     from .lifecycle import QUORUM_LOST as QUORUM_LOST
     from .lifecycle import RETURN_HELLO_EVERY as RETURN_HELLO_EVERY
     from .lifecycle import RETURN_INTERVAL_S as RETURN_INTERVAL_S
@@ -275,6 +276,7 @@ else:
                 "stretch",
             ),
             "lifecycle": (
+                "DIVERGED",
                 "QUORUM_LOST",
                 "RETURN_HELLO_EVERY",
                 "RETURN_INTERVAL_S",

@@ -201,6 +201,7 @@ class Contributed:
     lasted_us: int = 0
     micro_batches: tuple[int, ...] = ()  # of a pipeline: as ``CollectUpdate`` has named them
     pass_us: int = 0  # what one of them took, forward and backward; the pipeline fills it in
+    replica: bytes = b""  # digests of the replica before the round, where it is compared
 
 
 @record
@@ -543,6 +544,7 @@ class Apply:
     is_step: bool = True
     contributors: tuple[tuple[PeerId, ...], ...] = ()  # whose updates are in each payload
     collectives: int = 0
+    replica: bytes = b""  # digests that most replicas had before the round, where this one differed
 
 
 @record
@@ -559,6 +561,7 @@ class StartRound:
     deadline_us: int = 0
     # when the round began here, which is before this where the trainer was busy with the last one
     began_at: float = 0.0
+    compares: bool = False  # the update comes with digests of the replica
 
 
 @record

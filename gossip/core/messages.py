@@ -124,6 +124,9 @@ class Update:
     collective: bytes = b""  # given to a collective operation; of the first shard only
     micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of
     pass_us: int = 0  # likewise: what one of them took it forward and backward; 0: it has had none
+    replica: bytes = (
+        b""  # digests of its replica before the round, or none; of the first shard only
+    )
 
 
 @record
@@ -231,6 +234,10 @@ class Commit:
     # operation: it aggregates nothing, and is no step of the training.
     collected: tuple[Collected, ...] = ()
     audits: tuple[AuditVote, ...] = ()  # in a pipeline: of the server's own experience
+    # of the first shard only: the digests that most peers have sent of their replicas, and the
+    # peers that have sent others, ascending
+    replica: bytes = b""
+    diverged: tuple[PeerId, ...] = ()
 
 
 @record

@@ -58,6 +58,7 @@ from .events import (
 )
 from .ledger import genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
+    DIVERGED,
     HELLO_INTERVAL_S,
     STALL_ROUNDS,
     STATE_LOST,
@@ -256,7 +257,7 @@ class Peer:
         self._handled_at = float("inf")
         self._accounted_at = float("-inf")  # what stood still until then has been told of it
         self._data: tuple[int, int, int, int] | None = None
-        self._stop_reason = ""
+        self._stop_reason, self._stop_code = "", 0
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes an event, returns what to do about it, in order.
@@ -860,6 +861,13 @@ class Peer:
         longer each time: states would be all that its link, and those of its donors, carry."""
         donor, reason = found
         effects: list[Effect] = []
+        if (why := rolling.ends_diverged) and not self._stop_code:
+            # Others may lack the commit by which they end, too: it goes to them before this peer
+            # ends.
+            rolling.lag_detector.find_track()
+            self._stop_code = DIVERGED
+            stops = self._on_stop(Stop(why, completed=False), now)
+            return [Report("error", {"message": why}), *stops]
         if rolling.mode == "following":
             if self._recover_at is None:
                 wait_s = min(FELL_BEHIND_S * (2.0**self._fell_behind - 1.0), FELL_BEHIND_MAX_S)
@@ -1045,4 +1053,4 @@ class Peer:
 
     def _leave(self, now: float) -> list[Effect]:
         self._enter("leaves")
-        return [*self.membership.leave(now), Halt(self._stop_reason, 0)]
+        return [*self.membership.leave(now), Halt(self._stop_reason, self._stop_code)]

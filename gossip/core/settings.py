@@ -49,6 +49,9 @@ class RoundSettings:
     quorum: Quorum = "majority"  # with fewer than 3 peers: available
     # continue: as if available, once the others are dead for it
     on_minority: Literal["pause", "continue"] = "pause"
+    # of a peer whose replica differs: it takes over others' state, and stops where that does not
+    # help; it takes over a state each time; it goes on as it is
+    on_divergence: Literal["stop", "heal", "warn"] = "stop"
     # the one knob: how long a round may wait at most; adapts downwards from measured rounds
     round_timeout_s: float = 10.0
     start_timeout_s: float = 60.0

@@ -18,6 +18,7 @@ from .channel import clip as clip
 from .messages import EXIT_SIGTERM as EXIT_SIGTERM
 from .messages import ConfirmReply as ConfirmReply
 from .messages import ConfirmRequest as ConfirmRequest
+from .messages import DivergenceReport as DivergenceReport
 from .messages import JudgeCommand as JudgeCommand
 from .messages import JudgeReply as JudgeReply
 from .messages import LedgerReply as LedgerReply

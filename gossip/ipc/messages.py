@@ -47,7 +47,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from gossip.core import record
-from gossip.errors import ConfigError, Refused, StateLost, SwarmError
+from gossip.errors import ConfigError, Refused, ReplicasDiverged, StateLost, SwarmError
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
@@ -106,6 +106,7 @@ class Contribute:
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
     micro_batches: tuple[int, ...] = ()  # in a pipeline: those that the update is of
     lasted_us: int = 0  # the local steps that were taken; 0: since the round began
+    replica: bytes = b""  # digests of the replica before the round, where it is compared
 
 
 @record
@@ -188,6 +189,27 @@ class ScriptPlan:
 
 
 @record
+class DivergenceReport:
+    """How this peer's replica differs from that of most before ``round_id``.
+
+    Attributes:
+        replaced: It was, by that of most. Else it was not, or (without ``peers_differ``) it would
+            differ from theirs after a missed round.
+        tensors: Some that differ, of ``count``.
+        largest: Difference of two numbers; -1.0: not known.
+    """
+
+    round_id: int
+    peers_differ: bool
+    replaced: bool
+    tensors: tuple[str, ...]
+    count: int
+    largest: float
+    cause: str
+    remedy: str
+
+
+@record
 class ConfirmRequest:
     """All rounds before ``round_id`` are had, as far as this trainer's script wants any:
     do others hold the same?"""
@@ -234,6 +256,7 @@ class StartRoundCommand:
     deadline_us: int = 0  # by when its local steps are to be taken; 0: all are to be taken
     # when the round began at the node, by the host's monotonic clock; 0.0: that is not known
     began_at: float = 0.0
+    compares: bool = False  # the update comes with digests of the replica
 
 
 @record
@@ -288,6 +311,8 @@ class ApplyCommand:
     is_step: bool = True  # else the round was nothing but that
     taken: tuple[bool, ...] = ()  # of each shard, whether this peer's update is in the result
     collectives: int = 0  # of the rounds before, those that were no steps
+    # digests that most replicas had before the round, where this one differed; a state follows
+    replica: bytes = b""
 
 
 @record
@@ -384,6 +409,8 @@ def error_of(halted: Halted) -> BaseException:
             return Refused(halted.reason)
         case 7:
             return StateLost(halted.reason)
+        case 9:
+            return ReplicasDiverged(halted.reason)
         case code:
             error = SwarmError(halted.reason)
             error.exit_code = code
@@ -402,6 +429,7 @@ FromTrainer: TypeAlias = (
     | RebuiltReply
     | Log
     | ScriptPlan
+    | DivergenceReport
     | ConfirmRequest
     | LedgerRequest
     | Close

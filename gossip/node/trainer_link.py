@@ -310,6 +310,7 @@ class TrainerLink:
             collected,
             taken=taken,
             collectives=effect.collectives,
+            replica=effect.replica,
         )
         if is_there:
             return
@@ -347,6 +348,7 @@ class TrainerLink:
             effect.collectives,
             effect.deadline_us,
             effect.began_at,
+            effect.compares,
         )
 
     def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:
@@ -394,7 +396,7 @@ class TrainerLink:
                 self._applied(message)
             case control.JudgeReply():
                 self._judged(message)
-            case control.Log() | control.ScriptPlan():
+            case control.Log() | control.ScriptPlan() | control.DivergenceReport():
                 self._note(message)
             case control.Prepare():
                 self._prepare(message, fds.popleft())
@@ -430,12 +432,16 @@ class TrainerLink:
             self._results.applied(said.slot)
         self._emit(events.Applied(said.round_id))
 
-    def _note(self, said: control.Log | control.ScriptPlan) -> None:
+    def _note(self, said: control.Log | control.ScriptPlan | control.DivergenceReport) -> None:
         """For the records of the run, and whoever watches it."""
-        if isinstance(said, control.Log):
-            self._journal.metrics(said.metrics, self.round_id)
-        else:
-            self._journal.event("plan", **asdict(said))
+        match said:
+            case control.Log():
+                self._journal.metrics(said.metrics, self.round_id)
+            case control.ScriptPlan():
+                self._journal.event("plan", **asdict(said))
+            case control.DivergenceReport():
+                fields = asdict(said)
+                self._journal.event("divergence", round=fields.pop("round_id"), **fields)
 
     def _prepare(self, said: control.Prepare, fd: int) -> None:
         if self._arena is not None:
@@ -523,7 +529,15 @@ class TrainerLink:
         if said.samples == 0 and not said.parameters:
             compiled, given = self._arena.compiled, said.collective
             self._emit(
-                events.Contributed(round_id, 0, (), loss, collective=given, compiled=compiled)
+                events.Contributed(
+                    round_id,
+                    0,
+                    (),
+                    loss,
+                    collective=given,
+                    compiled=compiled,
+                    replica=said.replica,
+                )
             )
             return
         # One slot must stay free for the next round, however slowly the others read.
@@ -581,6 +595,7 @@ class TrainerLink:
             steps=said.steps,
             lasted_us=said.lasted_us,
             micro_batches=said.micro_batches,
+            replica=said.replica,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:

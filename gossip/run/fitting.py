@@ -17,6 +17,7 @@ from gossip import topologies
 from gossip.aggregators import registry
 from gossip.config import Resolved, RunConfig
 from gossip.errors import ConfigError, GossipError, TooFewUpdates
+from gossip.interpreter import python_command
 from gossip.topologies import read_weights
 from gossip.vectors import load_encoding
 
@@ -317,8 +318,8 @@ def _look(config: RunConfig, peers: int) -> dict[str, Any]:
                 f"aggregator {config.aggregator!r} cannot be loaded: {type(error).__name__}: "
                 f"{error}"
             ) from error
-    command = [sys.executable, "-m", "gossip.run.fitting", *names, config.encoding, str(peers)]
-    command += [] if config.f is None else [str(config.f)]
+    words = [*names, config.encoding, str(peers), *([] if config.f is None else [str(config.f)])]
+    command = python_command("-m", "gossip.run.fitting", *words)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

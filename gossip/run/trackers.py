@@ -10,11 +10,11 @@ import difflib
 import importlib.util
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gossip.errors import ConfigError
+from gossip.interpreter import python_command
 
 from .untrusted import shown
 
@@ -72,8 +72,8 @@ def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.P
             is handed on, too.
     Raises: OSError: It cannot be started, or its log cannot be written.
     """
-    command = [sys.executable, "-m", "gossip.launch.track", name, str(folder)]
-    command += [OTHERS] if others else []
+    words = [name, str(folder), *([OTHERS] if others else [])]
+    command = python_command("-m", "gossip.launch.track", *words)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     with tracker_log(name, folder).open("wb") as out:
         return subprocess.Popen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import distributed
 
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import SHAPES_BYTES_MAX
@@ -19,6 +20,18 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
     does not compile."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
+
+
+def check_process_group() -> None:
+    """Raises ConfigError: The script has joined its process to others by itself."""
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    if (size := distributed.get_world_size()) > 1:
+        raise ConfigError(
+            f"torch.distributed was initialised with {size} processes before gossip.init()",
+            "remove init_process_group and what is divided by its world size (docs/from_ddp.md), "
+            "or start the script with gossip run, which sets no RANK",
+        )
 
 
 def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> None:

@@ -41,6 +41,7 @@ from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
 from .rebuilding import GradientNorms, MadeState
+from .replicas import Divergence, ReplicaCheck
 from .seeding import drawing_from
 from .state import plan_state, unpack_state
 
@@ -109,6 +110,7 @@ class _UpdateOffer:
     steps: StepsTaken = StepsTaken()
     lasted_s: float = 0.0  # since the user was handed over to
     rates: tuple[float, ...] = ()  # what the optimizer would step with
+    replica: bytes = b""  # digests of the replica, where it is compared
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,21 @@ def _mapped(nbytes: int, fd: int) -> memoryview:
         os.close(fd)
 
 
+@dataclass
+class ExchangeHooks:
+    """Functions of the session that the exchange calls.
+
+    Attributes:
+        on_step: After each step of the run, once its round is applied.
+        on_divergence: With how this replica differs from that of most.
+        on_replaced: Once a state of others was taken over.
+    """
+
+    on_step: Callable[[], None] = lambda: None
+    on_divergence: Callable[[Divergence], None] = lambda found: None
+    on_replaced: Callable[[], None] = lambda: None
+
+
 class Exchange:
     """One trainer's model, arena and channel.
 
@@ -167,7 +184,8 @@ class Exchange:
         round_id: The next round to run on the parameters as they are.
         step: How many steps are in the parameters: rounds, but for collective operations.
         main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
-        on_step: Called after each step of the run, once its round is applied.
+        replica_check: Makes the digests by which replicas are compared; None: they are not.
+        hooks: What the session does at certain moments.
         on_collected: Told what peers have given to collective operations, round by round.
         has_begun: Whether any ``StartRoundCommand`` has come, by which the others are known.
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
@@ -179,6 +197,9 @@ class Exchange:
             other. It is no part of the swarm's state: who joins begins without one.
         exchanged: The parameters that the update offered last is of; none where none was offered.
     """
+
+    steps_directly = False
+    replica_check: ReplicaCheck | None = None
 
     def __init__(
         self,
@@ -199,7 +220,6 @@ class Exchange:
         # nobody waits for the round of an update before the next one is there
         self._overlaps = place.config.overlap > 0
         self._lends = place.config.peers_max > 1  # a result, to the script
-        self.steps_directly = False
         self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
         self.sender_memory: Memory | None = None
@@ -216,7 +236,7 @@ class Exchange:
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
-        self.on_step: Callable[[], None] = lambda: None
+        self.hooks = ExchangeHooks()
         self.peers = self.alive = 1
         self.has_begun = False
         self.restarts = 0
@@ -236,6 +256,7 @@ class Exchange:
         self._brief, self._left_at = False, 0.0
         self._prepared = False
         self._filled: int | None = None  # the update slot that was offered last
+        self._offered = -1  # the round that it was offered to
         self._finite = False  # whether all numbers of that update are
         self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
         self._ledger: control.LedgerReply | None = None  # the answer to the last request
@@ -510,7 +531,11 @@ class Exchange:
             if before_send is not None:
                 before_send()
             rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
-            offer = _UpdateOffer(samples, loss, steps=steps, lasted_s=lasted_s, rates=rates)
+            check = self.replica_check
+            replica = check.compare(self.step, go.compares) if check is not None else b""
+            offer = _UpdateOffer(
+                samples, loss, steps=steps, lasted_s=lasted_s, rates=rates, replica=replica
+            )
             self._offer(go, offer)
             if self._overlaps and samples:
                 self._in_flight = _UnsettledUpdate(go, offer, self._changes)
@@ -681,7 +706,7 @@ class Exchange:
         samples, loss = offer.samples, offer.loss
         if go.want_parameters:
             self._trained.layout.flatten_parameters(self._parameters[go.slot])
-        self.go, self._filled = None, go.slot
+        self.go, self._filled, self._offered = None, go.slot, go.round_id
         self._offered_at = time.monotonic()
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
@@ -699,6 +724,7 @@ class Exchange:
                 offer.collective,
                 (offer.steps.taken, offer.steps.total),
                 lasted_us=round(1e6 * offer.steps.lasted_s),
+                replica=offer.replica,
             )
         )
         self._flush()
@@ -922,7 +948,11 @@ class Exchange:
         is_new = message.is_step and message.round_id >= self.round_id
         self.round_id = max(self.round_id, message.round_id + 1)
         if is_new:
-            self.on_step()
+            self.hooks.on_step()
+            if self.replica_check is not None:
+                self.replica_check.follow_step(self.step, message.round_id == self._offered)
+        if message.replica and self.replica_check is not None:
+            self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
 
@@ -985,6 +1015,7 @@ class Exchange:
         else:
             self._changes += 1
             self.restores += 1
+            self.hooks.on_replaced()
             self._offered_at = math.inf
             if self.encoder is not None:
                 self.encoder.forget()
@@ -1033,6 +1064,11 @@ class Exchange:
         """Says what the script is going to do: how many steps, where its checkpoints go, and how
         often. It travels with the next packet."""
         self._say(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
+
+    def report_divergence(self, report: control.DivergenceReport) -> None:
+        """Have it recorded that replicas differ, or will."""
+        self._say(report)
+        self._flush()
 
     def tell_close(self, reason: str) -> None:
         """Says goodbye, from whatever thread, and does nothing else."""

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -411,7 +411,7 @@ def _shares_memory(gradient: Tensor) -> bool:
     return _count_uses(storage) > _USES_ALONE
 
 
-def _count_uses(storage: torch.UntypedStorage) -> int:
+def _count_uses(storage: Any) -> int:
     uses: int = torch._C._storage_Use_Count(storage._cdata)  # noqa: SLF001 - there is no public one
     return uses
 

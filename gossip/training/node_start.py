@@ -21,6 +21,7 @@ from typing import Protocol, TypeAlias
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
+from gossip.interpreter import python_command
 from gossip.ipc import Channel
 
 KILLED_S = 5.0  # for a process to end that was killed
@@ -146,9 +147,7 @@ class NodeProcess(_OwnProcess):
         if place.status_fd is not None:
             inherited.append(place.status_fd)
             environment["GOSSIP_STATUS_FD"] = str(place.status_fd)
-        # -P keeps the working folder off the path:
-        # a user's random.py there must not become the node's.
-        command = [sys.executable, "-P", "-m", "gossip.node"]
+        command = python_command("-m", "gossip.node")
         self._process = subprocess.Popen(
             command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL
         )

@@ -27,7 +27,7 @@ from gossip.aggregators import BoundRule, outer, senders
 from gossip.config import RunConfig
 from gossip.core import planned_peers
 from gossip.errors import ConfigError, GossipError
-from gossip.ipc import EXIT_SIGTERM, Channel, StartRoundCommand
+from gossip.ipc import EXIT_SIGTERM, Channel, DivergenceReport, StartRoundCommand, clip
 from gossip.node import wire_of
 from gossip.pipelines import LayerMaker, layers_of
 from gossip.run import OTHERS, checkpoints, stage_parts
@@ -65,6 +65,7 @@ from .pipeline import Pipeline, StagePlace, stepping_alone
 from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuilder
 from .recutting import load_recut
 from .reference import ReferenceData, reference_of, takes_batch
+from .replicas import Divergence, ReplicaCheck, largest_difference
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace, counts_steps
 from .seeding import drawing_from, seed_generators
@@ -97,6 +98,8 @@ CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
 and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
+TENSORS_NAMED_MAX = 8
+"""Tensors that a report names, of those that differ."""
 SAVED_S = 20.0
 """For the last checkpoint to be durable, when there is no hurry."""
 UNUSED_REFERENCE = (
@@ -119,6 +122,8 @@ class Session:
 
     _stage: StageModel | None = None  # of a pipeline
     _coordinator: StepCoordinator | None = None  # since ``prepare``
+    _diverged: tuple[Divergence, dict[str, Tensor]] | None = None  # until a state of others comes
+    _warned_of_changes = False
     _each_step: tuple[Callable[[], object], ...] = ()
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
@@ -275,6 +280,8 @@ class Session:
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
+        if self._is_rolling and self._config.peers_max > 1 and self._config.pipeline is None:
+            self._compare_replicas(trained)
         extra = ExtraState(self._extra_state, self._check_extra_state, self._take_extra_state)
 
         def join() -> None:
@@ -289,6 +296,53 @@ class Session:
             self._join_now()
         self._computing_since = time.monotonic()
         return model, optimizer
+
+    def _compare_replicas(self, trained: TrainedModel) -> None:
+        if self._local is not None:
+            return  # between two rounds its parameters are its own
+
+        def saves_at(step: int) -> bool:
+            return self._saver is not None and self._saver.is_due(step)
+
+        exchange, state = self._exchange, (trained.model, trained.layout, trained.optimizer)
+        check = ReplicaCheck(*state, self._kept, saves_at)
+        exchange.replica_check = check
+        exchange.hooks.on_divergence = self._note_divergence
+        exchange.hooks.on_replaced = self._note_replaced
+
+    def _note_divergence(self, found: Divergence) -> None:
+        """This replica differs from that of most. Unless the run only warns, theirs follows."""
+        if self._config.on_divergence == "warn":
+            self._report_divergence(found, -1.0, replaced=False)
+            return
+        check = self._exchange.replica_check
+        assert check is not None
+        tensors = check.tensors()
+        differing = {name: tensors[name].clone() for name in found.names if name in tensors}
+        self._diverged = found, differing
+
+    def _note_replaced(self) -> None:
+        check, diverged, self._diverged = self._exchange.replica_check, self._diverged, None
+        if check is not None and diverged is not None:
+            found, before = diverged
+            largest = largest_difference(before, check.tensors())
+            self._report_divergence(found, largest, replaced=True)
+
+    def _report_divergence(
+        self, found: Divergence, largest: float, *, replaced: bool, peers_differ: bool = True
+    ) -> None:
+        self._exchange.report_divergence(
+            DivergenceReport(
+                found.round_id,
+                peers_differ,
+                replaced,
+                tuple([clip(name) for name in found.names[:TENSORS_NAMED_MAX]]),
+                len(found.names),
+                min(largest, sys.float_info.max),
+                clip(found.cause),
+                clip(found.remedy),
+            )
+        )
 
     @property
     def _is_alone(self) -> bool:
@@ -667,7 +721,7 @@ class Session:
                 "leave out --local-steps, or do it after the run",
             )
         self._each_step += (function,)
-        self._exchange.on_step = self._run_each_step
+        self._exchange.hooks.on_step = self._run_each_step
         return function
 
     def _run_each_step(self) -> None:
@@ -1053,6 +1107,18 @@ class Session:
             self._make_step(loss, overflow)
         finally:
             self._advanced = self.step - before
+            self._warn_of_changes()
+
+    def _warn_of_changes(self) -> None:
+        """Warn once that the script changes the replica itself between two steps."""
+        check = self._exchange.replica_check
+        if self._warned_of_changes or check is None or not check.outside or not self.is_main:
+            return
+        self._warned_of_changes = True
+        cause = "the script changes them outside of optimizer.step(), which a late peer misses"
+        remedy = "change them in a function that is given to peer.each_step"
+        found = Divergence(self.round, check.outside, cause, remedy)
+        self._report_divergence(found, -1.0, replaced=False, peers_differ=False)
 
     def _make_step(self, loss: float | None, overflow: bool) -> None:
         self._check_open()

@@ -7,13 +7,13 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from gossip.config import Resolved, resolve
 from gossip.errors import ConfigError, RunExists, SpawnFailed
+from gossip.interpreter import python_command
 from gossip.run import fitting
 
 from .cells import script_of
@@ -79,7 +79,7 @@ def _follow(beside: Path) -> int:
     """
     run = ("run", "--output", "merged", "--config", str(beside / SETTINGS), str(beside / SCRIPT))
     launcher = subprocess.Popen(
-        [sys.executable, "-m", "gossip.launch.cli", *run],
+        python_command("-m", "gossip.launch.cli", *run),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from .watch import TerminationHandler
 if TYPE_CHECKING:
     from .session import Session
 
+_TRAINER = "GOSSIP_TRAINER"
+"""Pid of the process that is the peer of its environment: its child processes inherit both."""
 _open: Session | None = None
 
 
@@ -45,15 +48,29 @@ def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) 
         overrides: Options of the run (``gossip run --help``), when there is no launcher.
     Returns: The ``Session``, which is closed at exit at the latest.
     Raises: ConfigError: An option is wrong, there is a session already,
-        options are given under a launcher, or the reference cannot be read.
+        options are given under a launcher, the reference cannot be read, the process is a child of
+        a peer, or torch.distributed is initialised.
     """
+    try:
+        return _start_session(reference, track, overrides)
+    except GossipError as error:
+        if error.hint:
+            error.add_note(f"hint: {error.hint}")  # a traceback shows it where no launcher does
+        raise
+
+
+def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, Any]) -> Session:
     global _open
+    place = from_environment()
+    task = torchrun_task(os.environ) if place is None else None
+    if task is not None and task.peers == 1:
+        task = None
+    _check_process(place is not None, task is not None)
     if _open is not None and not _open.closed:
         raise ConfigError(
             "gossip.init() was called twice", "a process is one peer; call peer.close() first"
         )
     dump_stacks_on_signal("trainer")
-    place = from_environment()
     if place is not None and (overrides or track):
         given = ", ".join(sorted([*overrides, *(["track"] if track else [])]))
         raise ConfigError(
@@ -61,9 +78,8 @@ def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) 
             "give it to gossip run instead",
         )
     if place is None:
-        task = torchrun_task(os.environ)
         names = trackers_wanted(track, os.environ)
-        place = _alone(overrides) if task is None or task.peers == 1 else _among(task, overrides)
+        place = _alone(overrides) if task is None else _among(task, overrides)
         hand_on(place, names)
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
@@ -76,6 +92,29 @@ def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) 
     _open = Session(place, start, connection, termination, reference)
     _seed(place.config.seed)
     return _open
+
+
+def _check_process(launched: bool, has_rank: bool) -> None:
+    """Raises ConfigError: Another process is the peer, or torch.distributed would exchange, too."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise ConfigError(
+            "gossip.init() was called by a worker process, which imports the script",
+            'put all that trains below `if __name__ == "__main__":`, as multiprocessing requires',
+        )
+    trainer = os.environ.get(_TRAINER) or str(os.getpid())
+    is_worker = launched and multiprocessing.parent_process() is not None
+    if (launched or has_rank) and (is_worker or trainer != str(os.getpid())):
+        raise ConfigError(
+            "gossip.init() was called in a child process of a peer",
+            "call it once, in the process that the launcher starts. To run another script beside "
+            "it, remove GOSSIP_CONFIG and RANK from that script's environment",
+        )
+    if launched or has_rank:
+        os.environ[_TRAINER] = trainer
+    if "torch" in sys.modules:
+        from .checks import check_process_group
+
+        check_process_group()
 
 
 def _alone(overrides: dict[str, Any]) -> PeerPlace:
@@ -107,12 +146,7 @@ def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
     # whether the rule goes with so many peers is then found out in this process
     import torch  # noqa: F401
 
-    try:
-        meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)
-    except GossipError as error:
-        if error.hint:
-            error.add_note(f"hint: {error.hint}")  # there is no launcher that would print it
-        raise
+    meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)
     if task.peer == 0:
         print(
             f"gossip: {task.peers} peers, one for each task of {task.scheduler}, in "

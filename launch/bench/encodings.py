@@ -17,13 +17,14 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from gossip.errors import ConfigError, GossipError
+from gossip.interpreter import spawn_context
 from gossip.launch.report import counted
 
 from .exchange import ended_by_signals
@@ -226,17 +227,18 @@ def run_cases(cases: Sequence[Case], jobs: int, into: Path | None) -> dict[str, 
 @contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     others = set(active_children())
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
-    try:
-        yield pool
-    except BaseException:
-        workers = set(active_children()) - others
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.terminate()
-        told("stopped; with --into the same command goes on")
-        raise
-    pool.shutdown()
+    with spawn_context() as context:
+        pool = ProcessPoolExecutor(jobs, context, _begin)
+        try:
+            yield pool
+        except BaseException:
+            workers = set(active_children()) - others
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.terminate()
+            told("stopped; with --into the same command goes on")
+            raise
+        pool.shutdown()
 
 
 def _begin() -> None:

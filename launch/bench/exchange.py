@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from gossip.errors import ConfigError, LocalError
+from gossip.interpreter import python_command
 
 from .side_by_side import GLOO, GOSSIP, TURN, BenchTask
 from .turns import REPETITIONS, Spread, as_json, draw, others_told, ratios, told
@@ -165,7 +166,7 @@ def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
         told_task = BenchTask(**{**asdict(task), "folder": folder})
         run = Path(folder, "run")
-        command = [sys.executable, "-m", "gossip.launch.cli", "run", "--quiet"]
+        command = python_command("-m", "gossip.launch.cli", "run", "--quiet")
         command += ["-n", str(task.peers), *contest.words, "--run-dir", str(run)]
         command += ["-m", "gossip.launch.bench.side_by_side", told_task.dump()]
         title = f"{task.peers} peers, {task.numbers:,} numbers"

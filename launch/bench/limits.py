@@ -3,7 +3,6 @@ over a unix socket and over TCP. No exchange is faster."""
 
 from __future__ import annotations
 
-import multiprocessing
 import socket
 import statistics
 import time
@@ -11,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from gossip.interpreter import spawn_context
 
 REPETITIONS = 7
 BLOCK_BYTES = 2**20
@@ -54,9 +55,9 @@ def _socket_s(source: np.ndarray, family: int) -> float:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ours = socket.create_connection(listener.getsockname())
             theirs, _ = listener.accept()
-    context = multiprocessing.get_context("spawn")
-    other = context.Process(target=_drain, args=(theirs, len(source)), daemon=True)
-    other.start()
+    with spawn_context() as context:
+        other = context.Process(target=_drain, args=(theirs, len(source)), daemon=True)
+        other.start()
     theirs.close()
     try:
         with ours:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gossip.errors import LocalError
+from gossip.interpreter import python_command
 from gossip.transport import new_pair
 
 from . import limits
@@ -54,7 +55,7 @@ class LinkTurns:
         self.host, self.other_host, self.gloo = host, other_host, gloo
         self._mine, self._theirs = new_pair(), new_pair()
         self.ways = Ways(0, self.host, TwoKeys(self._mine, self._theirs.public, 0))
-        command = [*shlex.split(via), sys.executable, "-m", "gossip.launch.bench.link_end"]
+        command = [*shlex.split(via), *python_command("-m", "gossip.launch.bench.link_end")]
         self.other = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from hashlib import blake2b
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError, GossipError, LocalError
+from gossip.interpreter import spawn_context
 from gossip.launch.report import counted
 
 from . import data_sets, rule_sources
@@ -116,29 +117,30 @@ def run_all(
         data_sets.load(data)
     progress = _ProgressLines(len(missing), len(found), quiet)
     others = set(active_children())
-    pool = ProcessPoolExecutor(min(jobs, len(missing)), get_context("spawn"), _begin, (data,))
-    try:
-        running = {pool.submit(_run, trial): trial for trial in missing}
-        for done in as_completed(running):
-            trial = running[done]
-            outcome, lasting = done.result()
-            found[trial] = outcome
-            if lasting:
-                remember(folder, trial, data, outcome)
-            progress.one_more()
-    except BaseException as error:
-        workers = set(active_children()) - others
-        pool.shutdown(wait=False, cancel_futures=True)
-        for worker in workers:
-            worker.terminate()
-        progress.stopped(folder)
-        if isinstance(error, BrokenProcessPool):
-            raise LocalError(
-                "a process of the trials was killed, perhaps for want of memory "
-                f"({counted(jobs, 'job')})"
-            ) from error
-        raise
-    pool.shutdown()
+    with spawn_context() as context:
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _begin, (data,))
+        try:
+            running = {pool.submit(_run, trial): trial for trial in missing}
+            for done in as_completed(running):
+                trial = running[done]
+                outcome, lasting = done.result()
+                found[trial] = outcome
+                if lasting:
+                    remember(folder, trial, data, outcome)
+                progress.one_more()
+        except BaseException as error:
+            workers = set(active_children()) - others
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.terminate()
+            progress.stopped(folder)
+            if isinstance(error, BrokenProcessPool):
+                raise LocalError(
+                    "a process of the trials was killed, perhaps for want of memory "
+                    f"({counted(jobs, 'job')})"
+                ) from error
+            raise
+        pool.shutdown()
     return found
 
 

@@ -70,6 +70,7 @@ NOT_OF_DEMO = (
     "min_peers",
     "patience",
     "on_minority",
+    "on_divergence",
     "start_timeout",
     "round_timeout",
     "begin_anew",

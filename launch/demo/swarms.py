@@ -16,6 +16,7 @@ from typing import Any
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
 from gossip.faults import ByzantineFault, FaultPlan
+from gossip.interpreter import python_command
 from gossip.launch.local import RunOutcome, runs, script_command
 from gossip.launch.report import (
     About,
@@ -340,7 +341,7 @@ def _list(peers: Sequence[int] | set[int]) -> str:
 
 def _judge(*words: str) -> None:
     """Runs ``gossip.launch.demo.evaluate``, with one thread."""
-    command = [sys.executable, "-P", "-m", "gossip.launch.demo.evaluate", *words]
+    command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     done = subprocess.run(
         command,
         capture_output=True,

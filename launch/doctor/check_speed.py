@@ -17,6 +17,7 @@ import sys
 import time
 from typing import Any
 
+from gossip.interpreter import python_command
 from gossip.launch.report import counted
 
 from .findings import Finding
@@ -34,7 +35,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY")
 
 
 def _command(*words: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "gossip.launch.doctor.check_speed", *words]
+    return python_command("-m", "gossip.launch.doctor.check_speed", *words)
 
 
 def loopback() -> list[Finding]:

@@ -24,6 +24,8 @@ _ASKS_FOR_RANK = re.compile(
     r"|environment variable \w+ expected, but not set"
     r"|Default process group has not been initialized"
 )
+_IMPORTS_FROM = re.compile(r"(?:module|from|named) '(\w+)")
+_WORKER_ENDED = "DataLoader worker (pid"
 FROM_DDP = (
     "hint: a peer has no rank and no process group of torch.distributed, but peer.id and "
     "peer.count: docs/from_ddp.md"
@@ -53,7 +55,13 @@ class Frame:
         )
 
 
-def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> list[str]:
+def explain(
+    life: ProcessLife,
+    going_on: int,
+    finished: int,
+    folder: Path,
+    shadowing: Mapping[str, str] | None = None,
+) -> list[str]:
     """Lines for people about a peer that failed.
 
     Args:
@@ -61,6 +69,7 @@ def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> li
         going_on: Peers that go on.
         finished: Peers that ended well before.
         folder: The peer's folder, ``<run>/peer-<id>``.
+        shadowing: Modules that the script takes from files of the user, and these files.
     """
     if going_on or not finished:
         left = f"{counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
@@ -80,8 +89,8 @@ def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> li
         head = f"x peer {life.peer} ended: {life.how}; {left}"
         frames = _parse(life.tail)
         said = _last_words(life.tail)
-    if _ASKS_FOR_RANK.search("\n".join(said)):
-        said = [*said[:2], FROM_DDP]
+    if hint := _hint("\n".join(said), life.tail, shadowing or {}):
+        said = [*said[:2], hint]
     tail = [f"  log: {folder / 'out.log'}"]
     where = [
         f"  {frame.file}:{frame.line}  {frame.code}"
@@ -89,6 +98,18 @@ def explain(life: ProcessLife, going_on: int, finished: int, folder: Path) -> li
     ]
     room = LINES_MAX - 1 - len(where) - len(tail)
     return [line[:WIDTH] for line in (head, *where, *(f"  {line}" for line in said[:room]), *tail)]
+
+
+def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str | None:
+    if _ASKS_FOR_RANK.search(said):
+        return FROM_DDP
+    # A library may have caught the error of its import, and raised another.
+    for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
+        if name in shadowing:
+            return f"hint: rename {shadowing[name]}: it is imported in place of the module {name}"
+    if _WORKER_ENDED in said:
+        return next((line.strip() for line in tail if line.startswith("hint: ")), None)
+    return None
 
 
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:

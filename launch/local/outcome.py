@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gossip.config import RunConfig
-from gossip.core import QUORUM_LOST, STATE_LOST
+from gossip.core import DIVERGED, QUORUM_LOST, STATE_LOST
 from gossip.errors import NeverStarted
 from gossip.launch.report import RunView
 
@@ -85,7 +85,7 @@ def exit_code(outcome: RunOutcome) -> int:
 
 def telling(codes: Sequence[int]) -> int:
     """Of the codes of peers none of which has come to the end, the one that says most."""
-    for code in (6, 2, STATE_LOST, 4, 1, 5):
+    for code in (6, 2, DIVERGED, STATE_LOST, 4, 1, 5):
         if code in codes:
             return code
     # all were killed: nobody is left to reach a quorum

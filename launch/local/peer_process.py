@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from gossip.interpreter import python_command
 from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
 from gossip.run import Appender, parse_json
 
@@ -29,7 +29,7 @@ DRAIN_S = 1.0
 LAST_WORDS_S = 0.2
 POLL_S = 0.05
 LINE_MAX = 64 * 1024
-TAIL_LINES = 40
+TAIL_LINES = 100  # a worker of a DataLoader that failed, and then its trainer's traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class Guardian:
 
     def _start(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(Path(__file__).resolve().parents[1] / "guardian.py")],
+            python_command("-I", "-S", str(Path(__file__).resolve().parents[1] / "guardian.py")),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

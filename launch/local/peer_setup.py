@@ -24,4 +24,5 @@ def peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, st
         **{key: value for key, value in inherited.items() if key != TOKEN_VARIABLE},
         "GOSSIP_RUN_DIR": str(folder),
         "GOSSIP_CONFIG": str(folder / "config.json"),
+        "GOSSIP_TRAINER": "",  # this launcher may run in a script that is a peer of another run
     }

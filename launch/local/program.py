@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -73,6 +74,27 @@ class Program:
         return path if path.is_file() else None
 
     @property
+    def first_folder(self) -> str | None:
+        """Folder that Python imports from before all others: that of the script, or for a module
+        the working directory. None: ``PYTHONSAFEPATH`` leaves it out."""
+        if os.environ.get("PYTHONSAFEPATH"):
+            return None
+        return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
+
+    def shadowing(self, names: Iterable[str]) -> dict[str, str]:
+        """Return files of ``first_folder`` that Python imports in place of modules ``names``."""
+        if self.first_folder is None:
+            return {}
+        found = {}
+        for name in {*names} - {"__main__", *sys.builtin_module_names}:
+            spec = None if "." in name else PathFinder.find_spec(name, [self.first_folder])
+            own = getattr(sys.modules.get(name), "__file__", None)
+            # A folder without __init__.py has no origin, and comes after all else.
+            if spec is not None and spec.origin is not None and spec.origin != own:
+                found[name] = spec.origin
+        return found
+
+    @property
     def folder(self) -> Path:
         """Whose version is that of the code."""
         file = self.file
@@ -81,6 +103,11 @@ class Program:
     def check(self) -> None:
         """Raises ConfigError unless there is something to run."""
         if self.file is not None:
+            for name, file in self.shadowing(["gossip"]).items():
+                raise ConfigError(
+                    f"{file}: the script's import {name} would import this file",
+                    "rename it: no module beside the script can have that name",
+                )
             return
         if self.module:
             raise ConfigError(*_no_module(self.script))

@@ -22,7 +22,7 @@ MOST_S = 30.0
 DOUBLINGS_MAX = 16  # the longest wait is reached long before
 STEADY_S = 60.0  # who has run for so long is waited for as if it had never died
 ASKED_BY = (signal.SIGINT, signal.SIGTERM)
-FINAL = (0, 2, 4, 5, 6, 7, 130, EXIT_ASKED)
+FINAL = (0, 2, 4, 5, 6, 7, 9, 130, EXIT_ASKED)
 """Exit codes that are no accident: it came to the end, it was asked to, its command line is wrong,
 or the swarm has no use for it (``docs/exit_codes.md``)."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import Resolved, RunConfig
+from gossip.core import DIVERGED
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import (
@@ -150,6 +151,17 @@ def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"  why: gossip explain {word_for(folder.resolve())}"
 
 
+def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the result of a run."""
+    if found["replicas_identical"] is False and found["exit_code"] == DIVERGED:
+        yield (
+            "! the peers end with different parameters: those of most are right; see above, or "
+            "divergences in summary.json, for the cause"
+        )
+    if found["not_saved"]:
+        yield f"! the last checkpoint is not there: {found['not_saved']}"
+
+
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
     """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError:
     All for nothing."""
@@ -174,9 +186,11 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
         gone = f" ({counted(lost, 'line')} lost)" if lost else ""
         screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
-    if found["not_saved"]:
-        screen.say(f"! the last checkpoint is not there: {found['not_saved']}")
-    for line in [*alone.told(found["trained_alone"]), *missed.told(found["faults_missed"])]:
+    for line in [
+        *_doubts(found),
+        *alone.told(found["trained_alone"]),
+        *missed.told(found["faults_missed"]),
+    ]:
         screen.say(line)
     if found["finished"] and not found["rounds"] and outcome.config.resume:
         screen.say("  nothing was left to train: the run had come to its end before")
@@ -188,6 +202,8 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
             "  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, "
             "optimizer)"
         )
+    if outcome.exit_code == 0 and found["exit_code"] == DIVERGED:
+        return DIVERGED
     if found["exit_code"] != outcome.exit_code == 0:
         lost = found["rounds_lost"]
         which = "the only round" if lost == 1 else f"every one of {lost} rounds"

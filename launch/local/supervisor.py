@@ -8,6 +8,7 @@ import contextlib
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ from .outcome import RunOutcome, Stop
 from .pauses import StoppedProcesses
 from .peer_process import Guardian, PeerCommand, PeerListener, PeerProcess, ProcessLife
 from .peer_setup import peer_environment
+from .program import Program
 from .restarts import RestartCounter, died_by_itself
 from .warm import ForkServerGone, WarmStart, is_possible
 
@@ -432,12 +434,22 @@ class Supervisor:
         if life.code is not None:
             going_on = sum(process.running for process in self._processes.values())
             lines = explain(
-                life, going_on, len(self.outcome.finished), self.folder / f"peer-{life.peer}"
+                life,
+                going_on,
+                len(self.outcome.finished),
+                self.folder / f"peer-{life.peer}",
+                self._shadowing(),
             )
             # the first failure is mostly the cause of the others
             for line in lines[:1] if self._explained else lines:
                 self.screen.say(line)
             self._explained = True
+
+    def _shadowing(self) -> dict[str, str]:
+        """Files of the user that the script imports in place of modules that it needs."""
+        if not is_possible(self.command):
+            return {}
+        return Program.of(self.command[2:]).shadowing({*sys.stdlib_module_names, *sys.modules})
 
     def _on_event(self, event: dict[str, Any]) -> None:
         before = set(self.view.hangs)

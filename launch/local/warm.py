@@ -35,6 +35,7 @@ from io import open_code
 from typing import Any, BinaryIO
 
 from gossip.errors import LocalError
+from gossip.interpreter import python_command
 from gossip.launch.guardian import TOKEN_VARIABLE
 
 from .program import MODULE, Program
@@ -92,14 +93,7 @@ class WarmStart:
         self._socket.setblocking(False)
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-u",
-                    "-P",
-                    "-m",
-                    "gossip.launch.local.warm",
-                    str(theirs.fileno()),
-                ],
+                python_command("-u", "-m", "gossip.launch.local.warm", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
                 pass_fds=(theirs.fileno(),),
@@ -279,18 +273,25 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
     os.close(out)
     os.close(err)
     os.environ.update(request["environment"], GOSSIP_STATUS_FD=str(status))
+    program = Program.of(request["words"])
+    if program.shadowing(sys.modules):
+        # The script finds files of its own under names that are imported here already.
+        os.set_inheritable(status, True)
+        os.execv(program.command[0], program.command)
     from gossip.training import node_start
 
     peer = request["environment"]["GOSSIP_PEER"]
     node = node_start.fork_ahead()
     _call_it(f"gossip-node-{peer}" if node else f"gossip-peer-{peer}")
-    return node or (lambda: run(Program.of(request["words"])))
+    return node or (lambda: run(program))
 
 
 def run(program: Program) -> None:
     """As ``python script arguments`` or ``python -m module arguments`` does,
     down to what a traceback shows."""
     sys.orig_argv = program.command
+    if program.first_folder is not None:
+        sys.path.insert(0, program.first_folder)
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
@@ -311,7 +312,6 @@ def run(program: Program) -> None:
 
 
 def _run_module(program: Program) -> None:
-    sys.path.insert(0, os.getcwd())
     sys.argv = [MODULE, *program.arguments]
     # The function that the interpreter itself calls for -m; what is public runs in another module.
     as_main = getattr(runpy, "_run_module_as_main")  # noqa: B009
@@ -332,7 +332,6 @@ def _run_script(program: Program, main: types.ModuleType) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     loader.exec_module(main)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,8 +111,6 @@ def _function_at(spec: str) -> Any:
     if place.endswith(".py"):
         module = registry.load_file(place, "layers")
     else:
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())  # as python -m does
         module = registry.import_module(place, function)
     found = getattr(module, function, None)
     if not callable(found):

@@ -65,6 +65,14 @@ CODES: dict[int, ExitCodeMeaning] = {
         "disk, say. Earlier checkpoints are as they were.",
         "make room, and go on from the last one with `--resume auto`",
     ),
+    9: ExitCodeMeaning(
+        "diverged",
+        "The replicas of peers differ, and a state transfer did not help, or no round was left "
+        "for one. The screen and `divergences` in `summary.json` name the tensors and the likely "
+        "cause.",
+        "put what changes weights outside of `optimizer.step()` into `peer.each_step`; "
+        "`--on-divergence heal` or `warn` goes on",
+    ),
     130: ExitCodeMeaning(
         "stopped",
         "Ctrl-C: every peer finishes its round and leaves; a second one kills. After the last "

@@ -14,7 +14,7 @@ from typing import Any
 from gossip.errors import ConfigError
 from gossip.run import real, text_of, whole
 
-from . import run_state
+from . import divergence, run_state
 from .growing import Row
 from .html import lines_of
 from .live_frame import clock
@@ -40,7 +40,17 @@ WHY_SKIPPED = {
     "left": "it had left",
 }
 ABOUT_PEERS = (
-    *("attempt", "alive_again", "dead", "error", "exited", "fault", "fault_over", "halted"),
+    *(
+        "attempt",
+        "alive_again",
+        "dead",
+        "divergence",
+        "error",
+        "exited",
+        "fault",
+        "fault_over",
+        "halted",
+    ),
     *("late", "left", "lost_round", "minority_continues", "parole", "passed_over", "paused"),
     *("quarantined", "recovering", "refused_result", "restarting", "restored", "resumed"),
     *("serves_again", "share", "skip", "spawned", "stage_rebuilt", "suspected", "trusted"),
@@ -472,6 +482,8 @@ def _told_by(event: Row) -> str:
             return f"It asked for the state of the others: {_why(event)}."
         case "restored":
             return f"It took the state of round {number} from peer {event.get('from')}."
+        case "divergence" if event.get("peers_differ"):
+            return f"It {divergence.describe(event)}."
         case "stage_rebuilt":
             return f"It made the state of its stage anew: {rebuilt(event)}."
         case "error":

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossip import topologies
 from gossip.config import PipelineConfig, RunConfig
-from gossip.core import QUORUM_LOST
+from gossip.core import DIVERGED, QUORUM_LOST
 from gossip.errors import NeverStarted
 from gossip.run import (
     JsonLines,
@@ -45,6 +46,7 @@ STATUS = {
     6: "refused",
     7: "state_lost",
     8: "not_saved",
+    9: "diverged",
     130: "stopped",
     143: "stopped",
 }
@@ -167,6 +169,9 @@ def build(
     survivors = [peer for peer in present if peer not in config.plan.byzantine]
     evaluation = read_json(folder / "evaluation.json") or {}
     counted = epochs(past.true) if not elsewhere else _told(view)
+    identical = _identical(config, view, survivors, evaluation)
+    if exit_code == 0 and identical is False and _ends_by_divergence(config):
+        exit_code = DIVERGED
     return {
         "schema": SCHEMA,
         "status": STATUS.get(exit_code, "failed"),
@@ -177,7 +182,8 @@ def build(
         "rounds": span.kept,
         "accuracy": _accuracy(view, survivors, evaluation),
         "loss": _loss(view, survivors, evaluation),
-        "replicas_identical": _identical(config, view, survivors, evaluation),
+        "replicas_identical": identical,
+        "divergences": view.divergences,
         **blows_and_returns(view),
         "joins": joins(view, past.true),
         "remote_peers": elsewhere,
@@ -486,6 +492,11 @@ def _identical(
         for stage in config.pipeline.stages
     ]
     return None if None in stages else all(stages)
+
+
+def _ends_by_divergence(config: RunConfig) -> bool:
+    """Whether replicas that differ at the end are a failure of the run."""
+    return config.on_divergence == "stop" and topologies.load(config.topology).rolling
 
 
 def _alike(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:

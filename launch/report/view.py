@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.run import ROOM_HINT, in_words
 
-from . import lost_stages, speeds
+from . import divergence, lost_stages, speeds
 from .happenings import (
     SLACK_S,
     Blow,
@@ -44,6 +44,7 @@ EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, lat
 UNMET_S = 10.0  # peers say every 5 s whom they wait for
 ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
 ENDING_S = 5.0  # peers that have finished close their links one after the other
+DIVERGENCES_MAX = 100
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -153,6 +154,7 @@ class RunView:
         # peer that the plan has killed -> seconds after which to start it again
         self.restarts: dict[int, float] = {}
         self._identical = False  # whether that was said
+        self.divergences: list[dict[str, Any]] = []
         self.unequal_updates: float | None = None  # by how much more than by chance
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
@@ -340,6 +342,14 @@ class RunView:
             return []
         lost, most = named(event.get("for") or ()), event.get("at_most_s")
         return [f"~ {row.peer} is done; it waits for {lost} up to {most} s"]
+
+    def _divergence(self, row: PeerRow, event: Row, t: float) -> list[str]:
+        entry = divergence.entry_of(event)
+        if entry is None:
+            return [f"! {divergence.describe(event)}"]
+        if len(self.divergences) < DIVERGENCES_MAX:
+            self.divergences.append(entry)
+        return [f"! {row.peer} {divergence.describe(event)}"]
 
     def _ends_unconfirmed(self, row: PeerRow, event: Row, t: float) -> list[str]:
         self.unconfirmed.add(row.peer)
@@ -937,6 +947,7 @@ class RunView:
         "over": _message,
         "paused": _paused,
         "plan": _plan,
+        "divergence": _divergence,
         "ready": _ready,
         "recovering": _recovering,
         "reduced_tolerance": _reduced_tolerance,

@@ -6,12 +6,12 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-import sys
 from typing import Annotated
 
 import typer
 
 from gossip.errors import ConfigError
+from gossip.interpreter import python_command
 
 from .task_words import check, check_fit, check_resume, program_of
 
@@ -115,7 +115,7 @@ def slurm(
         options="\n".join(lines),
         environment=f"export OMP_NUM_THREADS={cpus}\n",
         srun=f" --cpus-per-task={cpus}" + (f" --gpus-per-task={gpus}" if gpus else ""),
-        python=shlex.quote(sys.executable),
+        python=shlex.join(python_command()),
         words=shlex.join(words),
     )
     if submit:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from gossip.errors import ConfigError, GossipError
+from gossip.interpreter import python_command
 
 if TYPE_CHECKING:
     from gossip.config import Resolved
@@ -49,7 +50,7 @@ def check_options(words: list[str], peers: int) -> dict[str, Any]:
     """The same where the script is not on this machine."""
     said_so = PEERS in os.environ  # then the caller may not like it
     done = subprocess.run(
-        [sys.executable, "-m", "gossip.launch.cli", "run", "--show-config", "--json", *words],
+        python_command("-m", "gossip.launch.cli", "run", "--show-config", "--json", *words),
         capture_output=True,
         text=True,
         check=False,

@@ -27,6 +27,7 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError, LocalError, Malformed
+from gossip.interpreter import python_command
 from gossip.launch import guardian
 from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
@@ -333,7 +334,7 @@ class Agent:
 
     async def _examine(self) -> None:
         """``gossip doctor`` in a process of its own: it imports torch, which an agent needs not."""
-        words = (sys.executable, "-m", "gossip.launch.cli", "doctor", "--json")
+        words = python_command("-m", "gossip.launch.cli", "doctor", "--json")
         pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
             *words, stdin=nothing, stdout=pipe, stderr=pipe

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from gossip.errors import ConfigError, GossipError
+from gossip.interpreter import python_command
 
 from .hostlist import Host
 
@@ -54,7 +55,7 @@ def parse(given: str) -> tuple[str, ...]:
 def command(host: Host, ssh: Sequence[str], name: str) -> list[str]:
     """What starts the agent of a host. ``name``: of the run,
     for those who look at the processes there."""
-    agent = [python_of(host), "-m", "gossip.launch.ssh.agent", name]
+    agent = python_command("-m", "gossip.launch.ssh.agent", name, python=python_of(host))
     if host.is_local:
         return agent
     options = [word for option in OPTIONS for word in ("-o", option)]
@@ -77,7 +78,7 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
     last = next((_plain(line, target) for line in reversed(said) if line.strip()), "")
     words = f"ssh {f'-p {host.port} ' if host.port is not None else ''}{target} true"
     by_hand = f"{words}     must work without typing; then run this again"
-    if "No module named" in text and "gossip" in text:
+    if "Unknown option: -P" in text or ("No module named" in text and "gossip" in text):
         missing = f"{python} has no gossip there"
         return Unreachable(
             target,

@@ -37,6 +37,7 @@ EXAMPLES = [
     control.Log("{}"),
     control.ScriptPlan(400, "/ckpt", 100),
     control.ScriptPlan(None),
+    control.DivergenceReport(7, True, True, ("0.weight",), 3, 0.25, "a cause", "a remedy"),
     control.ConfirmRequest(400),
     control.LedgerRequest(),
     control.Close("finished"),

@@ -378,6 +378,7 @@ SAID_OF_A_RUN = {
     "--min-peers": ("5", "min_peers", 5),
     "--patience": ("2.5", "patience_s", 2.5),
     "--on-minority": ("continue", "on_minority", "continue"),
+    "--on-divergence": ("heal", "on_divergence", "heal"),
     "--start-timeout": ("33", "start_timeout_s", 33.0),
     "--round-timeout": ("4", "round_timeout_s", 4.0),
     "--begin-anew": (None, "begin_anew", True),

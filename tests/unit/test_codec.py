@@ -68,7 +68,7 @@ def test_an_envelope_says_version_run_sender_incarnation_tag_and_fields():
         3,
         1,
         tag,
-        [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0, b"", [], 0],
+        [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0, b"", [], 0, b""],
     ]
 
 
@@ -289,7 +289,7 @@ def test_a_trusting_codec_counts_the_fields_and_takes_them():
     assert codec.decode_many(codec.encode_many([go])) == [go]
     tag, fields = codec.to_plain(go)
     for wrong in ([*fields, 1], fields[1:], 7):
-        with pytest.raises(Malformed, match="StartRoundCommand has 15 fields"):
+        with pytest.raises(Malformed, match="StartRoundCommand has 16 fields"):
             codec.decode(codec.pack([PROTOCOL_VERSION, tag, wrong]))
     with pytest.raises(TypeError, match="holds another dataclass"):
         Codec(get_args(Message), trusting=True)

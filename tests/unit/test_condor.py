@@ -183,7 +183,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
     assert gossip("-n", "2", "--shared", "train.py")[0] == 0
     said = Description((tmp_path / "condor-train" / "peer.sub").read_text()).commands
     assert words(said["environment"]) == ["OMP_NUM_THREADS=1", "GOSSIP_QUORUM=available"]
-    assert words(said["arguments"])[2:] == ["run", "--start-timeout", "600", "train.py"]
+    assert words(said["arguments"])[3:] == ["run", "--start-timeout", "600", "train.py"]
     assert gossip("-n", "2", "-o", "other", "--", "--start-timeout", "5", "train.py")[0] == 0
     settings = json.loads((tmp_path / "other" / "config.json").read_text())
     assert (settings["quorum"], settings["start_timeout_s"]) == ("available", 5.0)

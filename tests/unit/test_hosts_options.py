@@ -101,13 +101,14 @@ def test_the_command_of_an_agent_asks_for_nothing_and_tells_no_secret() -> None:
         "-p",
         "2222",
         "me@b",
-        "exec '/my env/python' -m gossip.launch.ssh.agent run-1",
+        "exec '/my env/python' -P -m gossip.launch.ssh.agent run-1",
     ]
 
 
 def test_this_machine_needs_no_ssh() -> None:
     assert ssh.command(Host("localhost", python="p"), ("ssh",), "r") == [
         "p",
+        "-P",
         "-m",
         "gossip.launch.ssh.agent",
         "r",

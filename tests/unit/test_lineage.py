@@ -51,6 +51,8 @@ OTHERS = {
     "rates": (0.1,),
     "accusations": (Accusation(3, 0),),
     "collected": (Collected(1, b"given"),),
+    "replica": b"r" * 18,
+    "diverged": (1,),
     "audits": (AuditVote(1, 0, 2, 5, None),),
 }
 
@@ -59,7 +61,10 @@ OTHERS = {
     "field", [field.name for field in dataclasses.fields(Commit) if field.name != "attempt"]
 )
 def test_every_field_but_the_attempt_changes_the_header(field: str) -> None:
-    assert header_bytes(commit(**{field: OTHERS[field]})) != header_bytes(commit())
+    before = {"replica": OTHERS["replica"]} if field == "diverged" else {}
+    assert header_bytes(commit(**{**before, field: OTHERS[field]})) != header_bytes(
+        commit(**before)
+    )
 
 
 def test_every_rate_changes_the_header() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import gossip
 from gossip.errors import ConfigError
 from gossip.launch.local.program import Program
 
@@ -69,3 +70,48 @@ def test_what_is_not_there_is_said_with_what_to_do(
 def test_a_module_has_a_name() -> None:
     with pytest.raises(ConfigError, match="stands alone"):
         Program.of(["-m"])
+
+
+def test_files_beside_a_script_that_python_imports_in_place_of_others_are_found(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "random.py").touch()
+    (here / "queue").mkdir()
+    (here / "json").mkdir()
+    (here / "json" / "__init__.py").touch()
+    (here / "sys.py").touch()
+    (here / "__main__.py").touch()
+    names = ["random", "queue", "json", "sys", "__main__", "random.x", "os"]
+    found = {"random": str(here / "random.py"), "json": str(here / "json" / "__init__.py")}
+    assert Program("train.py").shadowing(names) == found
+    monkeypatch.chdir(here / "lab")
+    assert Program("../train.py").shadowing(names) == found, "its folder, wherever it is started"
+    assert Program("train.py", module=True).shadowing(names) == {}
+    monkeypatch.chdir(here)
+    assert Program("lab.train", module=True).shadowing(names) == found
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    assert Program("train.py").shadowing(names) == {}
+
+
+def test_our_own_package_beside_a_script_shadows_nothing() -> None:
+    root = Path(gossip.__file__).parent.parent
+    assert Program(str(root / "train.py")).shadowing(["gossip"]) == {}
+
+
+@pytest.mark.parametrize("beside", ["gossip.py", "gossip/__init__.py"])
+@pytest.mark.parametrize("words", [["train.py"], ["-m", "train"]])
+def test_a_script_that_would_import_another_gossip_is_refused(
+    here: Path, beside: str, words: list[str]
+) -> None:
+    (here / beside).parent.mkdir(exist_ok=True)
+    (here / beside).touch()
+    with pytest.raises(ConfigError) as refused:
+        Program.of(words).check()
+    assert str(here / beside) in str(refused.value)
+    assert "rename" in str(refused.value.hint)
+
+
+def test_a_script_named_gossip_is_refused(here: Path) -> None:
+    (here / "gossip.py").touch()
+    with pytest.raises(ConfigError, match=r"gossip\.py"):
+        Program("gossip.py").check()

@@ -58,10 +58,10 @@ run="runs/slurm-$SLURM_JOB_ID"
 
 # --kill-on-bad-exit=0, --wait=0: a task that ends, however, leaves the others alone.
 srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=1 \\
-  PYTHON -m gossip.launch.cli run --run-dir "$run" --aggregator krum train.py --lr 0.1 'a b'
+  PYTHON -P -m gossip.launch.cli run --run-dir "$run" --aggregator krum train.py --lr 0.1 'a b'
 
 # The code of srun is the worst of its tasks. The job has gone well when peers came to the end.
-PYTHON -m gossip.launch.schedulers.task_runs "$run" $?
+PYTHON -P -m gossip.launch.schedulers.task_runs "$run" $?
 """
 WORDS = ["--aggregator", "krum", "train.py", "--lr", "0.1", "a b"]
 

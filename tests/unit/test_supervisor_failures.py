@@ -135,3 +135,35 @@ def test_a_script_of_ddp_is_told_which_page_to_read(
 def test_other_missing_keys_are_no_matter_of_ddp(tmp_path: Path) -> None:
     for tail in ("KeyError: 'LANG'", "KeyError: 'RANKED'", "ValueError: RANK", "KeyError: rank"):
         assert not any("from_ddp" in line for line in explain(life(tail), 0, 0, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "AttributeError: module 'random' has no attribute 'Random'",
+        "AttributeError: partially initialized module 'random' has no attribute 'x' (most likely)",
+        "ImportError: cannot import name 'Random' from 'random' (/home/me/random.py)",
+        "ModuleNotFoundError: No module named 'random.x'; 'random' is not a package",
+    ],
+)
+def test_a_file_that_shadows_a_module_is_named_with_the_remedy(tmp_path: Path, error: str) -> None:
+    tail = (
+        f'Traceback (most recent call last):\n  File "train.py", line 1\n    import torch\n{error}'
+    )
+    hint = "  hint: rename /home/me/random.py: it is imported in place of the module random"
+    shadowing = {"random": "/home/me/random.py", "queue": "/home/me/queue.py"}
+    assert hint in explain(life(tail), 0, 0, tmp_path, shadowing)
+    caught = f"{tail}\n\nDuring handling\n\nTraceback (most recent call last):\nImportError: x"
+    assert hint in explain(life(caught), 0, 0, tmp_path, shadowing)
+    other = tail.replace("'random'", "'statistics'").replace("'random.x'", "'statistics.x'")
+    assert not any("hint" in line for line in explain(life(other), 0, 0, tmp_path, shadowing))
+    assert not any("hint" in line for line in explain(life(tail), 0, 0, tmp_path))
+
+
+def test_what_a_worker_of_a_data_loader_was_refused_for_is_shown(tmp_path: Path) -> None:
+    ended = "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly"
+    tail = f"gossip.errors.ConfigError: no\nhint: put it below\nTraceback\n{ended}\n"
+    write(tmp_path, type="RuntimeError", message=ended.partition(": ")[2], frames=[])
+    assert "  hint: put it below" in explain(life(tail), 0, 0, tmp_path)
+    write(tmp_path, type="RuntimeError", message="another", frames=[])
+    assert "  hint: put it below" not in explain(life(tail), 0, 0, tmp_path)

@@ -14,7 +14,13 @@ from gossip.launch.report import RunView
 from gossip.run import checkpoints, stage_parts
 from gossip.run.telemetry import write_json
 
-FOUND = {"record_incomplete": {}, "not_saved": None, "trained_alone": [], "faults_missed": []}
+FOUND = {
+    "record_incomplete": {},
+    "replicas_identical": True,
+    "not_saved": None,
+    "trained_alone": [],
+    "faults_missed": [],
+}
 
 
 def all_lines(

@@ -27,6 +27,8 @@ from .packing import unpack_json as unpack_json
 from .prefetch import AHEAD_MAX as AHEAD_MAX
 from .rates import RATES_MAX as RATES_MAX
 from .rates import agree as agree
+from .replicas import DivergenceWatch as DivergenceWatch
+from .replicas import compare as compare
 from .replicated_state import ReplicatedState as ReplicatedState
 from .replicated_state import provenance as provenance
 from .stage_speeds import SPEED_RATIO_MAX as SPEED_RATIO_MAX

@@ -82,6 +82,9 @@ def header_bytes(commit: Commit) -> bytes:
         parts += _said_by_server(commit)
     if commit.collected:
         parts += _collected(commit.collected)
+    if commit.replica:
+        # likewise
+        parts += [_text("replica"), _blob(commit.replica), _named(commit.diverged)]
     return b"".join(parts)
 
 

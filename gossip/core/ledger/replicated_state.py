@@ -46,8 +46,9 @@ class ReplicatedState:
     """Follows from the commits alone, so every peer at the same round has the same; ``adopt`` takes
     it over from another."""
 
-    def __init__(self, settings: CoreSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: CoreSettings, local: PeerId = -1) -> None:
+        """``local``: this peer, which is told where its replica differs."""
+        self.settings, self._local = settings, local
         self._first_peers = frozenset(settings.peers)
         self._updates_most = settings.updates_needed(settings.f)
         self.lineage = Lineage(settings.run, settings.lineage)
@@ -259,6 +260,7 @@ class ReplicatedState:
                         [tuple([each.peer for each in commit.contributors]) for commit in commits]
                     ),
                     collectives=collectives_before,
+                    replica=commits[0].replica if self._local in commits[0].diverged else b"",
                 )
             )
         else:
@@ -335,6 +337,7 @@ class ReplicatedState:
             and (not commit.collected or self._may_have_collected(commit))
             and (not commit.audits or self._may_have_audited(commit))
             and (not commit.rates or are_sound(commit.rates))
+            and (not (commit.replica or commit.diverged) or self._may_have_compared(commit))
         ):
             return False
         pipeline = self.settings.pipeline
@@ -367,6 +370,13 @@ class ReplicatedState:
             and named <= set(self.roster.peers)
             and bool(contributors) <= bool(commit.digest)
         )
+
+    def _may_have_compared(self, commit: Commit) -> bool:
+        """Whether the peers whose replicas differ are of this round's roster, each once, ascending,
+        and the replica of most is there."""
+        named = list(commit.diverged)
+        ascending = named == sorted(set(named)) and set(named) <= set(self.roster.peers)
+        return ascending and bool(commit.replica) and not commit.shard
 
     def _may_have_collected(self, commit: Commit) -> bool:
         """Whether what it says that peers have given to a collective operation is of this round's

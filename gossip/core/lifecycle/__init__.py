@@ -3,6 +3,7 @@
 from . import bootstrap as bootstrap
 from .bootstrap import HELLO_INTERVAL_S as HELLO_INTERVAL_S
 from .bootstrap import Bootstrap as Bootstrap
+from .exit_codes import DIVERGED as DIVERGED
 from .exit_codes import QUORUM_LOST as QUORUM_LOST
 from .exit_codes import STATE_LOST as STATE_LOST
 from .final_check import FinalCheck as FinalCheck

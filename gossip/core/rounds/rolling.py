@@ -24,7 +24,15 @@ from gossip.core.events import (
     StartRound,
     Token,
 )
-from gossip.core.ledger import CommitLog, Held, ReplicatedState, provenance, reissue, since_us
+from gossip.core.ledger import (
+    CommitLog,
+    DivergenceWatch,
+    Held,
+    ReplicatedState,
+    provenance,
+    reissue,
+    since_us,
+)
 from gossip.core.messages import (
     ROUND_MAX,
     Commit,
@@ -104,7 +112,7 @@ class RollingRounds:
         )
         self._stage_gate: StageGate | None = None
         rounds = settings.rounds
-        self.replicated = ReplicatedState(settings)
+        self.replicated = ReplicatedState(settings, local)
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         fork_choice = ForkChoice(local, settings, self.replicated.lineage)
         self.lag_detector = LagDetector(settings, fork_choice, timers, view, self.deadline)
@@ -146,6 +154,8 @@ class RollingRounds:
         self._go_round = self._said = -1
         self._serves_from = float("-inf")
         self._attempt_locks = AttemptLocks()
+        self.divergence = DivergenceWatch(settings.f)
+        self.ends_diverged = ""  # why no state of others helps this peer
         # spread, and not yet held here
         self.made: tuple[ShardRound, Commit, Payload | None, Token] | None = None
 
@@ -841,6 +851,7 @@ class RollingRounds:
             collectives=self.replicated.collectives,
             deadline_us=self.replicated.deadline_us,
             began_at=self.lag_detector.began_at,
+            compares=self.divergence.compares_next,
         )
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
@@ -861,6 +872,7 @@ class RollingRounds:
             own.collective if first else b"",
             own.micro_batches,
             own.pass_us,
+            own.replica if first else b"",
         )
         if self.cross_shard.is_timed(shard):
             effects += self.server.give_time(shard, now, bool(own.collective))
@@ -1018,13 +1030,44 @@ class RollingRounds:
             self.deadline.observe_round(now - self.lag_detector.began_at)
         roster = self.replicated.roster.peers  # of the next round
         self.server.lateness.committed(roster, expected, _in_all(held))
-        self.lag_detector.fork_choice.committed([c.peer for c in held[0][0].contributors])
+        contributors = [c.peer for c in held[0][0].contributors]
+        self.lag_detector.fork_choice.committed(contributors)
         self.joining.difference_update(roster)
         if self._own is not None and self._applied == self.round_id - 1:
             self._applied = self.round_id  # it will have, before it reads the Go behind it
         self.round_id += 1
         self.lag_detector.begin()
+        # A state that was taken over may be that before a round which was applied here already.
+        watch, commit = self.divergence, held[0][0]
+        diverged = commit.diverged if commit.round_id > watch.round_id else ()
+        if watch.is_active or diverged or contributors != watch.contributors:
+            step = self.round_id - self.replicated.collectives
+            watch.observe(commit, contributors, step)
+        if diverged:
+            effects += self._check_replicas(commit, len(expected))
         return effects + self._begin(now)
+
+    def _check_replicas(self, commit: Commit, of: int) -> list[Effect]:
+        """A state of others is needed where this peer's replica differs; or nothing helps any
+        more, which ``divergence`` says."""
+        differ, struck = commit.diverged, self.divergence.struck
+        told = Report(
+            "replicas_differ", {"round": commit.round_id, "peers": list(differ), "of": of}
+        )
+        on_divergence = self.settings.rounds.on_divergence
+        if on_divergence == "warn":
+            return [told]
+        if on_divergence == "stop" and (self.local in struck or len(struck) > self.settings.f):
+            who = ", ".join(map(str, sorted(struck)))
+            self.ends_diverged = (
+                f"the replicas of {who} differ again, and they have missed no round"
+            )
+        if self.ends_diverged or self.local in differ:
+            donors = [each.peer for each in commit.contributors if each.peer not in differ]
+            donor = commit.server if commit.server in donors else min(donors, default=self.local)
+            reason = f"this replica differs from that of most before round {commit.round_id}"
+            self.lag_detector.lose_track(donor, reason)
+        return [told]
 
     # --- others are elsewhere ---------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from gossip.core.frozen import record
-from gossip.core.ledger import agree
+from gossip.core.ledger import agree, compare
 from gossip.core.messages import (
     Accusation,
     AuditVote,
@@ -369,6 +369,8 @@ class Server:
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
+        if update.replica:
+            shard.replicas[sender] = update.replica
         if sender != self.local:  # the own one is here without having travelled
             self.lateness.came(sender, update, shard.first_at, now)
         return self.maybe_close(shard, now)
@@ -611,6 +613,7 @@ class Server:
                 for r, weight, far in facts
             )
         decides = result.payload is not None and progress.step == "decide"
+        replica, diverged = compare(shard.replicas) if shard.replicas else (b"", ())
         return Commit(
             lineage=self.settings.lineage,
             round_id=self.round_id,
@@ -631,6 +634,8 @@ class Server:
             measured=progress.measured if decides else (),
             rates=agree(shard.answers[row.peer][0].rates for row in progress.rows),
             collected=shard.collected,
+            replica=replica,
+            diverged=diverged,
         )
 
     def timer(

@@ -95,6 +95,7 @@ class ShardRound:
     # As a server: what has come for the attempt served.
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
+    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with them
     # who has taken back its update, of which attempt: it may be on its way still
     taken_back: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()

@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from multiprocessing.synchronize import Event
 
 from gossip.errors import ConfigError, LocalError, TooFewUpdates
 from gossip.faults import FaultPlan
+from gossip.interpreter import spawn_context
 from gossip.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate, generate_pipeline
 
 from . import play
@@ -127,11 +128,12 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
             yield play.run(question.schedule(seed))
         return
     seeds = question.seeds
-    context = multiprocessing.get_context("spawn")
-    over = context.Event()
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_begin_work, initargs=(over,)
-    ) as pool:
+    with ExitStack() as stack:
+        context = stack.enter_context(spawn_context())
+        over = context.Event()
+        pool = stack.enter_context(
+            ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,))
+        )
         # Futures in the order of their seeds: what is yielded first must not depend on where
         # objects lie in memory.
         pending: dict[Future[list[SimulationResult]], bool] = {}

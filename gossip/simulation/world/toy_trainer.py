@@ -243,6 +243,8 @@ class ToyTrainer:
             the samples.
         fragments: of the model, each as large as an update. With more than one its script also
             calls collective operations, in rounds that are no steps.
+        compares_every: rounds between two comparisons of its replica; 0: only where the core asks.
+        corrupted_in: rounds after which bits of its parameters flip.
     """
 
     peer: PeerId
@@ -271,6 +273,8 @@ class ToyTrainer:
     local_steps: int = 1
     overlap: int = 0
     fragments: int = 1
+    compares_every: int = 0
+    corrupted_in: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
@@ -560,7 +564,12 @@ class ToyTrainer:
             sketch=sketch,
             own=payload_of_values(draft.honest) if self.lie is not None and samples else None,
             rates=self.rates if samples else (),
+            replica=self.digest if self._compares(go) else b"",
         )
+
+    def _compares(self, go: events.StartRound) -> bool:
+        regular = self.compares_every and go.round_id % self.compares_every == 0
+        return self.overlap == 0 and self.local_steps == 1 and bool(regular or go.compares)
 
     def _used(self, round_id: int, samples: int) -> int:
         """Of its slice. With local steps a peer may take fewer than others, and leaves the rest;
@@ -675,6 +684,12 @@ class ToyTrainer:
             ]
             self.moved = apply.round_id, part.start // sum(self.sizes)
         self._here = array("f", changed)
+        if apply.round_id in self.corrupted_in:
+            flipped = bytearray(self._here.tobytes())
+            flipped[2] ^= (
+                1 + self.peer
+            )  # of a number that no step rounds away; on each peer another
+            self._here = array("f", bytes(flipped))
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))
         self.next_round, self.changed_at = apply.round_id + 1, now

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.errors import ConfigError
+from gossip.interpreter import python_command
 from gossip.launch.report import counted
 from gossip.launch.schedulers import NO_USE, PEER, PEERS
 from gossip.run import SWARM_KEY
@@ -120,7 +121,9 @@ class Submission:
                     "universe": "local",
                     "executable": self.python,
                     "transfer_executable": "false",
-                    "arguments": quoted(["-m", "gossip.launch.contrib.condor.verdict"]),
+                    "arguments": quoted(
+                        python_command("-m", "gossip.launch.contrib.condor.verdict")[1:]
+                    ),
                     "initialdir": str(where),
                     "output": str(self.folder / "verdict.out"),
                     "error": str(self.folder / "verdict.err"),
@@ -160,7 +163,7 @@ class Submission:
                 {
                     "executable": self.python,
                     "transfer_executable": "false",
-                    "arguments": quoted(["-m", module, *words]),
+                    "arguments": quoted(python_command("-m", module, *words)[1:]),
                     "environment": quoted(
                         [f"{name}={value}" for name, value in self.environment.items()]
                     ),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
+from gossip.interpreter import python_command
 from gossip.launch.join import CONFIG, arriving
 from gossip.launch.local import Program, names_code, runs
 from gossip.launch.report import RUNS, PlainScreen, print_error
@@ -69,7 +70,7 @@ def by_folder(words: Sequence[str]) -> None:
     listen = own_address(
         Task("HTCondor", folder.name, 0, 2, one_host=False, towards=reached_at(os.environ)), config
     )
-    command = [sys.executable, "-m", "gossip.launch.cli", "join", str(folder), "--", *words]
+    command = python_command("-m", "gossip.launch.cli", "join", str(folder), "--", *words)
     os.execve(command[0], command, {**os.environ, "GOSSIP_LISTEN": listen})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gossip.interpreter import python_command
 from gossip.launch.report import counted
 from gossip.launch.schedulers import NO_USE
 from gossip.run import SWARM_KEY
@@ -161,7 +162,7 @@ class Pods:
         return {
             "name": "peer",
             "image": self.image,
-            "command": [self.python, "-m", self.module],
+            "command": python_command("-m", self.module, python=self.python),
             "args": list(self.words),
             **({"workingDir": self.workdir} if self.workdir else {}),
             "env": [

@@ -21,7 +21,7 @@ from gossip.faults import (
     Slow,
     peers_word,
 )
-from gossip.launch.report import lost_stages, missed
+from gossip.launch.report import divergence, lost_stages, missed
 from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
 from gossip.run import real, whole
@@ -114,6 +114,7 @@ def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Inciden
         _lost_rounds,
         _forks,
         _splits,
+        _divergences,
     )
     found = [incident for make in makers for incident in make(run, impact)]
     found += _end(run, resumed_by)
@@ -268,6 +269,24 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             back=_trusted(run, (peer,)),
             effect=_weight(run, (peer,)) or f"lowest trust {number(real(why.get('trust')))}",
             grave=2,
+        )
+
+
+def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    for row in run.events:
+        peer = whole(row.get("peer"))
+        if row.get("event") != "divergence" or not row.get("peers_differ") or peer is None:
+            continue
+        yield Incident(
+            what=divergence.describe(row),
+            who=(peer,),
+            t=row["t"],
+            round=whole(row.get("round")),
+            until=row["t"],
+            noticed="by digests that travel with updates",
+            back="has the state of most" if row.get("replaced") else NONE,
+            effect=impact.effect(row["t"], None),
+            grave=4,
         )
 
 

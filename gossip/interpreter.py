@@ -1,0 +1,59 @@
+"""Python processes that gossip starts, and imports of a user's modules.
+
+``python -m``, ``python -c`` and multiprocessing import from the working directory first. A file
+there, such as ``random.py``, would run in each of these processes in place of Python's own module.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnContext
+
+
+def python_command(*words: str, python: str = sys.executable) -> list[str]:
+    """Return the command of a Python process that imports nothing from the working directory.
+
+    Only the user's script is started without it (``script_command``).
+    """
+    return [python, "-P", *words]
+
+
+@contextmanager
+def spawn_context() -> Iterator[SpawnContext]:
+    """Yield a context of multiprocessing whose processes import nothing from the working directory.
+
+    Processes and their primitives must be made inside of the block.
+    """
+    from multiprocessing import get_context
+
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing passes -P on only where it was given
+    try:
+        yield get_context("spawn")
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
+@contextmanager
+def importing_users_modules() -> Iterator[None]:
+    """Find modules of the working directory, too, in the block.
+
+    They come last, so they hide no module of Python and no installed one.
+    """
+    folder = os.getcwd()
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        # An import may have changed the list. Without the folder it is as it should be.
+        if folder in sys.path:
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]

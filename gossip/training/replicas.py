@@ -1,0 +1,249 @@
+"""Digests of this peer's replica, and what is known of it where it differs from that of most.
+
+A replica is what all peers hold alike: the trained parameters, what the optimizer keeps for them,
+and the tensors of what ``Session.keep`` was given (of a module, its parameters). Buffers, such as
+the statistics of a BatchNorm, are each peer's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossip.core import DIGEST_BYTES
+from gossip.vectors import payload_digest
+
+from .layout import Layout
+from .schedulers import counts_steps
+
+TENSORS_MAX = 1000
+"""Tensors that have a short digest of their own; further ones share one."""
+SHORT_BYTES = 2
+SHARE = 0.005
+"""Of the time of training, for comparisons at regular intervals; as much again for others."""
+PERIOD_MAX = 4096
+FIRST_STEPS = 3
+"""Steps after each of which it is looked whether the script changes the replica itself."""
+
+
+class Divergence(NamedTuple):
+    """How a replica differs from that of most.
+
+    Attributes:
+        round_id: The round before which it did.
+        names: Tensors that differ.
+        cause, remedy: Likely ones, as sentences without a full stop.
+    """
+
+    round_id: int
+    names: tuple[str, ...]
+    cause: str
+    remedy: str
+
+
+class ReplicaCheck:
+    """Decides when the replica is compared with that of others, and makes its digests.
+
+    Args:
+        layout: Of the trained parameters.
+        kept: What ``Session.keep`` was given.
+        saves_at: Whether a checkpoint is made at a step.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layout: Layout,
+        optimizer: torch.optim.Optimizer,
+        kept: Mapping[str, Any],
+        saves_at: Callable[[int], bool],
+    ) -> None:
+        self._model, self._layout, self._optimizer = model, layout, optimizer
+        self._kept, self._saves_at = kept, saves_at
+        self._names = {id(p): name for name, p in zip(layout.names, layout.parameters, strict=True)}
+        self._began_at, self._first_step = time.monotonic(), -1
+        self._spent_s = self._cost_s = 0.0
+        self._sent: tuple[tuple[str, ...], bytes] = (), b""
+        self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # behind a step
+        self._missed = self._missed_before = False
+        self.outside: tuple[str, ...] = ()
+        """Tensors that the script has changed between two steps, as far as that was looked at."""
+
+    # --- digests ----------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the replica by name, in the order of their names."""
+        found: dict[str, Tensor] = dict(
+            zip(self._layout.names, self._layout.parameters, strict=True)
+        )
+        states = self._optimizer.state
+        for state in states if isinstance(states, list) else [states]:
+            for key, entry in state.items():
+                owner = self._names.get(id(key), key if isinstance(key, str) else "")
+                found.update(_tensors_in(entry, f"optimizer state of {owner}"))
+        kept: Iterable[tuple[str, Tensor]]
+        for name, thing in self._kept.items():
+            if isinstance(thing, torch.nn.Module):
+                kept = thing.named_parameters()
+            elif counts_steps(thing):
+                continue
+            else:
+                kept = _tensors_in(thing.state_dict(), "")
+            found.update({f"kept {name}: {key.strip('.')}": value for key, value in kept})
+        return {name: found[name].detach() for name in sorted(found)}
+
+    def _digest(self) -> tuple[tuple[str, ...], bytes]:
+        """Return the names of the tensors, and ``DIGEST_BYTES`` of all of them followed by
+        ``SHORT_BYTES`` of each."""
+        began = time.perf_counter()
+        tensors = self.tensors()
+        digests = [_digest_of(tensor) for tensor in tensors.values()]
+        short = [digest[:SHORT_BYTES] for digest in digests[:TENSORS_MAX]]
+        whole = payload_digest(b"".join(digests))[:DIGEST_BYTES]
+        self._cost_s = time.perf_counter() - began
+        self._spent_s += self._cost_s
+        return tuple(tensors), whole + b"".join(short)
+
+    # --- when -------------------------------------------------------------------------------------
+
+    @property
+    def period(self) -> int:
+        """Steps between two regular comparisons: a power of two, so that the steps of peers that
+        measure other times coincide. 1 as long as nothing is measured."""
+        steps = self._step - self._first_step
+        if steps <= 0 or not self._cost_s:
+            return 1
+        step_s = (time.monotonic() - self._began_at) / steps
+        needed = self._cost_s / (SHARE * max(step_s, 1e-9))
+        return min(PERIOD_MAX, 1 << max(0, int(needed).bit_length()))
+
+    def compare(self, step: int, wanted: bool) -> bytes:
+        """Return the digests to send with the update of ``step``; b"": the replica is not compared.
+
+        Args:
+            wanted: The others compare theirs, too.
+        """
+        self._step = step
+        if self._first_step < 0:
+            self._first_step, self._began_at = step, time.monotonic()
+        is_first = 0 < step <= self._first_step + FIRST_STEPS
+        elapsed_s = time.monotonic() - self._began_at
+        affordable = self._spent_s + self._cost_s <= 2 * SHARE * elapsed_s
+        regular = step > 0 and step % self.period == 0 and (affordable or self.period > 1)
+        if not (regular or is_first or self._saves_at(step) or (wanted and affordable)):
+            return b""
+        self._sent = self._digest()
+        self._missed_before, self._missed = self._missed, False
+        at, names, before = self._noted
+        if at == step and not self.outside:
+            self.outside = _differing(names, before, *self._sent)
+        return self._sent[1]
+
+    def follow_step(self, step: int, is_own: bool) -> None:
+        """Note that a step was applied, and is the number ``step`` that the parameters have.
+        ``is_own``: the script was in ``optimizer.step()`` for it."""
+        self._missed = self._missed or not is_own
+        if is_own and 0 <= step - self._first_step <= FIRST_STEPS:
+            self._noted = (step, *self._digest())
+
+    # --- what differs -----------------------------------------------------------------------------
+
+    def explain(self, round_id: int, agreed: bytes) -> Divergence:
+        """Explain why the digests that were sent last differ from those that most have."""
+        names = _differing(*self._sent, self._sent[0], agreed)
+        return Divergence(round_id, names, *self._cause(names))
+
+    def _cause(self, names: Sequence[str]) -> tuple[str, str]:
+        rescaled = [
+            name
+            for name, module in self._model.named_modules()
+            if getattr(module, "max_norm", None) is not None
+        ]
+        each_step = "change them in a function that is given to peer.each_step"
+        if rescaled and not self._missed_before:
+            return (
+                f"{rescaled[0]} has max_norm, by which each forward pass rescales the rows that "
+                "this peer's batch has",
+                "leave max_norm out, and rescale all rows in a function given to peer.each_step",
+            )
+        if self.outside and self._missed_before:
+            what = "what is kept was" if _are_kept(self.outside) else "weights were"
+            return (
+                f"{what} changed outside of optimizer.step() while rounds were missed",
+                each_step,
+            )
+        if self.outside:
+            return (
+                "weights are changed outside of optimizer.step() by what only this peer has",
+                f"{each_step}, by what all peers have",
+            )
+        if self._missed_before and _are_kept(names):
+            return "what is kept was changed by the loop while rounds were missed", each_step
+        if self._missed_before:
+            return (
+                "rounds were missed, and something that a step depends on is neither a setting of "
+                "the optimizer nor in its state nor kept",
+                "give it to peer.keep, or change it in a function given to peer.each_step",
+            )
+        return (
+            "this peer's memory or processor, or a step that computes otherwise on this peer",
+            "test the machine's memory; run the same torch on processors of the same kind; draw "
+            "from torch's own generators within step()",
+        )
+
+
+def largest_difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
+    """Return the largest difference of two numbers of tensors that both have in equal shape; inf
+    where one of them is no number."""
+    largest = 0.0
+    for name, one in before.items():
+        other = after.get(name)
+        if other is None or other.shape != one.shape or not one.numel():
+            continue
+        difference = (one.double() - other.double()).abs().max().item()
+        largest = max(largest, difference if difference == difference else float("inf"))
+    return largest
+
+
+def _are_kept(names: Sequence[str]) -> bool:
+    return all(name.startswith("kept ") for name in names)
+
+
+def _differing(
+    names: Sequence[str], one: bytes, others: Sequence[str], other: bytes
+) -> tuple[str, ...]:
+    """Return the names whose short digests differ; all that only one has."""
+    if len(one) != len(other) or tuple(names) != tuple(others):
+        return tuple(sorted(set(names) ^ set(others))) or tuple(names)
+    pieces = zip(_short_digests(one), _short_digests(other), strict=True)
+    found = [name for name, (a, b) in zip(names, pieces, strict=False) if a != b]
+    if not found and one != other:
+        found = list(names[TENSORS_MAX:]) or list(names)
+    return tuple(found)
+
+
+def _short_digests(data: bytes) -> Iterator[bytes]:
+    body = iter(data[DIGEST_BYTES:])
+    return (bytes(pair) for pair in zip_longest(body, body, fillvalue=0))
+
+
+def _digest_of(tensor: Tensor) -> bytes:
+    flat = tensor.cpu().contiguous().reshape(-1)
+    return payload_digest(flat.view(torch.uint8).numpy() if flat.numel() else b"")
+
+
+def _tensors_in(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in dicts, lists and tuples, each with where it is."""
+    if isinstance(value, Tensor):
+        yield where, value.detach()
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors_in(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for at, item in enumerate(value):
+            yield from _tensors_in(item, f"{where}.{at}")

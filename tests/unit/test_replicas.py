@@ -1,0 +1,271 @@
+"""Digests of a replica: when they are made, what they cover, and what follows where they differ."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from test_each_step import ONES, Average
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
+
+from gossip.core.ledger.replicas import DivergenceWatch, compare
+from gossip.core.messages import Commit, Contribution
+from gossip.ipc import messages as control
+from gossip.training import replicas
+from gossip.training.layout import Layout
+from gossip.training.replicas import ReplicaCheck, largest_difference
+from gossip.training.state import pack_state
+
+# --- what most have -------------------------------------------------------------------------------
+
+
+def test_the_digest_of_most_is_right_and_of_equally_many_that_of_the_lowest_peer() -> None:
+    assert compare({}) == compare({3: b"a"}) == compare({1: b"", 2: b"a"}) == (b"", ())
+    assert compare({0: b"a", 1: b"a", 2: b""}) == (b"a", ())
+    assert compare({0: b"b", 1: b"a", 2: b"a"}) == (b"a", (0,))
+    assert compare({2: b"a", 1: b"b"}) == (b"b", (2,))
+    assert compare({0: b"a", 1: b"b", 2: b"c"}) == (b"a", (1, 2))
+
+
+def watched(f: int, *rounds: tuple[int, str, str]) -> DivergenceWatch:
+    """After rounds, each with its server, its contributors and those of them that differed."""
+    watch = DivergenceWatch(f)
+    for at, (server, contributors, diverged) in enumerate(rounds):
+        peers = tuple(map(int, contributors))
+        commit = Commit(
+            lineage=b"",
+            round_id=at,
+            shard=0,
+            attempt=0,
+            made_at=0,
+            server=server,
+            parent=b"",
+            digest=b"d" if peers else b"",
+            contributors=tuple([Contribution(peer, 1, 1.0, 1.0) for peer in peers]),
+            rejected=(),
+            roster=(0, 1, 2),
+            loss=None,
+            reason="",
+            replica=b"r" if diverged else b"",
+            diverged=tuple(map(int, diverged)),
+        )
+        watch.observe(commit, peers, at + 1)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("f", "rounds", "struck"),
+    [
+        (0, [(0, "012", "2")], set()),
+        (0, [(0, "012", "2"), (1, "01", ""), (1, "012", ""), (1, "012", "2")], {2}),
+        # it missed a round after it was replaced: that may be why
+        (0, [(0, "012", "2"), (1, "012", ""), (1, "01", ""), (1, "012", "2")], set()),
+        # lost rounds and collective operations are missed by nobody
+        (0, [(0, "012", "2"), (1, "012", ""), (1, "", ""), (1, "012", "2")], {2}),
+        # one server is not believed where one may lie
+        (1, [(0, "012", "2"), (1, "012", ""), (0, "012", "2")], set()),
+        (1, [(0, "012", "2"), (1, "012", ""), (1, "012", "2")], {2}),
+        (0, [(0, "012", "12"), (1, "012", "12")], {1, 2}),
+    ],
+)
+def test_a_peer_that_differs_again_without_a_missed_round_is_struck(
+    f: int, rounds: list[tuple[int, str, str]], struck: set[int]
+) -> None:
+    assert watched(f, *rounds).struck == struck
+
+
+def test_replicas_are_compared_in_the_first_steps_and_when_a_peer_has_returned() -> None:
+    steady = [(0, "012", "")] * 3
+    assert watched(0, *steady).compares_next
+    assert not watched(0, *steady, (0, "012", "")).compares_next
+    assert not watched(0, *steady, (0, "01", "")).compares_next
+    assert watched(0, *steady, (0, "01", ""), (0, "012", "")).compares_next
+
+
+# --- what the digests cover -----------------------------------------------------------------------
+
+
+def check_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, kept: dict[str, Any] | None = None
+) -> ReplicaCheck:
+    return ReplicaCheck(model, Layout(model, optimizer), optimizer, kept or {}, lambda step: False)
+
+
+def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer, Average]:
+    model, _ = small_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    average = Average(model)
+    for seed in range(2):
+        backward(model, seed)
+        optimizer.step()
+        average.update()
+    return model, optimizer, average
+
+
+def flip(tensor: torch.Tensor) -> None:
+    tensor.reshape(-1).view(torch.uint8)[0] ^= 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0.weight",
+        "2.bias",
+        "optimizer state of 0.weight.exp_avg",
+        "optimizer state of 2.bias.step",
+        "kept ema: 0.weight",
+        "kept average: value",
+    ],
+)
+def test_one_flipped_bit_is_found_and_its_tensor_is_named(name: str) -> None:
+    model, optimizer, average = trained()
+    ema = copy.deepcopy(model)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+    check = check_of(model, optimizer, {"ema": ema, "average": average, "schedule": schedule})
+    mine = check.compare(4, wanted=True)
+    assert mine == check.compare(4, wanted=True)
+    tensors = check.tensors()
+    flip(average.value if name == "kept average: value" else tensors[name])
+    other = check.compare(4, wanted=True)
+    assert other != mine
+    assert check.explain(4, mine).names == (name,)
+    schedule.step()
+    assert check.compare(4, wanted=True) == other, "schedulers may differ"
+
+
+def test_buffers_are_each_peers_own() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
+    check = check_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = check.compare(1, wanted=True)
+    model(torch.randn(3, 5))
+    assert check.compare(1, wanted=True) == before
+
+
+def test_tensors_beyond_those_with_a_digest_of_their_own_are_compared_together(monkeypatch) -> None:
+    monkeypatch.setattr(replicas, "TENSORS_MAX", 2)
+    model, _ = small_model()
+    check = check_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    before = check.compare(1, wanted=True)
+    flip(model[2].weight.data)
+    check.compare(1, wanted=True)
+    assert check.explain(1, before).names == ("2.bias", "2.weight")
+
+
+def test_the_period_is_a_power_of_two_that_keeps_the_cost_small(monkeypatch) -> None:
+    model, _ = small_model()
+    check = check_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    now = [100.0]
+    monkeypatch.setattr(replicas.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(replicas.time, "perf_counter", lambda: now[0])
+
+    def digest(*_: Any) -> bytes:
+        now[0] += 0.002 / 4  # of four tensors
+        return b"d" * 16
+
+    monkeypatch.setattr(replicas, "_digest_of", digest)
+    sent, spent = [], 0.0
+    for step in range(2000):
+        now[0] += 0.01
+        before = now[0]
+        if check.compare(step, wanted=False):
+            sent.append(step)
+        spent += now[0] - before
+    assert spent < 0.01 * (now[0] - 100.0)
+    later = [step for step in sent if step > 100]
+    assert len(later) > 5, "it goes on"
+    assert all(step % check.period == 0 for step in later)
+    assert check.period & (check.period - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "largest"), [(1.0, 1.5, 0.5), (1.0, float("nan"), float("inf"))]
+)
+def test_the_largest_difference_is_that_of_two_numbers(one, other, largest) -> None:
+    before = {"a": torch.tensor([0.0, one]), "gone": torch.ones(2)}
+    assert largest_difference(before, {"a": torch.tensor([0.0, other])}) == largest
+
+
+# --- in a session ---------------------------------------------------------------------------------
+
+
+def reports(swarm: FakeNodeSwarm) -> list[control.DivergenceReport]:
+    return [said for said in swarm.nodes[0].heard if isinstance(said, control.DivergenceReport)]
+
+
+@pytest.mark.parametrize("changes", [True, False])
+def test_weights_that_change_between_steps_are_named_before_anything_differs(changes: bool) -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        clamp = lambda: [p.data.clamp_(-0.1, 0.1) for p in model[0].parameters()]  # noqa: E731
+        if not changes:
+            swarm.session.each_step(clamp)
+        for seed in range(4):
+            backward(model, seed)
+            optimizer.step()
+            if changes:
+                clamp()
+    found = reports(swarm)
+    assert [(each.peers_differ, each.tensors) for each in found] == (
+        [(False, ("0.bias", "0.weight"))] if changes else []
+    )
+
+
+def diverging(n: FakeNode, state: bytes, missed: bool) -> None:
+    """Most replicas have another digest before round 2, and a state of theirs follows."""
+    n.prepared()
+    for round_id in range(2):
+        n.go(round_id)
+        while not isinstance(n.next(), control.Contribute):
+            pass
+        n.apply(round_id, round_id, ONES)
+    at = 2
+    if missed:
+        n.apply(2, 2, ONES)
+        at = 3
+    n.send(control.StartRoundCommand(at, 0, False, 0, (), False, 2, 2, compares=True))
+    while not isinstance(said := n.next(), control.Contribute):
+        pass
+    assert said.replica
+    other = bytearray(said.replica)
+    other[0] ^= 1
+    other[16] ^= 1  # of the first tensor, 0.bias
+    n.put(3, ONES)
+    n.send(control.ApplyCommand(at, 3, 0.0, replica=bytes(other)))
+    n.restore(at + 1, state)
+    n.go(at + 1)
+    halt_after(n)
+
+
+def halt_after(n: FakeNode) -> None:
+    while not isinstance(said := n.next(), control.Close):
+        assert isinstance(
+            said, control.AppliedReply | control.RestoredReply | control.DivergenceReport
+        )
+    n.send(control.Halted(said.reason, 0))
+
+
+@pytest.mark.parametrize("missed", [True, False])
+def test_a_replica_that_differs_is_replaced_and_tensor_size_and_cause_are_reported(
+    missed: bool,
+) -> None:
+    model, optimizer = small_model()
+    other, other_optimizer = small_model()
+    backward(other, 0)
+    other_optimizer.step()
+    state = pack_state(other, other_optimizer, {})
+    with FakeNodeSwarm(lambda n: diverging(n, state, missed), peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for seed in range(3):
+            backward(model, seed)
+            optimizer.step()
+            if missed and seed < 2:
+                with torch.no_grad():
+                    model[0].bias.mul_(0.5)
+        assert torch.equal(model[0].bias, other[0].bias)
+    found = [each for each in reports(swarm) if each.peers_differ]
+    assert [(each.tensors, each.count, each.replaced) for each in found] == [(("0.bias",), 1, True)]
+    assert found[0].largest > 0
+    assert ("each_step" in found[0].remedy) == missed
