@@ -23,8 +23,6 @@ from torch import Tensor
 HERE = Path(__file__).parent
 SUPPORT = HERE / "support"
 PEERS = {"single": 1, "pair": 2, "late": 3, "killed": 3, "resumed": 3, "fewer": 2}
-BY_HAND = ("single", "pair", "resumed")
-"""Situations whose every number a run by hand gives."""
 FAULT = "restart:2@20+0.1s"
 HELD_AFTER = "00020"
 """End of the name of the checkpoint that a killed run is resumed from."""
@@ -220,9 +218,8 @@ class HabitRuns:
             return
         by_hand = self.plain(peers).results
         for peer, result in run.results.items():
-            kinds = ("model", "shared", "own", "count") if situation in BY_HAND else ("count",)
-            if situation != "single" and not self.habit.numbers:
-                kinds = ("count",)
+            has_numbers = situation in self.habit.by_hand
+            kinds = ("model", "shared", "own", "count") if has_numbers else ("count",)
             _compare(
                 f"peer {peer} from by hand",
                 result,

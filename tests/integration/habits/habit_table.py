@@ -9,11 +9,12 @@ from types import MappingProxyType
 SITUATIONS: Mapping[str, str] = {
     "single": "one peer alone, bit-equal to plain torch",
     "pair": "2 peers, equal to the mean of gradients that is computed by hand",
-    "late": "one peer of 3 misses five steps",
+    "late": "one peer of 3 misses three steps",
     "killed": "one peer of 3 is killed and started again",
     "resumed": "3 peers are killed and resumed from their checkpoint",
     "fewer": "3 peers are killed, and 2 are resumed from their checkpoint",
 }
+BY_HAND = ("single", "pair", "resumed")
 OK = "ok"
 DIVERGED = "exit code 9"
 """The replica check stops a run whose replicas differ again without a missed round."""
@@ -28,8 +29,8 @@ class Habit:
         all: Result in every situation: ``ok``, ``refused NAME`` with the name of an exception, or
             ``exit code N``.
         but: Results of the situations that differ from ``all``.
-        numbers: Whether the run by hand gives the numbers of several peers. If not, replicas are
-            compared with each other.
+        by_hand: Situations whose numbers the run by hand gives. In the others peers are compared
+            with each other.
         words: Arguments of the script.
         stdin: Standard input of the script.
         head: Whether standard output is closed after its first line.
@@ -38,7 +39,7 @@ class Habit:
     group: str
     all: str = OK
     but: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    numbers: bool = True
+    by_hand: tuple[str, ...] = BY_HAND
     words: tuple[str, ...] = ()
     stdin: str = ""
     head: bool = False
@@ -84,18 +85,19 @@ HABITS: Mapping[str, Habit] = {
     "large": Habit(OPT),
     # A loss between the steps of two optimizers sees the first model before its step, where there
     # are several peers (docs/training_loop.md).
-    "gan": Habit(OPT, numbers=False),
-    "critic_steps_more": Habit(OPT, numbers=False),
+    "gan": Habit(OPT, by_hand=("single",)),
+    "critic_steps_more": Habit(OPT, by_hand=("single",)),
     "one_cycle": Habit(LR),
     "lambda_lr": Habit(LR),
     "warm_restarts": Habit(LR),
     "sequential_lr": Habit(LR),
-    "plateau_local": Habit(LR, numbers=False),
+    "plateau_local": Habit(LR, by_hand=("single",)),
     "schedule_before_prepare": Habit(LR),
     "schedule_not_kept": Habit(LR),
     "lr_in_loop": Habit(LR),
     "weight_decay_schedule": Habit(LR),
-    "eps_schedule": Habit(LR),
+    # A resumed script counts from 0 again.
+    "eps_schedule": Habit(LR, by_hand=("single", "pair")),
     "momentum_schedule": Habit(LR),
     "switch_of_settings": Habit(LR),
     "accumulation": Habit(LOOP),
@@ -152,7 +154,8 @@ HABITS: Mapping[str, Habit] = {
     "mixed_dtypes": Habit(STATE),
     "parameter_dict": Habit(STATE),
     "channels_last": Habit(STATE),
-    "iterable_dataset": Habit(DATA),
+    # A resumed stream begins again.
+    "iterable_dataset": Habit(DATA, by_hand=("single", "pair")),
     "loader_with_state": Habit(DATA),
     "persistent_workers": Habit(DATA),
     "spawned_workers": Habit(DATA),

@@ -22,11 +22,11 @@ What scripts do around a step, and the result. Each row is a script of under 40 
 |---|---|
 """
 MEANING = """
-- `ok`: all peers end with the same parameters, bit for bit, after the planned number of steps, and
-  with the same state of what the script keeps. In `single`, `pair` and `resumed` every number is
-  that of the same script in plain torch. Of several processes, each averages its gradients by
-  `all_gather` of `torch.distributed`.
-- `ok *`: plain torch has no such numbers, so the peers are compared with each other.
+- `ok`: every number is that of the same script in plain torch: parameters, buffers and what the
+  script keeps, after the planned number of steps. Of several processes, each averages its gradients
+  by `all_gather` of `torch.distributed`.
+- `ok *`: all peers end after the planned number of steps, with the same parameters, bit for bit,
+  and the same state of what the script keeps. Plain torch has no such run to compare with.
 - Any other entry is the exception or the exit code that the script ends with.
   [training_loop.md](training_loop.md) and [data.md](data.md) have the remedies.
 """
@@ -40,10 +40,10 @@ def head_of(name: str) -> str:
 
 
 def row(name: str, habit: Habit) -> str:
-    results = [habit.expected(situation) for situation in SITUATIONS]
     marked = [
-        result + ("" if habit.numbers or at == 0 or result != OK else " *")
-        for at, result in enumerate(results)
+        habit.expected(situation)
+        + (" *" if habit.expected(situation) == OK and situation not in habit.by_hand else "")
+        for situation in SITUATIONS
     ]
     named = f"`{name}`: {head_of(name)}".replace("``", "`").replace("|", "\\|")
     cells = [named, *marked]

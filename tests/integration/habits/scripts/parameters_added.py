@@ -13,8 +13,9 @@ model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader())
 for epoch in peer.epochs(2, save="ckpt", every=10):
     if epoch == 1:
-        model.append(torch.nn.Linear(1, 1))
-        optimizer.add_param_group({"params": model[3].parameters()})
+        added = torch.nn.Linear(1, 1)
+        optimizer.add_param_group({"params": added.parameters()})
+        model.append(added)
     for x, y in loader:
         optimizer.zero_grad()
         mse_loss(model(x), y).backward()

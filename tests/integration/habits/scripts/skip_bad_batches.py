@@ -13,10 +13,10 @@ model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:
+        habit.pause(peer)
         if x[0, 0] > 1.2:
             continue
         optimizer.zero_grad()
         mse_loss(model(x), y).backward()
         optimizer.step()
-        habit.pause(peer)
 habit.done(peer, model)

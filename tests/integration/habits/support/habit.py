@@ -21,7 +21,7 @@ STEPS = 48
 """Steps of a run of three peers over two epochs of ``dataset``."""
 FAULT_STEP = 20
 """The step at which a peer is late or is killed."""
-LATE_STEPS = 5
+LATE_STEPS = 3
 """Steps that the late peer misses."""
 HELD_STEP = 25
 """The step behind which a run waits to be killed; it has saved step 20."""
