@@ -264,6 +264,8 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     place(fds, request["fds"])
     os.chdir(request["folder"])
+    # Spawned processes look for a script there, and it is read when the module is imported.
+    import_module("multiprocessing.process").ORIGINAL_DIR = request["folder"]
     os.environ.clear()
     os.environ.update(request["environment"])
     if host := os.environ.get(HOST):

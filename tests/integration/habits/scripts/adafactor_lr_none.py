@@ -1,0 +1,35 @@
+"""Adafactor without a learning rate (``lr=None``): the step follows from the step number."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+
+class Relative(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=None):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group, p in ((g, p) for g in self.param_groups for p in g["params"]):
+            state = self.state[p]
+            state["step"] = state.get("step", 0) + 1
+            square = state.setdefault("square", torch.zeros_like(p))
+            square.lerp_(p.grad.square(), 1 - 0.9)
+            lr = group["lr"] or min(1e-2, state["step"] ** -0.5)
+            p.add_(p.grad / (square.sqrt() + 1e-8), alpha=-lr)
+
+
+model = habit.model()
+peer = gossip.init()
+model, optimizer = peer.prepare(model, Relative(model.parameters()))
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)

@@ -1,0 +1,31 @@
+"""A counter of steps, by ``peer.each_step``."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+seen = []
+counter = torch.nn.Module()
+counter.register_buffer("count", torch.zeros((), dtype=torch.long))
+peer.keep(counter=counter)
+
+
+@peer.each_step
+def count():
+    counter.count += 1
+
+
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model, counts=dict(counter.named_buffers()))

@@ -1,0 +1,21 @@
+"""A layer is frozen in the first epoch and trained in the second."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(habit.loader())
+for epoch in peer.epochs(2, save="ckpt", every=10):
+    model[0].requires_grad_(epoch >= 1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)

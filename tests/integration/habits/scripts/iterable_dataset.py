@@ -1,0 +1,28 @@
+"""An ``IterableDataset``: each peer reads a part of the stream."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, IterableDataset
+
+import gossip
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        for _ in range(3):
+            yield from habit.dataset()
+
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = iter(peer.shard(DataLoader(Stream(), batch_size=4)))
+for _ in peer.steps(habit.STEPS, save="ckpt", every=10):
+    x, y = next(loader)
+    optimizer.zero_grad()
+    mse_loss(model(x), y).backward()
+    optimizer.step()
+    habit.pause(peer)
+habit.done(peer, model)

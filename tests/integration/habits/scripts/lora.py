@@ -1,0 +1,36 @@
+"""LoRA: adapters over a frozen base, and ``state_dict()`` has the adapters alone."""
+
+import habit
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import gossip
+
+
+class Lora(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = habit.model().requires_grad_(False)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 1, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+    def state_dict(self, *args, **kwargs):
+        every = super().state_dict(*args, **kwargs)
+        return {name: value for name, value in every.items() if not name.startswith("base.")}
+
+
+model = Lora()
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)

@@ -1,0 +1,24 @@
+"""torch's Muon for matrices beside AdamW for the rest."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = [
+    torch.optim.Muon([p for p in model.parameters() if p.ndim == 2], lr=1e-2),
+    torch.optim.AdamW([p for p in model.parameters() if p.ndim < 2], lr=1e-2),
+]
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        mse_loss(model(x), y).backward()
+        for each in optimizer:
+            each.step()
+            each.zero_grad()
+        habit.pause(peer)
+habit.done(peer, model)

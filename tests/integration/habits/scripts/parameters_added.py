@@ -1,0 +1,24 @@
+"""Parameters are added to the optimizer in the second epoch."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(habit.loader())
+for epoch in peer.epochs(2, save="ckpt", every=10):
+    if epoch == 1:
+        added = torch.nn.Linear(1, 1)
+        optimizer.add_param_group({"params": added.parameters()})
+        model.append(added)
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)

@@ -1,0 +1,24 @@
+"""StepLR that is created before ``prepare``, and stepped once an epoch."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+from torch.optim import lr_scheduler
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+schedule = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+peer.keep(schedule=schedule)
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+    schedule.step()
+habit.done(peer, model)

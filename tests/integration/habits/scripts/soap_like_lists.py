@@ -1,0 +1,39 @@
+"""SOAP: the state of a parameter holds lists of tensors and a tuple."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+
+class Soap(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=0.01):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group, p in ((g, p) for g in self.param_groups for p in g["params"]):
+            state = self.state[p]
+            if "bases" not in state:
+                state["bases"] = [torch.zeros(n, n) for n in p.shape]
+                state["past"] = (torch.zeros_like(p), 0)
+            for axis, basis in enumerate(state["bases"]):
+                flat = p.grad.movedim(axis, 0).reshape(p.shape[axis], -1)
+                basis.lerp_(flat @ flat.T, 0.1)
+            state["past"] = (0.9 * state["past"][0] + 0.1 * p.grad, state["past"][1] + 1)
+            scale = sum(basis.diagonal().mean() for basis in state["bases"]).sqrt()
+            p.add_(state["past"][0] / (scale + 1e-3), alpha=-group["lr"] / 10)
+
+
+model = habit.model()
+peer = gossip.init()
+model, optimizer = peer.prepare(model, Soap(model.parameters()))
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)

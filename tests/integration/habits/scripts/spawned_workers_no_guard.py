@@ -1,0 +1,22 @@
+"""Workers that are spawned, without a ``__main__`` guard: each worker runs the script again."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+how = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
+loader = peer.shard(habit.loader(**how))
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)
+peer.close()

@@ -1,0 +1,20 @@
+"""``peer.steps``: each peer draws a batch of its own in every step."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+xs, ys = habit.dataset().tensors
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+for _ in peer.steps(habit.STEPS, save="ckpt", every=10):
+    at = torch.randint(len(xs), (4,))
+    optimizer.zero_grad()
+    mse_loss(model(xs[at]), ys[at]).backward()
+    optimizer.step()
+    habit.pause(peer)
+habit.done(peer, model)

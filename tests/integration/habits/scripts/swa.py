@@ -1,0 +1,33 @@
+"""SWA: an average of the weights from step 30 on, with ``SWALR``."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+from torch.optim.swa_utils import SWALR, AveragedModel
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+swa = AveragedModel(model)
+schedule = SWALR(optimizer, swa_lr=0.01, anneal_epochs=20)
+peer.keep(swa=swa, schedule=schedule)
+
+
+@peer.each_step
+def average():
+    if peer.step > 30:
+        swa.update_parameters(model)
+
+
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        schedule.step()
+        habit.pause(peer)
+habit.done(peer, model, counts={"n": swa.n_averaged}, shared={"swa": swa.module})

@@ -1,0 +1,30 @@
+"""The script trains in a thread that is not the main thread."""
+
+import threading
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(habit.loader())
+
+
+def train():
+    for _ in peer.epochs(2, save="ckpt", every=10):
+        for x, y in loader:
+            optimizer.zero_grad()
+            mse_loss(model(x), y).backward()
+            optimizer.step()
+            habit.pause(peer)
+    habit.done(peer, model)
+
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()

@@ -1,0 +1,36 @@
+"""Workers draw random numbers to augment samples."""
+
+import random
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, Dataset
+
+import gossip
+
+
+class Augmented(Dataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, at):
+        x, y = self.samples[at]
+        return x + 0.1 * torch.randn(8) + 0.1 * random.random(), y
+
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(DataLoader(Augmented(habit.dataset()), batch_size=4, num_workers=1))
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)

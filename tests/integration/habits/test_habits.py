@@ -1,0 +1,64 @@
+"""What scripts do around a step, and what becomes of it: each habit of the table, in real runs.
+
+``make test`` runs every habit alone against plain torch. Of every eighth habit it also runs one
+situation with several peers. Which these are rotates with HABITS_SEED, by default the number of
+commits: 40 in a row cover the table. ``make test-long`` runs all situations.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from effort import effort
+from habit_runs import HERE, HabitRuns
+from habit_table import HABITS, SITUATIONS, is_due
+
+EVERY = 8
+SWARMS = [situation for situation in SITUATIONS if situation != "single"]
+
+
+def seed_of_today() -> int:
+    """Return HABITS_SEED or else the number of commits; 0 outside of a git repository."""
+    if given := os.environ.get("HABITS_SEED"):
+        return int(given)
+    command = ["git", "rev-list", "--count", "HEAD"]
+    counted = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    return int(counted.stdout) if counted.returncode == 0 else 0
+
+
+def rotated(seed: int) -> dict[str, list[str]]:
+    """Return the situations of each habit in ``make test``."""
+    return {
+        name: ["single", *([SWARMS[(at // EVERY + seed) % 5]] if (at + seed) % EVERY == 0 else [])]
+        for at, name in enumerate(HABITS)
+    }
+
+
+def due(chosen: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return what is chosen, without what is not yet right."""
+    found = {name: [each for each in row if is_due(name, each)] for name, row in chosen.items()}
+    return {name: row for name, row in found.items() if row}
+
+
+CHOSEN = due(effort(rotated(seed_of_today()), {name: list(SITUATIONS) for name in HABITS}))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_habit_comes_to_what_the_table_says(name: str, tmp_path: Path) -> None:
+    runs = HabitRuns(name, tmp_path)
+    expected = {situation: HABITS[name].expected(situation) for situation in CHOSEN[name]}
+    assert {situation: runs.outcome(situation) for situation in expected} == expected
+
+
+def test_forty_seeds_in_a_row_cover_the_table() -> None:
+    covered = {
+        (name, situation)
+        for seed in range(40)
+        for name, situations in rotated(seed).items()
+        for situation in situations
+    }
+    assert len(covered) == len(HABITS) * len(SITUATIONS)
