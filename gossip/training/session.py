@@ -1154,10 +1154,11 @@ class Session:
         else:
             self._drop_step()
 
-    def _close_round(self) -> None:
-        """Some of several optimizers were asked to step, and no other will be in this round."""
-        if self._coordinator is not None and not self.closed:
-            self._coordinator.close_round()
+    def _close_round(self) -> bool:
+        """Some of several optimizers were asked to step, and no other will be in this round.
+        Returns whether that was so."""
+        coordinator = self._coordinator
+        return coordinator is not None and not self.closed and coordinator.close_round()
 
     def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
@@ -1607,7 +1608,8 @@ class Session:
         The samples that were handed out in this round go back to the swarm.
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
-        self._close_round()
+        if self._close_round():
+            return
         self._undo_local_steps()
         self._batches.give_back()
         self._drain()
