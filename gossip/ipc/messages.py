@@ -227,13 +227,14 @@ class StartRoundCommand:
     rank: int = 0  # this peer's place in the roster
     # epoch and ranges of rounds to come: a guess
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # the fields of the ``EpochReport`` of the last completed epoch, if there is one
+    # the numbers of the ``EpochReport`` of the last completed epoch, if there is one
     last: tuple[int, ...] = ()
     main: int = 0  # the peer that does what is to be done once
     collectives: int = 0  # of the rounds before, those that were no steps
     deadline_us: int = 0  # by when its local steps are to be taken; 0: all are to be taken
     # when the round began at the node, by the host's monotonic clock; 0.0: that is not known
     began_at: float = 0.0
+    given_up: tuple[tuple[int, int], ...] = ()  # of the same report
 
 
 @record

@@ -197,8 +197,15 @@ class ShardedLoader:
     def _next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         go = self._rounds.next_round(epoch_steps)
         if go is not None and go.last:
-            self.report = EpochReport(*go.last)
+            self.report = EpochReport(*go.last, given_up=go.given_up)
         return go
+
+    @property
+    def given_up(self) -> list[int]:
+        """Indices of the samples that the rounds of an extended epoch could not use
+        (``peer.epochs(n, remainder="extend")``)."""
+        ranges = () if self.report is None else self.report.given_up
+        return self._indices((0, ranges)).tolist() if ranges else []
 
     def reference(self, size: int) -> ReferenceData:
         """The same data, as this peer draws from it what it judges others by."""

@@ -99,6 +99,7 @@ and ``drain_timeout_s``."""
 HURRIED_CLOSE_S = 2.0
 SAVED_S = 20.0
 """For the last checkpoint to be durable, when there is no hurry."""
+GIVEN_UP_SHOWN = 16
 UNUSED_REFERENCE = (
     "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
     "--aggregator judged_clipping, in rolling rounds"
@@ -795,7 +796,8 @@ class Session:
             total: Epochs of the whole run.
             remainder: What becomes of samples that failures have left unread when the last epoch is
                 over. ``leave``: the summary of the run says how many they are. ``extend``: the last
-                epoch has further steps, in which they are read.
+                epoch has further steps, in which they are read. Samples that no step can use are
+                given up after a bounded number of rounds (``loader.given_up``).
             save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
                 nothing is saved.
         Raises: ConfigError: As ``save_every``, ``total`` is no number of epochs, or the data have
@@ -839,7 +841,17 @@ class Session:
             self._counting = False
         if go is None and not self._out_of_rounds:
             self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
+        self._report_given_up()
         self._end_training()
+
+    def _report_given_up(self) -> None:
+        given_up = self._loader.given_up if isinstance(self._loader, ShardedLoader) else []
+        if given_up and self.is_main:
+            more = ", ..." if len(given_up) > GIVEN_UP_SHOWN else ""
+            self._say(
+                f"the last epoch ended without {len(given_up)} of its samples, as no step could "
+                f"use them (loader.given_up): {str(given_up[:GIVEN_UP_SHOWN])[1:-1]}{more}"
+            )
 
     def _own_epochs(self, total: int) -> Iterator[int]:
         for epoch in range(total):
