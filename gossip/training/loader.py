@@ -56,9 +56,10 @@ class RoundSource(Protocol):
     def pass_round(self) -> None:
         """Takes part in the current round without an update."""
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
-        """Batch number ``batch`` of the round goes to the loop: a step that follows is on
-        ``samples`` samples, those of the batches before included; 0: it counts for nothing."""
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
+        """Batch number ``batch`` of the round goes to the loop as ``content``: a step that follows
+        is on ``samples`` samples, those of the batches before included; 0: it counts for
+        nothing."""
 
     @property
     def least(self) -> int:
@@ -165,9 +166,10 @@ class ShardedLoader:
                 at: int | None = 0
                 while at is not None and at < self._accumulate:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
+                    batch = batch if self._alter is None else self._alter(batch)
                     # pieces of a small slice repeat it, and those of none are used for nothing
-                    self._rounds.hand_out(min(upto[at], total), at)
-                    yield batch if self._alter is None else self._alter(batch)
+                    self._rounds.hand_out(min(upto[at], total), at, batch)
+                    yield batch
                     at = self._rounds.next_batch
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed

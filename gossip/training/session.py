@@ -1481,14 +1481,15 @@ class Session:
         finally:
             self._in_round = False
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """Notes that a batch goes to the training loop. Loaders call it, scripts need not.
 
         Args:
             samples: Samples of the round that the next step will have used.
             batch: Number of the batch in its round, from 0.
+            content: What the loop gets.
         """
-        self._batches.hand_out(samples, batch)
+        self._batches.hand_out(samples, batch, content)
 
     @property
     def next_batch(self) -> int | None:
