@@ -302,7 +302,9 @@ class DataCursor:
             fresh = [(self._position, end)] if self._position < end else []
             self._given_up = _merged([*self._given_up, *self._returned, *fresh])
             self._returned, self._position = (), end
-        self._last = EpochReport(self.epoch, self._used, 0, left, self._step, self._given_up)
+        self._last = EpochReport(
+            self.epoch, self._used, 0, left, self._step, given_up=self._given_up
+        )
         self.epoch += 1
         self._step = self._used = self._idle = 0
         return self._last
@@ -351,7 +353,7 @@ class DataCursor:
         self._last = None
         if last:
             given_up = self._given_up if last[0] + 1 == self.extended else ()
-            self._last = EpochReport(last[0], last[1], 0, last[2], last[3], given_up)
+            self._last = EpochReport(last[0], last[1], 0, last[2], last[3], given_up=given_up)
         self._pending, self.pace = pending, pace
 
     def _take(self, other: DataCursor) -> None:
