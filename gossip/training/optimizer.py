@@ -193,10 +193,25 @@ class StepCoordinator:
 
 
 @contextmanager
+def staying_in_train_mode(optimizer: Any) -> Iterator[None]:
+    """Go back to the weights that a schedule-free optimizer trains if the block, which loads a
+    state, leaves the averaged ones: the peer that gave the state was evaluating."""
+    trains = [each for each in parts_of(optimizer) if _is_in_mode(each, True)]
+    yield
+    for each in trains:
+        if _is_in_mode(each, False):
+            each.train()  # type: ignore[attr-defined]
+
+
+def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
+    return any(group.get("train_mode") is train for group in optimizer.param_groups)
+
+
+@contextmanager
 def _in_train_mode(optimizer: Any) -> Iterator[None]:
     """Step a schedule-free optimizer on the weights that it trains, though the script has the
     averaged ones in the model: it evaluates while rounds that it has missed are applied."""
-    evaluates = any(group.get("train_mode") is False for group in optimizer.param_groups)
+    evaluates = _is_in_mode(optimizer, False)
     if evaluates:
         optimizer.train()
     try:

@@ -77,7 +77,7 @@ def test_a_server_that_would_have_the_others_climb_is_refused() -> None:
     swarm.run_for(12.0)
     assert {rates for peer in (0, 1, 3) for rates in told[peer].values()} == {(0.1,)}
     assert max(told[0]) >= 4
-    assert swarm.reports(0, "bad_commit"), "it served, and was found out"
+    assert swarm.reports(0, "refused_result"), "it served, and was found out"
 
 
 def test_only_the_update_of_the_first_shard_tells() -> None:
