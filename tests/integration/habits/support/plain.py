@@ -32,6 +32,7 @@ SEED = 0
 class PlainPeer:
     """A peer of a run in which nothing fails."""
 
+    EVERY_SAMPLE = 2**31
     run_dir = None
     is_main = property(lambda self: self.id == 0)
 
@@ -151,7 +152,6 @@ class PlainPeer:
         if there are none."""
         parameters = self._parameters(at)
         if self.count == 1:
-            self._used = {0: self._samples} if contributes else {}
             return contributes
         about = [float(contributes), float(self._samples)]
         about += [float(p.grad is not None) for p in parameters]
@@ -181,7 +181,9 @@ class PlainPeer:
 
     def _end_step(self, stepped: bool) -> None:
         self._stepped.clear()
-        self._cursor.commit(range(self.count), self._used)
+        # Alone, a batch that no step follows does not come again: a DataLoader gives each once.
+        used = {0: self.EVERY_SAMPLE} if self.count == 1 else self._used
+        self._cursor.commit(range(self.count), used)
         self.step += 1
         if stepped:
             for call in self._callbacks:
