@@ -60,6 +60,7 @@ from .ledger import genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
     DIVERGED,
     HELLO_INTERVAL_S,
+    REFUSED,
     STALL_ROUNDS,
     STATE_LOST,
     WATCH_INTERVAL_S,
@@ -912,6 +913,10 @@ class Peer:
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, self.rounds.adopt, now)
+        if self.recovery.fits_no_state and self.phase == "recovering":
+            last = f"peer {self.recovery.donor}: {event.error}"
+            why = f"the state of the run does not fit this peer, the last one from {last}"
+            return effects + self._end(Halt(why, REFUSED), self.membership.leave(now))
         if done and self.phase == "recovering":
             self._enter("state restored")
             self.hello_exchange.adopt(self.bootstrap.said_by(self.recovery.donor))

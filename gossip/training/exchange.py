@@ -932,13 +932,7 @@ class Exchange:
         self._snapshot()
         # A node that was started again may send what the one before it had sent.
         if message.slot >= 0 and message.round_id >= self.round_id:
-            self._changes += 1
-            self.trained += 1
-            if message.mix_scale:
-                self._trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
-            if not self.steps_directly:
-                with self._trained.layout.gradients_put_by(not self._in_step):
-                    self._step_with(message)
+            self._change_model(message)
         if message.round_id >= self.round_id:
             self.collectives += not message.is_step
         if not message.is_step:  # else it was up to f peers, which may lie
@@ -955,6 +949,21 @@ class Exchange:
             self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
+
+    def _change_model(self, message: control.ApplyCommand) -> None:
+        """What a round decided changes the model."""
+        self._changes += 1
+        self.trained += 1
+        trained = self._trained
+        if message.mix_scale:
+            trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
+        if not self.steps_directly:
+            with trained.layout.gradients_put_by(not self._in_step):
+                self._step_with(message)
+        if not self.trained & (self.trained - 1):
+            # Raises UnsupportedModel before there is anything to lose. An optimizer has its state
+            # since the first step, and some more of it later: look ever less often.
+            plan_state(trained.model, trained.optimizer, {})
 
     def _step_with(self, message: control.ApplyCommand) -> None:
         """The optimizer's step with a result as gradient, which stays in ``.grad``.

@@ -51,7 +51,7 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
 
 def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Return the optimizer whose step applies a gradient: the optimizer itself, or the one that it
-    holds, if a method other than ``step`` steps that one (SAM's ``second_step``).
+    holds, if ``step`` needs a closure or another method steps the held one (SAM's ``second_step``).
 
     Gradients are exchanged where the held one steps, so a first gradient that only moves the
     weights away and back (SAM's ascent) stays with this peer.
@@ -59,8 +59,11 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     for name, held in vars(optimizer).items():
         if not isinstance(held, torch.optim.Optimizer):
             continue
-        same = {id(p) for p in _parameters(held)} == {id(p) for p in _parameters(optimizer)}
-        if same and any(
+        if {id(p) for p in _parameters(held)} != {id(p) for p in _parameters(optimizer)}:
+            continue
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        needs_closure = closure is not None and closure.default is inspect.Parameter.empty
+        if needs_closure or any(
             {name, "step"} <= set(method.__code__.co_names)
             for kind in type(optimizer).__mro__
             if kind is not torch.optim.Optimizer
@@ -142,11 +145,11 @@ class StepCoordinator:
         if len(self._waiting) == len(self._optimizers):
             self.close_round()
 
-    def close_round(self) -> None:
-        """Exchange the gradients of the optimizers that were asked to step, if any was. The others
-        do not step, and their gradients stay as they are."""
+    def close_round(self) -> bool:
+        """Exchange the gradients of the optimizers that were asked to step. The others do not
+        step, and their gradients stay as they are. Returns whether any was asked to."""
         if not self._waiting:
-            return
+            return False
         waiting, self._waiting = self._waiting, {}
         overflow, self._overflow = self._overflow, False
         loss, self._loss = self._loss, None
@@ -159,6 +162,7 @@ class StepCoordinator:
         finally:
             for parameter, gradient in put_by:
                 parameter.grad = gradient
+        return True
 
     def _seen(self, at: int) -> list[_SeenGradient]:
         return [_SeenGradient(parameter) for parameter in _parameters(self._optimizers[at])]

@@ -22,7 +22,19 @@ from torch import Tensor
 from gossip.aggregators import Memory
 from gossip.run import checkpoints
 
-from .state import StateFile, StateMismatch, load_optimizer, load_whole, read_state_file
+from .state import (
+    StateFile,
+    StateMismatch,
+    compare_model,
+    load_model,
+    load_optimizer,
+    load_whole,
+    model_document,
+    names_of,
+    optimizer_document,
+    read_optimizer,
+    read_state_file,
+)
 
 FOLDER = "own"
 DIGEST_BYTES = 16
@@ -50,26 +62,22 @@ class OwnParts(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """As it is saved."""
-        local = None if self.optimizer is None else self.optimizer.state_dict()
+        local = {} if self.optimizer is None else optimizer_document(self.optimizer)
         return {
             "sender": None if self.memory is None else list(self.memory),
             **({} if self.residual is None else {"residual": self.residual}),
             **({} if self.parameters is None else {"parameters": list(self.parameters)}),
-            **(
-                {}
-                if local is None
-                else {"local": {"state": local["state"], "groups": local["param_groups"]}}
-            ),
+            **({"local": {"state": local.pop("optimizer"), **local}} if local else {}),
         }
 
 
 def plan_own(model: torch.nn.Module, parts: OwnParts) -> StateFile | None:
     """The file of a peer's own state as it is; None where there is nothing of that kind."""
-    shared = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = {name: value for name, value in model.state_dict().items() if name not in shared}
+    _, buffers = model_document(model)
     if not buffers and all(part is None for part in parts):
         return None
-    return StateFile({"buffers": buffers, **parts.document()})
+    names = () if parts.optimizer is None else names_of(model, parts.optimizer)
+    return StateFile({"buffers": buffers, **parts.document()}, names)
 
 
 def plan_whole(
@@ -79,15 +87,15 @@ def plan_whole(
     parts: OwnParts,
 ) -> StateFile:
     """The file of all that a peer has, in rounds in which peers differ."""
-    of_optimizer = optimizer.state_dict()
+    parameters, own = model_document(model)
     return StateFile(
         {
-            "model": dict(model.state_dict()),
-            "optimizer": of_optimizer["state"],
-            "groups": of_optimizer["param_groups"],
+            "model": {**parameters, **own},
+            **optimizer_document(optimizer),
             "extra": dict(extra),
             **parts.document(),
-        }
+        },
+        names_of(model, optimizer),
     )
 
 
@@ -148,10 +156,10 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
     return OwnState(None, None, why)
 
 
-def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Tensor], list[int]]:
+def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
     """The mean of what ``plan_whole`` kept of the models of those of ``peers`` that have saved
-    ``step``, and who they are. What is no float is that of the first."""
-    mean: dict[str, Tensor] = {}
+    ``step``, and who they are. What has no mean is that of the first."""
+    mean: dict[str, Any] = {}
     of: list[int] = []
     for peer in sorted(peers):
         found = [document for document, _ in _documents(folder, peer, step) if document]
@@ -161,10 +169,15 @@ def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Te
         of.append(peer)
         for name, value in model.items():
             if name not in mean:
-                mean[name] = value.clone()
-            elif value.is_floating_point():
+                mean[name] = value.clone() if isinstance(value, Tensor) else value
+            elif _has_mean(value, mean[name]):
                 mean[name] += (value - mean[name]) / len(of)
     return mean, of
+
+
+def _has_mean(one: Any, other: Any) -> bool:
+    both = isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape
+    return both and one.is_floating_point()
 
 
 def has_own(folder: Path, peer: int, step: int) -> bool:
@@ -212,26 +225,19 @@ def _taken(document: dict[str, Any], into: Loaded) -> OwnState:
 
 
 def _load_local(saved: Any, optimizer: torch.optim.Optimizer) -> None:
-    if not isinstance(saved, dict):
-        raise StateMismatch("it holds no optimizer of local steps")
-    state = {"state": saved.get("state"), "param_groups": saved.get("groups")}
+    try:
+        state = read_optimizer({**saved, "optimizer": saved["state"]})
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateMismatch("it holds no optimizer of local steps") from error
     load_optimizer(state, optimizer)
 
 
 def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:
-    own = model.state_dict()
     if not isinstance(buffers, dict):
         raise StateMismatch("it holds no buffers")
-    for name, value in buffers.items():
-        if name not in own or not _alike(own[name], value):
-            raise StateMismatch(f"the model has no such buffer {name}")
-    model.load_state_dict({**own, **buffers})
-
-
-def _alike(ours: Any, theirs: Any) -> bool:
-    if not isinstance(ours, Tensor):
-        return True  # a module's own extra state, which only the module understands
-    return isinstance(theirs, Tensor) and (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    parameters, own = model_document(model)
+    compare_model({**parameters, **own, **buffers}, model)
+    load_model(buffers, model)
 
 
 def _of(place: Path, peer: int) -> list[tuple[int, Path]]:

@@ -45,8 +45,8 @@ def _places(groups: Sequence[Any]) -> Iterator[tuple[Any, str]]:
 
 
 def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
-    """Of the first group."""
-    rate = float(groups[0].get("lr", 0.0))
+    """Return that of the first group; 0.0 where the optimizer chooses it (``lr=None``)."""
+    rate = float(groups[0].get("lr") or 0.0)
     if not math.isfinite(rate):
         raise ConfigError(
             f"the learning rate is {rate}", "look at the scheduler: it must stay a number"

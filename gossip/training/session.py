@@ -681,7 +681,9 @@ class Session:
         Args:
             objects: Anything with ``state_dict`` and ``load_state_dict``, under a name that is the
                 same on every peer.
-        Raises: ConfigError: An object lacks one of the two methods.
+        Raises:
+            ConfigError: An object lacks one of the two methods.
+            UnsupportedModel: Its state has something that cannot be saved; the message says where.
         """
         for name, thing in objects.items():
             if not callable(getattr(thing, "state_dict", None)) or not callable(
@@ -691,6 +693,7 @@ class Session:
                     f"{name} is a {type(thing).__name__}, which has no state_dict and "
                     "load_state_dict"
                 )
+            StateFile({name: thing.state_dict()})  # raises now, and not at the first checkpoint
             self._kept[name] = thing
             if name in self._kept_states:
                 thing.load_state_dict(self._kept_states.pop(name))
@@ -1151,10 +1154,11 @@ class Session:
         else:
             self._drop_step()
 
-    def _close_round(self) -> None:
-        """Some of several optimizers were asked to step, and no other will be in this round."""
-        if self._coordinator is not None and not self.closed:
-            self._coordinator.close_round()
+    def _close_round(self) -> bool:
+        """Some of several optimizers were asked to step, and no other will be in this round.
+        Returns whether that was so."""
+        coordinator = self._coordinator
+        return coordinator is not None and not self.closed and coordinator.close_round()
 
     def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
@@ -1307,6 +1311,8 @@ class Session:
             since = self._computing_since
             self._clock.begin_round(since, self._exchange.late_s(since))
         local.step(self._state_now, overflow)
+        if self._exchange.trained == 0 and local.good == 1:
+            self._plan_own()  # raises UnsupportedModel now, and not at the first checkpoint
         if overflow:
             self._batches.skip(local.good)
         self._steps.computed(self._computing_since)
@@ -1602,7 +1608,8 @@ class Session:
         The samples that were handed out in this round go back to the swarm.
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
-        self._close_round()
+        if self._close_round():
+            return
         self._undo_local_steps()
         self._batches.give_back()
         self._drain()

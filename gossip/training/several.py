@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import torch
 
+from gossip.errors import UnsupportedModel
+
 
 def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     """The optimizer itself, or what stands for several: it has their groups and their state,
@@ -53,31 +55,43 @@ class _CombinedOptimizer:
             each.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[int, Any] = {}
+        """What an optimizer keeps under another key than a parameter gets the optimizer's number
+        in front. Raises UnsupportedModel: An optimizer saves more than state and groups."""
+        state: dict[int | str, Any] = {}
         groups: list[dict[str, Any]] = []
         first = 0
-        for each in self.optimizers:
+        for number, each in enumerate(self.optimizers):
             part = each.state_dict()
-            state |= {first + at: entries for at, entries in part["state"].items()}
+            if more := part.keys() - {"state", "param_groups"}:
+                raise UnsupportedModel(
+                    f"{type(each).__name__} saves {', '.join(sorted(more))} beside its state",
+                    "of several optimizers only state and param_groups can be saved",
+                )
+            count = _count(part["param_groups"])
+            state |= {
+                first + at if isinstance(at, int) and at < count else f"{number}/{at}": entries
+                for at, entries in part["state"].items()
+            }
             groups += [
                 {**group, "params": [first + at for at in group["params"]]}
                 for group in part["param_groups"]
             ]
-            first += _count(part["param_groups"])
+            first += count
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Each takes its part. Whoever calls puts ``state`` and ``param_groups`` back when one
         of them refuses."""
         first, groups = 0, list(state["param_groups"])
-        for each in self.optimizers:
+        for number, each in enumerate(self.optimizers):
             own, groups = groups[: len(each.param_groups)], groups[len(each.param_groups) :]
             count = _count(own)
-            entries = {
-                at - first: entry
-                for at, entry in state["state"].items()
-                if first <= at < first + count
-            }
+            entries: dict[int | str, Any] = {}
+            for key, entry in state["state"].items():
+                if isinstance(key, int) and first <= key < first + count:
+                    entries[key - first] = entry
+                elif isinstance(key, str) and key.startswith(f"{number}/"):
+                    entries[key.partition("/")[2]] = entry
             each.load_state_dict(
                 {
                     "state": entries,

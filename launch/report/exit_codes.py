@@ -49,8 +49,9 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     6: ExitCodeMeaning(
         "refused",
-        "The swarm refused the peers: another model, version, swarm key or run.",
-        "make all peers build the same model",
+        "The swarm refused the peers: another model, version, swarm key or run. Or a peer could "
+        "not load the state of the run three times in a row: it names the first difference.",
+        "make all peers build the same model and optimizer",
     ),
     7: ExitCodeMeaning(
         "state_lost",

@@ -64,6 +64,9 @@ class StateReader:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
         self.model(torch.ones(4, 3)).sum().backward()
         self.optimizer.step()
+        kept = self.optimizer.state[self.model[0].weight]
+        kept |= {"history": [torch.ones(2), None, {"a": torch.ones(9, dtype=torch.float64)}]}
+        self.optimizer.state["of all"] = {"mode": "train", "seen": (1, 2.5)}
         self.sound = pack_state(self.model, self.optimizer, {"epoch": 3, "seen": [0.5, None]})
         self.parts = split_state(self.sound)
 

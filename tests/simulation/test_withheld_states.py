@@ -13,10 +13,11 @@ from checked_swarm import checked_swarm
 
 from gossip.core import Envelope, Payload
 from gossip.core.events import Restored
-from gossip.core.lifecycle.exit_codes import QUORUM_LOST
+from gossip.core.lifecycle.exit_codes import QUORUM_LOST, REFUSED
 from gossip.core.messages import PeerId, StateOffer
 from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
+from gossip.core.transfer import receiver
 from gossip.core.transfer.deadlines import PATIENCE_FACTOR
 from gossip.core.transfer.donor import GIVEN_TIMES_MAX, NO_STATE, TAKES_OVER
 from gossip.inject import OutMessage
@@ -268,11 +269,13 @@ def test_a_donor_whose_trainer_is_busy_gives_its_state_after_that(busy_s: float)
     swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 10.0)
 
 
-def test_one_that_takes_the_state_again_and_again_keeps_nobody_for_good() -> None:
-    """Its trainer cannot load it."""
+def test_one_that_takes_the_state_again_and_again_keeps_nobody_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It cannot load it, and does not leave for that."""
+    monkeypatch.setattr(receiver, "REFUSALS_MAX", 10**9)
     swarm = taking()
-    trainer: Any = swarm.hosts[1].trainer
-    trainer._restore = lambda restore, now: Restored(restore.round_id, "it does not fit")
+    refuse_states(swarm, 1)
     rounds = swarm.cores[0].settings.rounds
     patience_s = PATIENCE_FACTOR * rounds.round_timeout_s
     swarm.run_for(10.0)
@@ -280,3 +283,25 @@ def test_one_that_takes_the_state_again_and_again_keeps_nobody_for_good() -> Non
     swarm.run_for(patience_s + 2.0 * rounds.quorum_timeout_s)
     ends = [swarm.hosts[peer].halt for peer in (0, 1)]
     assert [halt and halt.exit_code for halt in ends] == [QUORUM_LOST, QUORUM_LOST]
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_peer_that_can_load_no_state_leaves_and_names_the_difference(n: int) -> None:
+    swarm = checked_swarm(n=n)
+    swarm.run_for(1.0)
+    swarm.restart(1, 0.2)
+    refuse_states(swarm, 1)
+    swarm.run_until(lambda: swarm.hosts[1].halt is not None, 30.0)
+    halt = swarm.hosts[1].halt
+    assert halt is not None
+    assert halt.exit_code == REFUSED
+    assert "0.weight differs" in halt.reason
+    assert len(swarm.reports(1, "bad_state")) == receiver.REFUSALS_MAX
+    before = swarm.cores[0].rounds.round_id
+    if n > 2:
+        swarm.run_until(lambda: swarm.cores[0].rounds.round_id > before + 3, 30.0)
+
+
+def refuse_states(swarm: Swarm[Peer], peer: PeerId) -> None:
+    trainer: Any = swarm.hosts[peer].trainer
+    trainer._restore = lambda restore, now: Restored(restore.round_id, "0.weight differs")

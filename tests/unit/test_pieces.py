@@ -309,7 +309,20 @@ def test_a_state_with_an_optimizers_memory_is_taken_by_one_with_none_yet_and_not
     bench.core.state_bytes = 2**22
     bench.begin()
     whole = StateOffer(LINEAGE, bench.core._nonce, 9, CHAIN, b"d", 3 * 2**22, CORE, "")
-    assert 3 * 2**22 <= bench.core.payload_bytes(1, whole) <= 2**25
+    assert 3 * 2**22 <= bench.core.payload_bytes(1, whole) <= 8 * 2**22 + STATE_SLACK
+
+
+def test_a_state_much_larger_than_the_model_comes_in_pieces_of_the_usual_length() -> None:
+    """A preconditioner of d x d, a history of a hundred gradients."""
+    bench = RecoveryBench(f=0)
+    bench.core.state_bytes = 2**22
+    bench.begin()
+    for piece, accepted in ((2**23, True), (2**28, False)):
+        pieces = -(-200 * 2**22 // piece)
+        offer(bench, 1, TRUE, PieceManifest(200 * 2**22, piece, pieces * (b"d" * 16,)).packed())
+        assert (bench.core.pieces is not None) == accepted
+        bench.core.give_up()
+        bench.begin()
 
 
 @pytest.mark.parametrize("what", ["another state", "no outline", "longer than a state can be"])

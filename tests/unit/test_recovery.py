@@ -41,7 +41,13 @@ from gossip.core.transfer.donor import (
     SnapshotExpired,
     attested_digest,
 )
-from gossip.core.transfer.receiver import HURRY_S, REMIND_S, DonorTimeout, Recovery
+from gossip.core.transfer.receiver import (
+    HURRY_S,
+    REFUSALS_MAX,
+    REMIND_S,
+    DonorTimeout,
+    Recovery,
+)
 from gossip.vectors import digests_of
 
 LINEAGE = b"lineage!"
@@ -832,6 +838,45 @@ def test_who_was_away_has_its_time_anew() -> None:
     assert not bench.core.stateless(bench.now)
     bench.wait(patience_s)
     assert bench.core.stateless(bench.now) == {1}
+
+
+def test_a_trainer_that_refuses_three_states_in_a_row_fits_none() -> None:
+    bench = RecoveryBench(n=3, f=0)
+    bench.begin()
+    refuse_next(bench)
+    refuse_next(bench)
+    load_next(bench)
+    bench.begin()
+    for _ in range(REFUSALS_MAX):
+        assert not bench.core.fits_no_state
+        refuse_next(bench)
+    assert bench.core.fits_no_state
+    assert not bench.asked("state"), "it asks for no other"
+
+
+def test_states_that_byzantine_donors_have_made_unloadable_do_not_make_a_peer_leave() -> None:
+    """Up to f peers may vouch for the true state, and send one whose other parts fit nobody."""
+    bench = RecoveryBench(n=6, f=2, need=1)
+    bench.begin()
+    for donor in (1, 2, 1, 2, 1):
+        refuse_next(bench, donor)
+        assert not bench.core.fits_no_state
+    refuse_next(bench, 3)
+    assert bench.core.fits_no_state
+
+
+def load_next(bench: RecoveryBench, error: str = "", donor: int | None = None) -> None:
+    if donor is not None:
+        bench.do(bench.core._request_state(donor, 0, bench.now))
+    while bench.core.donor is None:
+        bench.wait(bench.settings.membership.probe_interval_s)
+    bench.asked()
+    bench.offer(bench.core.donor, 0)
+    bench.do(bench.core.on_restored(Restored(0, error), bench.rounds.adopt, bench.now)[0])
+
+
+def refuse_next(bench: RecoveryBench, donor: int | None = None) -> None:
+    load_next(bench, "it does not fit", donor)
 
 
 def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> None:

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 import zygote
 
 from gossip.errors import UnsupportedModel
+from gossip.training.several import as_one
 from gossip.training.state import (
     StateMismatch,
+    load_checkpoint,
     pack_state,
     part_sizes,
+    plan_checkpoint,
     plan_state,
     state_digest,
     unpack_state,
@@ -241,3 +246,257 @@ def test_nothing_is_pickled():
     data = pack_state(*trained("adamw"), {})
     assert int.from_bytes(data[:8], "little") < len(data)
     assert data[8:9] == b"{"
+
+
+# --- any optimizer --------------------------------------------------------------------------------
+
+
+class NamedPair(NamedTuple):
+    one: int
+    other: int
+
+
+class KeepingOptimizer(torch.optim.Optimizer):
+    """An optimizer that is not torch's own, and keeps whatever ``fill`` puts in its state."""
+
+    def __init__(self, parameters, fill=lambda optimizer, parameter: None) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.fill = fill
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.fill(self, parameter)
+                parameter.add_(parameter.grad, alpha=-group["lr"])
+
+
+def kept_by_parameter(**values):
+    return lambda optimizer, parameter: optimizer.state[parameter].update(copy.deepcopy(values))
+
+
+KEPT = {
+    "nothing": lambda optimizer, parameter: None,
+    "a preconditioner": kept_by_parameter(right=torch.randn(40, 40), inverse=None),
+    "a history": kept_by_parameter(gradients=[torch.randn(9, 9), None, torch.randn(3)], at=2),
+    "float64 and integers": kept_by_parameter(
+        mean=torch.randn(6, dtype=torch.float64) / 3,
+        codes=torch.arange(99, dtype=torch.uint8),
+        mask=torch.tensor([True, False]),
+        count=torch.tensor(2**40 + 1),
+    ),
+    "plain values": kept_by_parameter(
+        mode="train", shape=(3, (4, 5)), on=True, nested={"a": {3: [torch.ones(2)]}}, nan=math.nan
+    ),
+    "half": kept_by_parameter(mean=torch.randn(6).bfloat16(), scale=torch.tensor(0.1).double()),
+    "a word as key": lambda optimizer, parameter: optimizer.state["global"].update(
+        k=1, vector=torch.randn(3, dtype=torch.float64)
+    ),
+    "keys that read alike": kept_by_parameter(**{"a.b": torch.ones(1), "a": {"b": torch.zeros(1)}}),
+}
+
+
+def stepped(make, seed: int = 0):
+    torch.manual_seed(seed)
+    model = net()
+    optimizer = make(model)
+    model(torch.randn(8, 4)).square().sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def loaded_both_ways(state, model, optimizer):
+    """By a peer that joins, and by one that resumes."""
+    joined, resumed = stepped(state, seed=1), stepped(state, seed=2)
+    unpack_state(pack_state(model, optimizer, {}), *joined)
+    files = {}
+    for name, file in plan_checkpoint(model, optimizer, {}).items():
+        files[name] = b"".join(bytes(block) for block in file.blocks())
+    load_checkpoint(files, *resumed)
+    return joined, resumed
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("several", [False, True])
+def test_state_of_any_kind_and_size_is_loaded_bit_for_bit_again_and_again(kept, several):
+    def make(model):
+        if not several:
+            return KeepingOptimizer(model.parameters(), KEPT[kept])
+        one, other = [KeepingOptimizer(model[at].parameters(), KEPT[kept]) for at in (0, 2)]
+        together = as_one([one, other])
+        together.step = lambda: (one.step(), other.step())
+        return together
+
+    model, optimizer = stepped(make)
+    data = pack_state(model, optimizer, {})
+    for other in loaded_both_ways(make, model, optimizer):
+        for _ in range(2):
+            assert pack_state(*other, {}) == data
+            unpack_state(data, *other)
+        other[1].step()
+
+
+def test_keys_that_read_alike_keep_their_own_tensors():
+    def make(model):
+        return KeepingOptimizer(model.parameters(), KEPT["keys that read alike"])
+
+    for model, optimizer in loaded_both_ways(make, *stepped(make)):
+        kept = optimizer.state[model[0].weight]
+        assert (kept["a.b"].item(), kept["a"]["b"].item()) == (1.0, 0.0)
+
+
+def test_a_history_of_lbfgs_is_loaded():
+    def make(model):
+        optimizer = torch.optim.LBFGS(model.parameters(), history_size=5)
+        step = optimizer.step
+        optimizer.step = lambda: step(lambda: model(torch.ones(8, 4)).square().sum())
+        return optimizer
+
+    model, optimizer = stepped(make)
+    for other in loaded_both_ways(make, model, optimizer):
+        assert pack_state(*other, {}) == pack_state(model, optimizer, {})
+
+
+def test_what_an_optimizer_saves_beside_state_and_groups_is_loaded():
+    class CountingOptimizer(KeepingOptimizer):
+        taken = 0
+
+        def state_dict(self):
+            return {**super().state_dict(), "taken": self.taken}
+
+        def load_state_dict(self, state):
+            self.taken = state["taken"]
+            super().load_state_dict(state)
+
+    def make(model):
+        return CountingOptimizer(model.parameters())
+
+    model, optimizer = stepped(make)
+    optimizer.taken = 7
+    for _, other in loaded_both_ways(make, model, optimizer):
+        assert other.taken == 7
+
+
+def test_a_state_that_an_optimizer_does_not_keep_as_it_was_is_refused_by_name():
+    class RoundingOptimizer(KeepingOptimizer):
+        def state_dict(self):
+            found = super().state_dict()
+            state = {
+                key: {name: value.float() for name, value in entries.items()}
+                for key, entries in found["state"].items()
+            }
+            return {**found, "state": state}
+
+    fill = kept_by_parameter(mean=torch.randn(3, dtype=torch.float64))
+    model, optimizer = stepped(lambda model: KeepingOptimizer(model.parameters(), fill))
+    twin = stepped(lambda model: RoundingOptimizer(model.parameters(), fill), seed=1)
+
+    def load():
+        with pytest.raises(StateMismatch, match=r"mean of 0\.weight"):
+            unpack_state(pack_state(model, optimizer, {}), *twin)
+
+    untouched(*twin, load)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (object(), "is a object"),
+        (torch.eye(3).to_sparse(), "is a torch.sparse"),
+        (torch.zeros(2, dtype=torch.complex128), "is of type torch.complex128"),
+        (NamedPair(1, 2), "is a NamedPair"),
+        ({1, 2}, "is a set"),
+        ([torch.ones(1), {"a": object()}], "is a object"),
+    ],
+)
+def test_state_that_cannot_be_packed_is_named_by_its_parameter(value, says):
+    model, optimizer = stepped(lambda model: KeepingOptimizer(model.parameters()))
+    optimizer.state[model[2].bias]["strange"] = value
+    for plan in (plan_state, plan_checkpoint):
+        with pytest.raises(UnsupportedModel, match=rf"strange.* of 2\.bias.*{says}"):
+            plan(model, optimizer, {})
+
+
+# --- any model ------------------------------------------------------------------------------------
+
+
+def partial_model(rename: bool = False, seed: int = 0):
+    """As scripts of LoRA do it: what is saved are the adapters, under names of their own."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), net())
+    whole = model.state_dict
+    model.state_dict = lambda *args, **kwargs: {
+        name.replace("2.0.", "adapter.") if rename else name: value
+        for name, value in whole(*args, **kwargs).items()
+        if name.startswith("2.0.")
+    }
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.randn(8, 4)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.mark.parametrize("rename", [False, True])
+def test_a_model_that_saves_a_part_of_itself_is_loaded_whole(rename):
+    model, optimizer = partial_model(rename)
+    data = pack_state(model, optimizer, {})
+    other, its_optimizer = partial_model(rename, seed=1)
+    unpack_state(data, other, its_optimizer)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+    for one, two in zip(model.buffers(), other.buffers(), strict=True):
+        assert torch.equal(one, two)
+    assert pack_state(other, its_optimizer, {}) == data
+
+
+class CountingModule(torch.nn.Module):
+    """Has extra state, and a buffer that grows from None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 2)
+        self.register_buffer("seen", None)
+        self.count = 0
+
+    def forward(self, x):
+        self.count += 1
+        self.seen = x if self.seen is None else torch.cat([self.seen, x])
+        return self.linear(x)
+
+    def get_extra_state(self):
+        return {"count": self.count}
+
+    def set_extra_state(self, state):
+        self.count = int(state["count"])
+
+
+def test_extra_state_and_buffers_that_grow_are_loaded():
+    def make(steps):
+        model = CountingModule()
+        for _ in range(steps):
+            model(torch.randn(3, 4))
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    donor = make(5)
+    for steps in (0, 2):
+        taker = make(steps)
+        unpack_state(pack_state(*donor, {}), *taker)
+        assert taker[0].count == 5
+        assert torch.equal(taker[0].seen, donor[0].seen)
+
+
+def test_a_model_that_refuses_its_extra_state_changes_nothing():
+    model, optimizer = stepped(lambda model: torch.optim.AdamW(model.parameters()))
+    counting = CountingModule()
+    counting.count = "many"
+    twin = torch.nn.Sequential(net(), CountingModule())
+    own = twin, torch.optim.AdamW(twin[0].parameters())
+    whole = torch.nn.Sequential(model, counting)
+
+    def load():
+        with pytest.raises(StateMismatch, match="_extra_state"):
+            unpack_state(pack_state(whole, optimizer, {}), *own)
+        assert not own[1].state
+
+    untouched(*own, load)

@@ -5,6 +5,7 @@ from .bootstrap import HELLO_INTERVAL_S as HELLO_INTERVAL_S
 from .bootstrap import Bootstrap as Bootstrap
 from .exit_codes import DIVERGED as DIVERGED
 from .exit_codes import QUORUM_LOST as QUORUM_LOST
+from .exit_codes import REFUSED as REFUSED
 from .exit_codes import STATE_LOST as STATE_LOST
 from .final_check import FinalCheck as FinalCheck
 from .hello import HelloExchange as HelloExchange

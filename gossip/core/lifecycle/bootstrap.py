@@ -14,9 +14,8 @@ from gossip.core.rounds import quorum_of
 from gossip.core.settings import CoreSettings
 from gossip.core.view import View
 
-from .exit_codes import STATE_LOST
+from .exit_codes import NEVER_STARTED, REFUSED, STATE_LOST
 
-REFUSED, NEVER_STARTED = 6, 4  # exit codes
 HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
 PARDONS_MAX = 3

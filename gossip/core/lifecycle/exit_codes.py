@@ -1,5 +1,7 @@
 """What a peer that gives up ends with."""
 
+NEVER_STARTED = 4
 QUORUM_LOST = 5
+REFUSED = 6
 STATE_LOST = 7
 DIVERGED = 9

@@ -22,6 +22,7 @@ one donor after the other is asked until one delivers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
@@ -43,7 +44,7 @@ from gossip.core.rounds import TRANSFER_FACTOR, Transfer
 
 from .attestation import NoStateEvidence, Poll
 from .backoff import Backoff
-from .chunks import PieceFetcher, PieceManifest
+from .chunks import PIECE_BYTES, PieceFetcher, PieceManifest
 from .deadlines import DonorDeadlines
 from .donor import (
     AHEAD_MAX,
@@ -62,7 +63,12 @@ STATE_TIMES = 7
 """A donor's packed state may be so many times as large as ours was when we began. An optimizer's
 memory comes with its first step: of Adam with AMSGrad three times the parameters, and twice that
 where these have 16 bits."""
-STATE_SLACK = 2**20  # and this much larger
+STATE_SLACK = PIECE_BYTES + 2**20  # and this much larger: a small model's may be one whole piece
+FETCHED_TIMES = 1024
+"""As STATE_TIMES, of a state that comes in pieces, whose memory grows only with pieces that came
+right: a preconditioner has the square of a row for each row, a history hundreds of gradients."""
+REFUSALS_MAX = 3
+"""Number of states in a row that a trainer may refuse to load. Then they do not fit this peer."""
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
 # who has not answered is asked again: question or answer may be lost,
 # and who has finished does not wait
@@ -152,6 +158,8 @@ class Recovery:
         self._sources: list[PeerId] = []
         self._takes_settings = False
         self._patience: Token | None = None
+        # donors of states that the trainer refused to load since it has loaded one
+        self._refused: Counter[PeerId] = Counter()
         # pieces that are on their way, by sender
         self._coming: dict[tuple[PeerId, int], Transfer] = {}
 
@@ -234,6 +242,11 @@ class Recovery:
     @property
     def _state_bytes_max(self) -> int:
         return STATE_TIMES * self.state_bytes + STATE_SLACK
+
+    def _is_too_large(self, outline: PieceManifest, rest: int) -> bool:
+        """Whether a state in pieces, or one of them, is larger than any that this peer may need."""
+        longest = FETCHED_TIMES * self.state_bytes + STATE_SLACK
+        return outline.nbytes + rest > longest or outline.piece_bytes > self._state_bytes_max
 
     @property
     def restores(self) -> bool:
@@ -557,8 +570,7 @@ class Recovery:
             and self._is_agreed(offer, payload)
         )
         if not fits or (
-            offer.outline
-            and (outline is None or outline.nbytes + payload.nbytes > self._state_bytes_max)
+            offer.outline and (outline is None or self._is_too_large(outline, payload.nbytes))
         ):
             return [
                 Report("bad_state", {"from": sender, "round": offer.round_id}),
@@ -673,6 +685,12 @@ class Recovery:
             == attestation.digest
         )
 
+    @property
+    def fits_no_state(self) -> bool:
+        """Whether the trainer has refused so many states that Byzantine donors are no reason."""
+        refused = self._refused
+        return refused.total() >= REFUSALS_MAX and len(refused) > self.settings.f
+
     def on_restored(self, event: Restored, adopt: Adopt, now: float) -> tuple[list[Effect], bool]:
         """Returns effects, and whether the rounds may go on from the new state."""
         if (
@@ -683,16 +701,17 @@ class Recovery:
             return [], False
         offer, self._offer = self._offer, None
         problem = event.error
+        if problem and self.donor is not None:
+            self._refused[self.donor] += 1
         if not problem:
+            self._refused.clear()
             try:
                 adopt(offer.round_id, offer.chain, core_of(offer))
             except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:
-            return [
-                Report("bad_state", {"from": self.donor, "reason": problem}),
-                *self._another(now),
-            ], False
+            report = Report("bad_state", {"from": self.donor, "reason": problem})
+            return [report, *([] if self.fits_no_state else self._another(now))], False
         nbytes = offer.nbytes + (self.pieces.outline.nbytes if self.pieces is not None else 0)
         self.give_up()
         self.giving.restart()
