@@ -20,6 +20,8 @@ class EpochReport:
     twice: int
     left: int  # of this epoch and those before: they are the first that the next one reads
     rounds: int
+    # of those, in an epoch that was extended: ``start``/``stop`` pairs that nothing will read
+    given_up: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
 
 
 Token: TypeAlias = int

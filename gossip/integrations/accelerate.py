@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader
 
 import gossip
 from gossip.errors import ConfigError
+from gossip.training import counts_steps
+
+from .process_steps import ProcessSteps
 
 
 class DeviceLoader:
@@ -40,8 +43,11 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
     """In place of ``accelerator.prepare``, which it calls: the optimizer exchanges gradients, the
     first DataLoader becomes this peer's share, and schedulers are part of the state.
 
-    ``accelerator.is_main_process`` is then True in one living peer. The length of the loader does
-    not change: a scheduler that counts on it is made behind this call, and given to ``peer.keep``.
+    ``accelerator.is_main_process`` is then True in one living peer. A scheduler that is given to
+    this call was planned for the batches of one process, before they were shared out. As
+    Accelerate's own does, it makes one step for each peer with each step of the optimizer. A
+    scheduler that counts on the length of the returned loader is created after this call, and given
+    to ``peer.keep``.
 
     Args:
         peer: What ``gossip.init()`` returned.
@@ -64,6 +70,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
             f"prepare was given {len(models)} models and {len(optimizers)} optimizers",
             "give it one model with its optimizers; nn.ModuleList for several models",
         )
+    objects = tuple(_with_processes(peer, accelerator, each) for each in objects)
     train = next((each for each in objects if isinstance(each, DataLoader)), None)
     others = iter(accelerator.prepare(*[each for each in objects if each is not train], None))
     peer.prepare(models[0], optimizers[0] if len(optimizers) == 1 else optimizers)
@@ -75,6 +82,15 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
         sharded = peer.shard(train, accumulate=accelerator.gradient_accumulation_steps)
         share = DeviceLoader(sharded, peer, accelerator.device)
     return tuple(share if each is train else next(others) for each in objects)
+
+
+def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) -> Any:
+    """Return a scheduler as Accelerate steps it with as many processes as there are peers. One that
+    follows a metric, and whatever is no scheduler, is returned as it is."""
+    steps_with_optimizer = accelerator.step_scheduler_with_optimizer
+    if not counts_steps(given) or accelerator.split_batches or not steps_with_optimizer:
+        return given
+    return ProcessSteps(given, lambda: peer.planned_peers)
 
 
 def _note_rank(peer: gossip.Session) -> None:

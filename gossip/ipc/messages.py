@@ -249,7 +249,7 @@ class StartRoundCommand:
     rank: int = 0  # this peer's place in the roster
     # epoch and ranges of rounds to come: a guess
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # the fields of the ``EpochReport`` of the last completed epoch, if there is one
+    # the numbers of the ``EpochReport`` of the last completed epoch, if there is one
     last: tuple[int, ...] = ()
     main: int = 0  # the peer that does what is to be done once
     collectives: int = 0  # of the rounds before, those that were no steps
@@ -257,6 +257,7 @@ class StartRoundCommand:
     # when the round began at the node, by the host's monotonic clock; 0.0: that is not known
     began_at: float = 0.0
     compares: bool = False  # the update comes with digests of the replica
+    given_up: tuple[tuple[int, int], ...] = ()  # of the same report
 
 
 @record

@@ -48,7 +48,7 @@ UNANSWERED_MAX = 32
 BACKLOG_ROUNDS = 4096
 BACKLOG_BYTES = 2**29
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
-    *[field.name for field in fields(EpochReport)]
+    *[field.name for field in fields(EpochReport) if field.name != "given_up"]
 )
 """As ``dataclasses.astuple``, which copies every number of it: that goes with each round."""
 INLINE_BYTES = 2**23
@@ -332,6 +332,7 @@ class TrainerLink:
         self._given[slot] = effect.round_id
         self.round_id = effect.round_id
         samples = effect.samples
+        last = None if samples is None else samples.last
         return control.StartRoundCommand(
             effect.round_id,
             slot,
@@ -343,12 +344,13 @@ class TrainerLink:
             self.alive,
             self.rank,
             samples.coming if samples is not None else (),
-            _numbers_of(samples.last) if samples is not None and samples.last is not None else (),
+            () if last is None else _numbers_of(last),
             effect.main,
             effect.collectives,
             effect.deadline_us,
             effect.began_at,
             effect.compares,
+            () if last is None else last.given_up,
         )
 
     def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:

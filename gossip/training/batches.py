@@ -4,8 +4,9 @@ or several, one step."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -74,15 +75,18 @@ class BatchTracker:
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
         self._warned = False
+        self._order = FetchOrder()
 
     def prepare(self, model: torch.nn.Module, witness: Tensor) -> None:
         """``witness``: a parameter by whose gradient one sees that a loss was propagated."""
+        self._order.model = model
         self.least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
         self._witness = witness
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """The round's batch number ``batch`` goes to the loop. ``samples``: that a step behind it
         is on, with those of the round's batches before; 0: it counts for nothing."""
+        self._order.hand_out(content)
         self._upto = [*(self._upto or [])[:batch], samples]
         if batch == 0:
             self._kept, self._before = False, self._gradient()
@@ -117,6 +121,7 @@ class BatchTracker:
     def check_taken(self, steps: int) -> None:
         """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
         soon."""
+        self._order.check_step()
         if self._upto is None:
             raise ConfigError(
                 "optimizer.step() was called without a fresh batch of the sharded loader",
@@ -129,6 +134,7 @@ class BatchTracker:
                 f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} "
                 "batches one step",
             )
+        self._order.note_step(exact=len(self._upto) == self.expected * steps)
 
     def drop(self) -> None:
         self._upto = None
@@ -167,8 +173,98 @@ class BatchTracker:
                 f"back to the swarm, and are used again if you keep its gradients; {hint}",
                 stacklevel=4,
             )
+        self._order.pass_over()
         self.drop()
 
     def _gradient(self) -> tuple[int, int] | None:
         gradient = self._witness.grad if self._witness is not None else None
         return None if gradient is None else (id(gradient), version_of(gradient))
+
+
+class FetchOrder:
+    """Whether the loop fetches a batch before it steps on the one before.
+
+    A batch may be passed over without a step (``continue``). A loop that fetches ahead looks the
+    same, and each of its gradients would be attributed to the samples of the next batch. So the
+    first step after a batch was passed over needs evidence that the model was given the batch in
+    hand. Once a step has followed its own batch directly, the loop is known to fetch in order.
+    """
+
+    def __init__(self) -> None:
+        self.model: torch.nn.Module | None = None
+        self._in_order = False
+        self._content: object = None  # of the batch in hand, until the order is known
+        self._passed_over: object = None
+        self._hook: Any = None  # while evidence is needed
+
+    def hand_out(self, content: object) -> None:
+        """The loop has ``content`` in hand."""
+        self._content = None if self._in_order else content
+
+    def pass_over(self) -> None:
+        """Another batch is requested, and no step has followed the one in hand."""
+        if self._in_order or self.model is None or self._content is None:
+            return  # no gradient is of None, which stands for a damaged sample
+        self._passed_over = self._content
+        if self._hook is None:
+            self._hook = self.model.register_forward_pre_hook(self._compare, with_kwargs=True)
+
+    def check_step(self) -> None:
+        """Raises ConfigError: The step that follows may be on the batch that was passed over."""
+        if self._hook is not None:
+            self._refuse()
+
+    def note_step(self, exact: bool) -> None:
+        """A step follows; ``exact``: on all batches that were handed out, and no other."""
+        if exact:
+            self._in_order, self._content = True, None
+
+    def _compare(self, _: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        given = list(_leaves((args, kwargs)))
+        passed_over, in_hand = list(_leaves(self._passed_over)), list(_leaves(self._content))
+        # an attention mask may be in both
+        found = {(_is_in(each, passed_over), _is_in(each, in_hand)) for each in given}
+        if (True, False) in found:
+            self._refuse()
+        if (False, True) in found:
+            self._end()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError(
+            "the loop requested a batch from the sharded loader before optimizer.step() of the "
+            "batch before (prefetching): each gradient would be counted for the samples of the "
+            "next batch",
+            "fetch the next batch after optimizer.step(); num_workers and prefetch_factor of the "
+            "DataLoader load batches ahead. A loop that leaves out damaged samples with continue: "
+            "leave them out in the data set or collate_fn",
+        )
+
+    def _end(self) -> None:
+        self._hook.remove()
+        self._hook, self._passed_over = None, []
+
+
+def _leaves(content: object) -> Iterator[object]:
+    """All tensors and other objects in a batch, however it is nested."""
+    if isinstance(content, Mapping):
+        content = list(content.values())
+    if isinstance(content, list | tuple):
+        for each in content:
+            yield from _leaves(each)
+    elif content is not None and not isinstance(content, str | bytes | int | float):
+        yield content
+
+
+def _is_in(one: object, others: list[object]) -> bool:
+    """Whether it is one of the others, or a tensor with the values of one, on whatever device."""
+    return any(one is other or _are_equal(one, other) for other in others)
+
+
+def _are_equal(one: object, other: object) -> bool:
+    return (
+        isinstance(one, Tensor)
+        and isinstance(other, Tensor)
+        and one.shape == other.shape
+        and one.dtype == other.dtype
+        and torch.equal(one.detach(), other.detach().to(one.device))
+    )

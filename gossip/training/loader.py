@@ -56,9 +56,10 @@ class RoundSource(Protocol):
     def pass_round(self) -> None:
         """Takes part in the current round without an update."""
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
-        """Batch number ``batch`` of the round goes to the loop: a step that follows is on
-        ``samples`` samples, those of the batches before included; 0: it counts for nothing."""
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
+        """Batch number ``batch`` of the round goes to the loop as ``content``: a step that follows
+        is on ``samples`` samples, those of the batches before included; 0: it counts for
+        nothing."""
 
     @property
     def least(self) -> int:
@@ -165,9 +166,10 @@ class ShardedLoader:
                 at: int | None = 0
                 while at is not None and at < self._accumulate:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
+                    batch = batch if self._alter is None else self._alter(batch)
                     # pieces of a small slice repeat it, and those of none are used for nothing
-                    self._rounds.hand_out(min(upto[at], total), at)
-                    yield batch if self._alter is None else self._alter(batch)
+                    self._rounds.hand_out(min(upto[at], total), at, batch)
+                    yield batch
                     at = self._rounds.next_batch
                 if self._rounds.unused:
                     self._rounds.pass_round()  # no step followed
@@ -197,8 +199,15 @@ class ShardedLoader:
     def _next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         go = self._rounds.next_round(epoch_steps)
         if go is not None and go.last:
-            self.report = EpochReport(*go.last)
+            self.report = EpochReport(*go.last, given_up=go.given_up)
         return go
+
+    @property
+    def given_up(self) -> list[int]:
+        """Indices of the samples that the rounds of an extended epoch could not use
+        (``peer.epochs(n, remainder="extend")``)."""
+        ranges = () if self.report is None else self.report.given_up
+        return self._indices((0, ranges)).tolist() if ranges else []
 
     def reference(self, size: int) -> ReferenceData:
         """The same data, as this peer draws from it what it judges others by."""

@@ -102,6 +102,7 @@ TENSORS_NAMED_MAX = 8
 """Tensors that a report names, of those that differ."""
 SAVED_S = 20.0
 """For the last checkpoint to be durable, when there is no hurry."""
+GIVEN_UP_SHOWN = 16
 UNUSED_REFERENCE = (
     "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
     "--aggregator judged_clipping, in rolling rounds"
@@ -902,7 +903,8 @@ class Session:
             total: Epochs of the whole run.
             remainder: What becomes of samples that failures have left unread when the last epoch is
                 over. ``leave``: the summary of the run says how many they are. ``extend``: the last
-                epoch has further steps, in which they are read.
+                epoch has further steps, in which they are read. Samples that no step can use are
+                given up after a bounded number of rounds (``loader.given_up``).
             save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
                 nothing is saved.
         Raises: ConfigError: As ``save_every``, ``total`` is no number of epochs, or the data have
@@ -946,7 +948,17 @@ class Session:
             self._counting = False
         if go is None and not self._out_of_rounds:
             self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
+        self._report_given_up()
         self._end_training()
+
+    def _report_given_up(self) -> None:
+        given_up = self._loader.given_up if isinstance(self._loader, ShardedLoader) else []
+        if given_up and self.is_main:
+            more = ", ..." if len(given_up) > GIVEN_UP_SHOWN else ""
+            self._say(
+                f"the last epoch ended without {len(given_up)} of its samples, as no step could "
+                f"use them (loader.given_up): {str(given_up[:GIVEN_UP_SHOWN])[1:-1]}{more}"
+            )
 
     def _own_epochs(self, total: int) -> Iterator[int]:
         for epoch in range(total):
@@ -1623,14 +1635,15 @@ class Session:
         finally:
             self._in_round = False
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """Notes that a batch goes to the training loop. Loaders call it, scripts need not.
 
         Args:
             samples: Samples of the round that the next step will have used.
             batch: Number of the batch in its round, from 0.
+            content: What the loop gets.
         """
-        self._batches.hand_out(samples, batch)
+        self._batches.hand_out(samples, batch, content)
 
     @property
     def next_batch(self) -> int | None:

@@ -86,8 +86,9 @@ class ShardedStream:
         try:
             for samples, batch in self._own:
                 read, total = True, total + samples
-                self._rounds.hand_out(total, at)
-                yield batch if self._alter is None else self._alter(batch)
+                content = batch if self._alter is None else self._alter(batch)
+                self._rounds.hand_out(total, at, content)
+                yield content
                 if (following := self._rounds.next_batch) is not None:
                     at = following
                     if at < self._accumulate:

@@ -706,12 +706,13 @@ class RunView:
             sum(int(row.get(key) or 0) for _, row in new) for key in ("once", "twice", "rounds")
         )
         left = int(new[-1][1].get("left") or 0)
+        rest = "given up" if new[-1][1].get("given_up") else "left for the next"
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
-        mark = "!" if twice else "="
+        mark = "!" if twice or rest == "given up" else "="
         return [
             (
-                f"{mark} {which}: samples used once {once}, twice {twice}, left for the next "
-                f"{left}, in {counted(rounds, 'round')}"
+                f"{mark} {which}: samples used once {once}, twice {twice}, {rest} {left}, in "
+                f"{counted(rounds, 'round')}"
             )
         ]
 

@@ -106,6 +106,41 @@ def test_what_was_planned_is_made_whatever_fails(tmp_path: Path, example: str, s
     assert max(rates) < 0.01 * FIRST[example], fault
 
 
+EARLY_SCHEDULE = """
+import torch
+from accelerate import Accelerator
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import gossip
+from gossip.integrations.accelerate import prepare
+
+x = torch.randn(1024, 8, generator=torch.Generator().manual_seed(0))
+loader = DataLoader(TensorDataset(x, x[:, :4].argmax(1)), batch_size=16, shuffle=True)
+model = nn.Linear(8, 4)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+planned = 2 * len(loader)
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: max(0.0, 1 - at / planned))
+accelerator = Accelerator(cpu=True)
+peer = gossip.init()
+model, optimizer, loader, schedule = prepare(peer, accelerator, model, optimizer, loader, schedule)
+for _ in peer.epochs(2):
+    for inputs, targets in loader:
+        accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+rate = schedule.get_last_lr()[0]
+print(f"planned {planned} made {peer.step} rate {rate:.3g} model 0", flush=True)
+"""
+
+
+def test_a_schedule_that_was_planned_before_prepare_comes_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EARLY_SCHEDULE)
+    ends = ends_of(tmp_path, str(tmp_path / "train.py"))
+    assert set(ends.values()) == {(128, 32, 0.0, "0")}
+    assert sorted(ends) == [0, 1, 2, 3]
+
+
 def surroundings(page: str) -> dict[str, Any]:
     """What a page about a library takes for granted beside the rest."""
     names = shown_python.surroundings()

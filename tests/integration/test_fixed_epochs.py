@@ -156,3 +156,59 @@ def test_the_script_of_a_quarantined_peer_goes_on_as_the_others_do(tmp_path: Pat
     for bodies, step, at_end, _ in found.ended.values():
         assert bodies == {0: steps, 1: steps, 2: steps}
         assert (step, at_end) == (3 * steps, True)
+
+
+DAMAGED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, default_collate
+import gossip
+
+class Files(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, at):
+        if at == 7:
+            return None
+        x = torch.randn(8, generator=torch.Generator().manual_seed(at))
+        return (x if at != 23 else x * float("nan")), int(x.sum() > 0)
+
+def collate(samples):
+    return None if None in samples else default_collate(samples)
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(DataLoader(Files(), batch_size=4, collate_fn=collate))
+for epoch in peer.epochs(1, remainder="extend"):
+    for batch in loader:
+        if batch is None:
+            continue
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+print("given up", sorted(loader.given_up), model.weight.isfinite().all().item(), flush=True)
+"""
+
+
+@pytest.mark.timeout(200)
+def test_an_extended_epoch_ends_without_the_samples_that_no_step_can_use(tmp_path: Path) -> None:
+    """One sample is left out by the loop, and one makes the gradient no number."""
+    (tmp_path / "train.py").write_text(DAMAGED)
+    done = zygote.run(
+        [sys.executable, "-m", "gossip.launch.cli", "run", "-n2", "--run-dir=out", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("| given up [7, 23] True") == 2
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["samples"] == {"once": 62, "twice": 0, "never": 2}
+    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").open()]
+    (report,) = {row["epoch"]: row for row in events if row.get("event") == "epoch"}.values()
+    assert (report["once"], report["left"]) == (62, 2)
+    assert sum(stop - start for start, stop in report["given_up"]) == 2

@@ -6,7 +6,7 @@ from effort import effort
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gossip.core.ledger.data_cursor import DataCursor
+from gossip.core.ledger.data_cursor import SPARE_ROUNDS, DataCursor
 from gossip.core.ledger.pace import WINDOW
 
 
@@ -21,6 +21,8 @@ from gossip.core.ledger.pace import WINDOW
     paced=st.booleans(),
     extended=st.sampled_from([0, 0, 1, 3]),
 )
+# further rounds of fewer samples than peers
+@example(0, 1, 1, 1, 6, 0.5, True, False, 3)
 # a tail, and who is slow has as much
 @example(0, 23, 1, 4, 4, 1.0, False, True, 0)
 @settings(max_examples=effort(50, 150))
@@ -51,7 +53,10 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
         given_out = [p for ranges in slices.values() for pair in ranges for p in range(*pair)]
         sizes = [sum(stop - start for start, stop in ranges) for ranges in slices.values()]
         end = samples_total * (min(epoch + 1, extended) if extended else epoch + 1)
-        unread = [p for p in range(end) if p not in used]
+        idle, _, gone = cursor.pack()[2]
+        given_up = {p for pair in gone for p in range(*pair)}
+        assert given_up.isdisjoint(used)
+        unread = [p for p in range(end) if p not in used and p not in given_up]
         # what comes first of all that nobody has used
         assert sorted(given_out) == unread[: len(given_out)]
         levels = cursor.pace.levels()
@@ -59,7 +64,7 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
         whole = batch * planned if fixed_global else sum(own)
         assert len(given_out) <= whole
         # no step is on a handful of samples
-        assert 2 * len(given_out) >= min(whole, batch * planned, len(unread))
+        assert idle or 2 * len(given_out) >= min(whole, batch * planned, len(unread))
         if not fixed_global:
             assert all(size <= largest for size, largest in zip(sizes, own, strict=True))
         if not levels:
@@ -70,13 +75,66 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
             roster, dict.fromkeys(contributors, 10**6), {peer: slowness[peer] for peer in roster}
         )
         in_epoch += 1
-        left = len([p for p in unread if p not in used])
-        assert (report is None) == (in_epoch < steps or (epoch + 1 == extended and left > 0))
+        given_up = {p for pair in cursor.pack()[2][2] for p in range(*pair)}
+        left = len([p for p in unread if p not in used and p not in given_up])
+        goes_on = in_epoch < steps or (epoch + 1 == extended and left > 0)
+        assert (report is None) == goes_on
         if report is not None:
             assert (report.epoch, report.rounds, report.twice) == (epoch, in_epoch, 0)
-            assert (report.once, report.left) == (len(used) - used_before, left)
+            assert (report.once, report.left) == (len(used) - used_before, left + len(given_up))
             epoch, in_epoch, used_before = epoch + 1, 0, len(used)
-        assert len(cursor.pack()[2]) <= batch * max(most, planned) * steps
+        assert len(cursor.pack()[2][1]) <= batch * max(most, planned) * steps
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    samples_total=st.integers(1, 120),
+    batch=st.integers(1, 40),
+    n=st.integers(1, 8),
+    damaged=st.integers(1, 20),
+    reliability=st.sampled_from([1.0, 1.0, 0.7]),
+    fixed_global=st.booleans(),
+    paced=st.booleans(),
+)
+@settings(max_examples=effort(50, 150))
+def test_an_extended_epoch_ends_and_gives_up_what_is_never_used(
+    seed: int,
+    samples_total: int,
+    batch: int,
+    n: int,
+    damaged: int,
+    reliability: float,
+    fixed_global: bool,
+    paced: bool,
+) -> None:
+    random = Random(seed)
+    cursor = DataCursor(n, samples_total, batch, fixed_global, paced)
+    cursor.configure(samples_total, batch, extended=1)
+    roster = tuple(range(n))
+    bad = set(random.sample(range(samples_total), min(damaged, samples_total)))
+    took_us = {peer: random.choice([1, 1, 5]) * 10**5 for peer in roster}
+    bound = SPARE_ROUNDS + (batch * n).bit_length() + n
+    report, idle, given_up = None, 0, 0
+    while report is None:
+        assert cursor.pack()[1][1] <= (samples_total + 1) * (bound + 1)
+        # so many rounds in a row that neither use a sample nor give one up
+        assert idle <= bound
+        reads = {
+            peer: [p for pair in ranges for p in range(*pair)]
+            for peer, ranges in cursor.assign(roster).items()
+        }
+        good = [peer for peer in roster if reads[peer] and bad.isdisjoint(reads[peer])]
+        used = [peer for peer in good if random.random() < reliability]
+        report = cursor.commit(roster, dict.fromkeys(used, 10**6), took_us)
+        gone = sum(stop - start for start, stop in cursor.pack()[2][2])
+        further = cursor.pack()[1][1] > cursor.steps_per_epoch
+        idle = idle + 1 if further and not used and gone == given_up else 0
+        given_up = gone
+    unused = {p for pair in report.given_up for p in range(*pair)}
+    assert unused >= bad
+    assert (report.once, report.left) == (samples_total - len(unused), len(unused))
+    if reliability == 1.0:
+        assert unused == bad
 
 
 @given(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from gossip.core.events import EpochReport
-from gossip.core.ledger.data_cursor import PENDING_ROUNDS, DataCursor, _apportioned
+from gossip.core.ledger.data_cursor import PENDING_ROUNDS, SPARE_ROUNDS, DataCursor, _apportioned
 from gossip.core.ledger.pace import WINDOW
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.messages import ROUND_MAX, Contribution, Rejection
@@ -199,7 +199,33 @@ def test_further_rounds_end_when_too_few_are_left_for_the_rule() -> None:
     assert cursor.remaining == 10
     cursor.commit(ABC, whole((1, 2)))
     assert cursor.remaining == 3
-    assert cursor.commit(ABC, whole((0, 1))) == EpochReport(0, once=29, twice=0, left=1, rounds=3)
+    report = EpochReport(0, once=29, twice=0, left=1, rounds=3, given_up=((27, 28),))
+    assert cursor.commit(ABC, whole((0, 1))) == report
+
+
+def test_a_sample_that_is_never_used_is_given_up_and_the_epoch_ends() -> None:
+    cursor = DataCursor(3, 90, 10)
+    cursor.configure(90, 10, extended=1)
+    report, rounds = None, 0
+    while report is None:
+        slices = cursor.assign(ABC)
+        reads = {peer: range(*pairs[0]) for peer, pairs in slices.items() if pairs}
+        report = cursor.commit(ABC, whole(peer for peer in reads if 7 not in reads[peer]))
+        rounds += 1
+        assert rounds < 40
+    assert report == EpochReport(0, once=89, twice=0, left=1, rounds=rounds, given_up=((7, 8),))
+    assert sizes(cursor, ABC) == [0, 0, 0]
+
+
+def test_a_few_rounds_that_use_nothing_give_nothing_up() -> None:
+    cursor = DataCursor(3, 90, 10)
+    cursor.configure(90, 10, extended=1)
+    for _ in range(3 + SPARE_ROUNDS):
+        assert cursor.commit(ABC, whole(())) is None
+    assert cursor.remaining == 90
+    while (report := cursor.commit(ABC, whole(ABC))) is None:
+        pass
+    assert (report.once, report.left, report.given_up) == (90, 0, ())
 
 
 def test_two_ends_of_one_run_are_refused() -> None:
@@ -309,9 +335,12 @@ def test_a_donor_that_does_not_know_the_size_yet_hands_over_its_rounds() -> None
         {1: (0, 1, 30, 1, 11, 1)},  # more was used than given out
         {1: (0, 1, 30, 1, 10, 0)},
         {1: (0, 1, 30, 1, 10)},
-        {2: ((5, 35),)},
-        {2: ((20, 25), (24, 29))},
-        {2: ((20, 30), (10, 20))},
+        {2: (0, ((5, 35),), ())},
+        {2: (0, ((20, 25), (24, 29)), ())},
+        {2: (0, ((20, 30), (10, 20)), ())},
+        {2: (0, ((10, 30),), ((0, 1),))},  # more is unused than was given out
+        {2: (-1, ((10, 30),), ())},
+        {2: (0, ((10, 30),))},
         {2: None},
         {3: (1, 2)},
         {4: ((1,),)},

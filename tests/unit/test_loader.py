@@ -66,7 +66,7 @@ class ScriptedRounds:
         self.passed.append(self.at)
         self.at, self.handed = self.at + 1, None
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         self.handed, self.batch = samples, batch
 
     @property

@@ -24,7 +24,7 @@ from trainer_fakes import (
 
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
-from gossip.training.batches import pieces_of
+from gossip.training.batches import FetchOrder, pieces_of
 
 
 def contributions(swarm: FakeNodeSwarm) -> list[control.Contribute]:
@@ -220,6 +220,117 @@ def test_a_batch_that_is_left_out_goes_back_and_one_whose_gradient_is_kept_is_wa
     (told,) = gives_back(propagate=True, clear=False)
     assert "go back to the swarm" in told
     assert "accumulate=k" in told
+
+
+def one_ahead(batches):
+    held = None
+    for batch in batches:
+        if held is not None:
+            yield held
+        held = batch
+    yield held
+
+
+class OnTheWay:
+    """Prepares the next batch, as a CUDA prefetcher does, before it returns the one before."""
+
+    def __init__(self, batches):
+        self.batches = iter(batches)
+        self.preload()
+
+    def preload(self):
+        batch = next(self.batches, None)
+        self.held = None if batch is None else (batch[0] * 2.0, batch[1])
+
+    def __iter__(self):
+        while (batch := self.held) is not None:
+            self.preload()
+            yield batch
+
+
+@pytest.mark.filterwarnings("ignore:no optimizer.step")
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("fetch", [one_ahead, OnTheWay])
+def test_a_loop_that_fetches_ahead_is_refused_before_a_gradient_is_counted(fetch, accumulate):
+    model, optimizer = small_model()
+    with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        sharded = swarm.session.shard(data(batch=4 // accumulate), accumulate=accumulate)
+
+        def train() -> None:
+            for at, (x, _) in enumerate(fetch(sharded)):
+                model(x).square().mean().backward()
+                if (at + 1) % accumulate == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        with pytest.raises(ConfigError, match="prefetching") as raised:
+            train()
+        assert "num_workers" in raised.value.hint
+        swarm.session.close()
+        assert [said.samples for said in contributions(swarm)] == [0]
+
+
+@pytest.mark.filterwarnings("ignore:no optimizer.step")
+@pytest.mark.parametrize("moment", ["before backward", "before step"])
+def test_a_batch_that_is_fetched_within_the_step_before_is_refused(moment):
+    model, optimizer = small_model()
+    with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        batches = iter(swarm.session.shard(data(batch=4)))
+        x, _ = next(batches)
+        loss = model(x).square().mean()
+        if moment == "before backward":
+            x, _ = next(batches)
+        loss.backward()
+        if moment == "before step":
+            x, _ = next(batches)
+        with pytest.raises(ConfigError, match="prefetching"):
+            optimizer.step()
+        swarm.session.close()
+        assert [said.samples for said in contributions(swarm)] == [0]
+
+
+@pytest.mark.parametrize("skipped", [[0], [0, 1], [1], [2], [0, 2]])
+def test_a_batch_that_is_left_out_is_not_taken_for_prefetching(skipped):
+    """Not even when the script keeps it."""
+    model, optimizer = small_model()
+    with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12), (12, 16))) as swarm:
+        swarm.session.prepare(model, optimizer)
+        kept = []
+        for at, (x, _) in enumerate(swarm.session.shard(data(batch=4))):
+            if at in skipped:
+                kept.append(x)
+                continue
+            # inputs are changed on their way, once the order is known
+            model(x if skipped[0] == 0 else 2 * x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        swarm.session.close()
+        expected = [0 if at in skipped else 4 for at in range(4)]
+        assert [said.samples for said in contributions(swarm)] == expected
+
+
+def test_what_two_batches_have_in_common_does_not_tell_which_the_model_was_given():
+    order, model = FetchOrder(), torch.nn.Identity()
+    order.model = model
+    mask, first, second = torch.ones(2), torch.zeros(2), torch.full((2,), 2.0)
+    for batch in ({"x": first, "mask": mask}, {"x": second, "mask": mask.clone()}):
+        order.hand_out(batch)
+        if batch["x"] is first:
+            order.pass_over()
+    model(mask.clone())
+    with pytest.raises(ConfigError, match="prefetching"):
+        order.check_step()
+
+
+def test_a_batch_of_nothing_may_be_left_out_whatever_the_model_is_given():
+    order = FetchOrder()
+    order.model = torch.nn.Identity()
+    order.hand_out(None)
+    order.pass_over()
+    order.hand_out(torch.zeros(2))
+    order.check_step()
 
 
 @pytest.mark.parametrize("accumulate", [0, -1, 2.0])

@@ -50,7 +50,7 @@ class Rounds:
             else None
         )
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         self.handed, self.batch = samples, batch
 
     @property

@@ -11,7 +11,7 @@ from gossip.core.messages import DIGEST_BYTES, PeerId
 
 from .data_cursor import DataCursor
 
-FORMAT = 2
+FORMAT = 3
 
 
 def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: bool) -> bytes:

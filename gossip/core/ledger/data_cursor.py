@@ -10,6 +10,11 @@ of commits, so every peer knows every slice and none is ever sent.
 
 An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
 So what failures have left lies before the next epoch's own samples, and is read before them.
+
+An extended epoch has further rounds for what is left. A damaged sample is never used: its batch is
+skipped, or its gradient is no number. While further rounds use nothing, each hands out half as many
+samples as the one before, down to one for each peer. Samples that are still not used after a
+bounded number of rounds are given up, so an extended epoch ends.
 """
 
 from __future__ import annotations
@@ -32,6 +37,9 @@ _Pending: TypeAlias = tuple[int, tuple[PeerId, ...], tuple[PeerId, ...], tuple[i
 
 PENDING_ROUNDS = 256
 """Rounds that may be committed before the size of the data is known."""
+
+SPARE_ROUNDS = 8
+"""Further rounds of an extended epoch that faults of peers may cost, before samples are blamed."""
 
 
 class DataCursor:
@@ -71,6 +79,8 @@ class DataCursor:
         # who is first: a peer that never contributes must not get the same slice again and again
         self._turn = 0
         self._used = 0  # in this epoch's rounds
+        self._idle = 0  # further rounds that used no sample, since one was used
+        self._given_up: Ranges = ()  # samples of an extended epoch that no round will hand out
         self._last: EpochReport | None = None
         self._pending: list[_Pending] | None = []  # None: too many, too late
         if samples_total:
@@ -208,7 +218,15 @@ class DataCursor:
         telling = len(roster) <= given and 2 * given >= usual
         kept, self._position = self._after(given)
         self._returned = _merged([*kept, *back]) if kept or back else ()
-        self._used += given - _length(tuple(back))
+        unused = _length(tuple(back))
+        self._used += given - unused
+        if self._step >= self.steps_per_epoch:
+            self._idle = self._idle + 1 if unused == given else 0
+            # Each of these samples was handed to every peer in turn, beside few others.
+            if self._idle > SPARE_ROUNDS + self._most(sharers).bit_length() + len(roster):
+                self._idle -= len(roster)
+                self._given_up = _merged([*self._given_up, *back])
+                self._returned = tuple(kept)
         self._turn += 1
         self._step += 1
         if self.paced and roster and telling:
@@ -247,6 +265,7 @@ class DataCursor:
         remaining, most = self.remaining, self._most(sharers)
         rounds = self.steps_per_epoch - self._step
         if rounds < 1:  # further ones, for what is left
+            most = max(min(most, len(sharers)), most >> self._idle)
             rounds = -(-remaining // most) or 1
         give = -(-remaining // rounds)
         if rounds > 2:
@@ -277,17 +296,23 @@ class DataCursor:
         return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
+        left = self.remaining + _length(self._given_up)
+        if self.epoch + 1 == self.extended:  # no round follows that could hand out the rest
+            end = self.samples_total * self.extended
+            fresh = [(self._position, end)] if self._position < end else []
+            self._given_up = _merged([*self._given_up, *self._returned, *fresh])
+            self._returned, self._position = (), end
         self._last = EpochReport(
-            self.epoch, once=self._used, twice=0, left=self.remaining, rounds=self._step
+            self.epoch, self._used, 0, left, self._step, given_up=self._given_up
         )
         self.epoch += 1
-        self._step = self._used = 0
+        self._step = self._used = self._idle = 0
         return self._last
 
     def outlook(self) -> tuple[Any, ...]:
         """All that the next rounds' slices follow from."""
         where = self.at_least, self.epoch, self._step, self._position, self._turn, self.extended
-        return (*where, self._returned, self.pace.levels())
+        return (*where, self._idle, self._returned, self.pace.levels())
 
     # --- as data ----------------------------------------------------------------------------------
 
@@ -297,13 +322,14 @@ class DataCursor:
         last = () if report is None else (report.epoch, report.once, report.left, report.rounds)
         plan = self.samples_total, self.batch, self.peers, self.extended
         where = self.epoch, self._step, self._position, self._turn, self._used, self.at_least
+        unused = self._idle, self._returned, self._given_up
         pending = None if self._pending is None else tuple(self._pending)
-        return (plan, where, self._returned, last, pending, self.pace.pack())
+        return (plan, where, unused, last, pending, self.pace.pack())
 
     def unpack(self, packed: Any) -> None:
         """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
         when it is not that."""
-        plan, where, returned, last, pending, pace = _fields(packed)
+        plan, where, unused, last, pending, pace = _fields(packed)
         samples_total, batch, peers, extended = plan
         if self.extended and extended not in (0, self.extended):
             raise ValueError(f"data: the donor reads what is left of {extended} epochs")
@@ -323,8 +349,11 @@ class DataCursor:
         self.samples_total, self.batch, self.peers = samples_total, batch, peers
         self.extended = extended or self.extended
         self.epoch, self._step, self._position, self._turn, self._used, self.at_least = where
-        self._returned = returned
-        self._last = EpochReport(last[0], last[1], 0, last[2], last[3]) if last else None
+        self._idle, self._returned, self._given_up = unused
+        self._last = None
+        if last:
+            given_up = self._given_up if last[0] + 1 == self.extended else ()
+            self._last = EpochReport(last[0], last[1], 0, last[2], last[3], given_up=given_up)
         self._pending, self.pace = pending, pace
 
     def _take(self, other: DataCursor) -> None:
@@ -384,9 +413,13 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     return tuple(values)
 
 
+_Unused: TypeAlias = tuple[int, Ranges, Ranges]
+"""Further rounds without progress, samples that came back, and samples that were given up."""
+
+
 def _fields(
     packed: Any,
-) -> tuple[tuple[int, ...], tuple[int, ...], Ranges, tuple[int, ...], Any, Pace]:
+) -> tuple[tuple[int, ...], tuple[int, ...], _Unused, tuple[int, ...], Any, Pace]:
     if not isinstance(packed, tuple | list) or len(packed) != 6:
         raise ValueError("data cursor: six fields were expected")
     plan, where, last = _wholes(packed[0], 4), _wholes(packed[1], 6), _wholes(packed[3])
@@ -398,11 +431,14 @@ def _fields(
         raise ValueError("data cursor: it has no plan")
     if position > samples_total * (epoch + 1):
         raise ValueError("data cursor: it lies outside its data")
-    returned = _ranges(packed[2], position)
-    if used > position - _length(returned):
+    if not isinstance(packed[2], tuple | list) or len(packed[2]) != 3:
+        raise ValueError("data cursor: unused samples have three fields")
+    (idle,) = _wholes(packed[2][:1])
+    returned, given_up = (_ranges(each, position) for each in packed[2][1:])
+    if used > position - _length(returned) - _length(given_up):
         raise ValueError("data cursor: it has lost count")
     pending = None if packed[4] is None else _pending(packed[4])
-    return plan, where, returned, last, pending, Pace.unpack(packed[5])
+    return plan, where, (idle, returned, given_up), last, pending, Pace.unpack(packed[5])
 
 
 def _ranges(packed: Any, end: int) -> Ranges:
