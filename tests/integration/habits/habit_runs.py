@@ -100,11 +100,13 @@ class HabitRuns:
                 for rank in range(peers)
             ]
             ended = [_ended(each) for each in started]
+            code = next((code for code, _ in ended if code), 0)
             text = "\n".join(text for _, text in ended)
-            if any(code for code, _ in ended):
-                raise Failed(f"by hand: {text[-800:]}")
-            self._plain[peers] = Run(0, text, _results(folder))
-        return self._plain[peers]
+            self._plain[peers] = Run(code, text, _results(folder))
+        run = self._plain[peers]
+        if run.code:
+            raise Failed(f"by hand: {run.text[-800:]}")
+        return run
 
     def _script(self, name: str, environment: Mapping[str, str], words: tuple[str, ...]) -> Run:
         folder = self._new_folder(name)

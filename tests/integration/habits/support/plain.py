@@ -230,7 +230,7 @@ class PlainPeer:
         if not stepped:
             self._end_step(False)
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, *_: Any) -> None:
         self._batches.hand_out(samples, batch)
 
     @property
