@@ -100,7 +100,7 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
 
-habits: $(INSTALLED)  ## each habit of scripts in six situations, as a table (ten minutes of two processors); ARGS='sgd ema --situations single,late' for fewer
+habits: $(INSTALLED)  ## each habit of scripts in six situations, as a table (a quarter of an hour of two processors); ARGS='sgd ema --situations single,late' for fewer
 	$(BIN)/python tests/integration/habits/show_habits.py --jobs $(SWARMS) $(ARGS)
 
 test-examples: $(INSTALLED)  ## each example from a clean wheel; GOSSIP_TEST_DATA=FOLDER has mnist.npz

@@ -52,7 +52,7 @@ class HabitRuns:
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder, self.habit = name, folder, HABITS[name]
         self._plain: dict[int, Run] = {}
-        self._first_life: Path | Failed | None = None
+        self._first_life: Path | Run | None = None
 
     def outcome(self, situation: str) -> str:
         """Return ``ok``, ``refused NAME``, or ``FAILED`` with what was wrong."""
@@ -79,12 +79,9 @@ class HabitRuns:
         if situation == "killed":
             return self._swarm("killed", "killed", "--fault", FAULT)
         if self._first_life is None:
-            try:
-                self._first_life = self._killed_run()
-            except Failed as failed:
-                self._first_life = failed
-        if isinstance(self._first_life, Failed):
-            raise self._first_life
+            self._first_life = self._killed_run()
+        if isinstance(self._first_life, Run):
+            return self._first_life
         here = self._new_folder(situation)
         for saved in self._first_life.glob("**/ckpt"):
             shutil.copytree(saved, here / saved.relative_to(self._first_life))
@@ -103,11 +100,13 @@ class HabitRuns:
                 for rank in range(peers)
             ]
             ended = [_ended(each) for each in started]
+            code = next((code for code, _ in ended if code), 0)
             text = "\n".join(text for _, text in ended)
-            if any(code for code, _ in ended):
-                raise Failed(f"by hand: {text[-800:]}")
-            self._plain[peers] = Run(0, text, _results(folder))
-        return self._plain[peers]
+            self._plain[peers] = Run(code, text, _results(folder))
+        run = self._plain[peers]
+        if run.code:
+            raise Failed(f"by hand: {run.text[-800:]}")
+        return run
 
     def _script(self, name: str, environment: Mapping[str, str], words: tuple[str, ...]) -> Run:
         folder = self._new_folder(name)
@@ -171,7 +170,9 @@ class HabitRuns:
                 raise Failed("no peer was late")
         return run
 
-    def _killed_run(self) -> Path:
+    def _killed_run(self) -> Path | Run:
+        """Return the folder of a run that was killed behind a checkpoint, or the run if it ended by
+        itself."""
         folder = self._new_folder("first-life")
         process = self._launch(folder, "resumed", 3, "--deterministic")
         until = time.monotonic() + LIMIT_S
@@ -187,8 +188,8 @@ class HabitRuns:
         for pid in pids:
             _kill(pid)
         text = _decoded(process.communicate(timeout=LIMIT_S)[0])
-        if not held and not _refusals(folder):
-            raise Failed(f"the first life saved no step {HELD_AFTER}: {text[-1500:]}")
+        if not held:
+            return Run(process.returncode, text, {}, _refusals(folder))
         return folder
 
     def _new_folder(self, name: str) -> Path:

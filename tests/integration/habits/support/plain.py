@@ -32,6 +32,7 @@ SEED = 0
 class PlainPeer:
     """A peer of a run in which nothing fails."""
 
+    EVERY_SAMPLE = 2**31
     run_dir = None
     is_main = property(lambda self: self.id == 0)
 
@@ -48,6 +49,7 @@ class PlainPeer:
         self._used: dict[int, int] = {}  # samples of this step's contributors
         self._samples = 0
         self._passing = False
+        self._used_alone = 0
         self._loader: Any = None
         if self.count > 1:
             method = f"file://{os.environ['HABIT_OUT']}/meeting"
@@ -88,7 +90,7 @@ class PlainPeer:
             self._draw()
             yield step
             if self.step == step:
-                self.pass_round()
+                self._pass_step()
 
     def epochs(self, total: int, **_: Any) -> Iterator[int]:
         if not isinstance(self._loader, ShardedLoader):
@@ -98,7 +100,8 @@ class PlainPeer:
         while (epoch := self._cursor.epoch) < total:
             yield epoch
             while self._cursor.epoch == epoch:
-                self.pass_round()
+                self._used_alone = 0  # what ``break`` leaves is read in the next epoch
+                self._pass_step()
 
     def each_step(self, call: Callable[[], object]) -> Callable[[], object]:
         self._callbacks.append(call)
@@ -141,6 +144,7 @@ class PlainPeer:
     def _contribute(self, at: int) -> None:
         if not self._stepped:
             self._samples = self._batches.take() if self._loader is not None else 1
+            self._used_alone = self.EVERY_SAMPLE
         self._average(at, True)
         if self.count > 1:
             self._generator = torch.get_rng_state()
@@ -151,7 +155,6 @@ class PlainPeer:
         if there are none."""
         parameters = self._parameters(at)
         if self.count == 1:
-            self._used = {0: self._samples} if contributes else {}
             return contributes
         about = [float(contributes), float(self._samples)]
         about += [float(p.grad is not None) for p in parameters]
@@ -181,7 +184,8 @@ class PlainPeer:
 
     def _end_step(self, stepped: bool) -> None:
         self._stepped.clear()
-        self._cursor.commit(range(self.count), self._used)
+        used = {0: self._used_alone} if self.count == 1 else self._used
+        self._cursor.commit(range(self.count), used)
         self.step += 1
         if stepped:
             for call in self._callbacks:
@@ -210,6 +214,11 @@ class PlainPeer:
         pass
 
     def pass_round(self) -> None:
+        # Alone, a batch that no step follows does not come again: a DataLoader gives each once.
+        self._used_alone = self.EVERY_SAMPLE
+        self._pass_step()
+
+    def _pass_step(self) -> None:
         self._batches.drop()
         self._samples, self._passing, stepped = 0, True, False
         for at, optimizer in enumerate(self._optimizers):
@@ -221,7 +230,7 @@ class PlainPeer:
         if not stepped:
             self._end_step(False)
 
-    def hand_out(self, samples: int, batch: int = 0) -> None:
+    def hand_out(self, samples: int, batch: int = 0, *_: Any) -> None:
         self._batches.hand_out(samples, batch)
 
     @property
