@@ -206,8 +206,8 @@ class Pod:
             self._placed(self._expanded(word), mounts)
             for word in (*container["command"], *container["args"])
         ]
-        assert (python, words[0]) == ("python", "-m")
-        self.words = [sys.executable, "-c", NAMES, str(self.cluster.names), *words[1:]]
+        assert (python, *words[:2]) == ("python", "-P", "-m")
+        self.words = [sys.executable, "-c", NAMES, str(self.cluster.names), *words[2:]]
         with self._out.open("ab") as out:
             self.process = zygote.Popen(
                 self.words,

@@ -164,6 +164,10 @@ class Arena:
         self._private.madvise(mmap.MADV_DONTNEED, first, end - first)
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
+    def renew_lent_memory(self) -> None:
+        """What was lent stays with those who hold it; ``lent_result`` lends other memory."""
+        self._private = None
+
     def _pages_of(self, slot: int) -> tuple[int, int]:
         """Where the first page of ``results[slot]`` begins in the memory, and where that ends."""
         at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _stride(self.elements)

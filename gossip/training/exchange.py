@@ -199,6 +199,7 @@ class Exchange:
     """
 
     steps_directly = False
+    _puts_off_rounds = False
     replica_check: ReplicaCheck | None = None
 
     def __init__(
@@ -280,8 +281,8 @@ class Exchange:
     ) -> None:
         """Shows the node the model, and waits until the swarm has begun.
 
-        A peer that was given a state of others has that one then: rounds that they have had since
-        are applied by the next call that waits, when the script has said what belongs to a step.
+        Rounds that others have had without this peer are applied by the next call that waits:
+        until then the script can say what belongs to a step.
 
         Args:
             judging: Answers the node's questions for the loss.
@@ -291,7 +292,9 @@ class Exchange:
         self._make_arena()
         self._prepared = True
         self._introduce()
-        self._serve(lambda: self.go is not None or self.restores > 0)
+        self._puts_off_rounds = True
+        self._serve(lambda: self.go is not None or self.restores > 0 or bool(self._unheard))
+        self._puts_off_rounds = False
 
     def _make_arena(self) -> None:
         trained = self._trained
@@ -850,7 +853,10 @@ class Exchange:
             except ChannelClosed:
                 self._revive()
                 continue
-            self._hear(messages, fds)
+            if self._puts_off_rounds and any(isinstance(m, control.ApplyCommand) for m in messages):
+                self._unheard.append((messages, fds))
+            else:
+                self._hear(messages, fds)
         # The receipt of a round may travel with the next update when the node has let us compute
         # that one already: nothing but a result slot hangs on it, it comes soon, and it saves a
         # packet and a wake-up of the node.
@@ -945,7 +951,7 @@ class Exchange:
             self.hooks.on_step()
             if self.replica_check is not None:
                 self.replica_check.follow_step(self.step, message.round_id == self._offered)
-        if message.replica and self.replica_check is not None:
+        if message.replica and self.replica_check is not None and self._offered == message.round_id:
             self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
@@ -985,7 +991,8 @@ class Exchange:
             part.point_gradients(result)
         else:
             part.scatter_gradients(result)
-        part.reclaim_gradients()
+        if part.reclaim_gradients():
+            self._arena.renew_lent_memory()
         try:
             if self.norms is not None:
                 self.norms.measure()

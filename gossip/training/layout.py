@@ -117,8 +117,8 @@ class Layout:
         )
         self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        # gradients whose memory is the arena's, of all fragments
-        self._lent: list[weakref.ref[Tensor]] = []
+        # the vector of the arena that gradients are parts of, if any are; of all fragments
+        self._lent: list[Tensor] = []
 
     # --- fragments --------------------------------------------------------------------------------
 
@@ -250,27 +250,32 @@ class Layout:
     def lend_gradients(self, flat: Tensor) -> None:
         """As ``point_gradients``, for the script: it may read them until ``reclaim_gradients``."""
         self.point_gradients(flat)
-        self._lent[:] = [weakref.ref(p.grad) for p in self.parameters if p.grad is not None]
+        self._lent[:] = [flat]
 
-    def reclaim_gradients(self) -> None:
-        """Copy the lent gradients that the script has kept: their memory is about to change. No
-        parameter has one of them as its ``.grad`` any more."""
-        lent = self._lent[:]
-        self._lent.clear()
-        for reference in lent:
-            if (gradient := reference()) is not None:
-                gradient.data = gradient.detach().clone()
+    def reclaim_gradients(self) -> bool:
+        """End the loan: the memory of the lent gradients is about to change. Returns whether the
+        script still holds some of that memory, which keeps its values where it is then."""
+        if not self._lent:
+            return False
+        flat = self._lent.pop()
+        if _count_uses(flat.untyped_storage()) <= _USES_ALONE:
+            return False
+        flat.mul_(1.0)  # each page that is written becomes this mapping's own
+        return True
 
     def release_gradients(self) -> bool:
-        """Drop the parameters' gradients, if they go with that: True. False where the script holds
-        one of them, or memory of one: then all of them stay.
+        """Drop the parameters' gradients unless the script holds one of them, or memory of one.
+        Returns whether they were dropped.
 
         A tensor that a script holds has to get the aggregate; another one may take the place of a
         tensor that it does not hold.
         """
         held = [parameter.grad for parameter in self.parameters]
-        lent = {id(tensor) for reference in self._lent if (tensor := reference()) is not None}
-        if any(g is not None and id(g) not in lent and _shares_memory(g) for g in held):
+        lent = {each.untyped_storage().data_ptr() for each in self._lent}
+        if any(
+            g is not None and g.untyped_storage().data_ptr() not in lent and _shares_memory(g)
+            for g in held
+        ):
             return False
         references = [None if gradient is None else weakref.ref(gradient) for gradient in held]
         for parameter in self.parameters:

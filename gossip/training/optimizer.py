@@ -97,15 +97,16 @@ class StepCoordinator:
     ordinary optimizer.
 
     Args:
-        direct: Each optimizer steps with its own gradients when it is asked to, and the exchange
-            changes nothing: this peer is alone.
+        direct: Called before the first optimizer of a round steps; then each steps with its own
+            gradients when it is asked to, and the exchange changes nothing: this peer is alone.
+            Returns whether there is such a round. None: gradients are exchanged.
     """
 
     def __init__(
         self,
         optimizers: Sequence[torch.optim.Optimizer],
         exchange: Exchange,
-        direct: bool = False,
+        direct: Callable[[], bool] | None = None,
     ) -> None:
         self._optimizers, self._exchange, self._direct = list(optimizers), exchange, direct
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
@@ -132,7 +133,9 @@ class StepCoordinator:
         optimizer = self._optimizers[at]
         overflow = _unscale(optimizer)
         self._loss = loss if loss is not None else self._loss
-        if self._direct:
+        if self._direct is not None:
+            if not (self._waiting or self._direct()):
+                return
             if not overflow:
                 self._inner[at]()
             self._waiting[at] = []
@@ -154,7 +157,7 @@ class StepCoordinator:
         overflow, self._overflow = self._overflow, False
         loss, self._loss = self._loss, None
         put_by: list[tuple[Tensor, Tensor | None]] = []
-        if not self._direct:
+        if self._direct is None:
             for at in range(len(self._optimizers)):
                 put_by += self._replace_gradients(waiting.get(at), at)
         try:
@@ -177,6 +180,13 @@ class StepCoordinator:
             for parameter, _ in found:
                 parameter.grad = None
             return found
+        if any(each.was_moved for each in seen):
+            raise ConfigError(
+                f"weights of optimizer {at} were changed after its step() and before the last "
+                "optimizer's: gossip steps all optimizers of a round together, so that step is "
+                "yet to come",
+                "change them in a function that is given to peer.each_step",
+            )
         changed = [each for each in seen if each.has_changed]
         if not self._warned and any(each.has_grown for each in changed):
             self._warned = True
@@ -227,19 +237,26 @@ def version_of(tensor: Tensor) -> int:
 
 
 class _SeenGradient:
-    """A parameter's gradient as it is."""
+    """A parameter with its gradient as it is."""
 
     def __init__(self, parameter: Tensor) -> None:
         self.parameter, self._at = parameter, parameter.grad
-        self._version = version_of(parameter.grad) if parameter.grad is not None else 0
         self.gradient = parameter.grad.detach().clone() if parameter.grad is not None else None
+        self._value = parameter.detach().clone()
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether the parameter has another value since."""
+        return not torch.equal(self._value, self.parameter.detach())
 
     @property
     def has_changed(self) -> bool:
-        """Whether it was replaced or written to since."""
+        """Whether the gradient was replaced or written to since, also by way of ``.data``."""
         gradient = self.parameter.grad
         return gradient is not self._at or (
-            gradient is not None and version_of(gradient) != self._version
+            gradient is not None
+            and self.gradient is not None
+            and not torch.equal(gradient, self.gradient)
         )
 
     @property

@@ -18,9 +18,11 @@ _FIRST = ("lr", "momentum", "betas")
 _KEPT_BY_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
 _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
-"""What is no setting of a step. ``train_mode`` is where the script is (schedule-free)."""
+"""Keys of a group that are not agreed. ``train_mode`` is the mode of the script
+(schedule-free)."""
 _NONE = -(2.0**1000)
-"""Stands for None."""
+_CODES = {_NONE: None, 2.0**1001: math.inf, -(2.0**1001): -math.inf, -(2.0**1002): math.nan}
+"""Finite numbers in place of values that are none: a message carries finite numbers only."""
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
@@ -32,13 +34,14 @@ def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     ]
 
 
-def _places(groups: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-    """Yield the group and the name of each setting, in the order of ``rates_of``."""
+def _places(groups: Sequence[Any], only: Sequence[str] = ()) -> Iterator[tuple[Any, str]]:
+    """Yield the group and the name of each setting, in the order of ``rates_of``; of ``only``
+    these, if any are named."""
     for group in groups:
         for name in _FIRST:
             if name in group:
                 yield group, name
-    for group in groups:
+    for group in () if only else groups:
         for name in sorted(group.keys() - _NOT_AGREED):
             if name not in _FIRST:
                 yield group, name
@@ -59,7 +62,10 @@ def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) ->
     """Set the groups to ``rates``, of which there may be fewer, and afterwards back: a scheduler
     goes on from its own. A setting that the step itself changes, such as a counter, keeps what the
     step has made of it."""
-    if not rates or rates == rates_of(groups)[: len(rates)]:
+    own = rates_of(groups)
+    if len(rates) != len(own):  # of other settings: those that come first are the same
+        rates = rates[: sum(len(_numbers(g[name])) for g, name in _places(groups, _FIRST))]
+    if not rates or rates == own[: len(rates)]:
         yield
         return
     before = _set(groups, rates)
@@ -91,8 +97,8 @@ def _set(
         if wanted == own:
             continue
         if isinstance(had, Tensor):
-            replaced.append((group, name, own[0], wanted))
-            had.fill_(wanted[0])
+            replaced.append((group, name, had.item(), wanted))
+            had.fill_(_value_of(0.0, wanted))
         else:
             replaced.append((group, name, had, wanted))
             group[name] = _value_of(had, wanted)
@@ -101,29 +107,36 @@ def _set(
 
 def _is_wrong(new: float, own: float) -> bool:
     """Whether no honest peer sends it: with a negative learning rate a step would ascend."""
-    return new < 0.0 <= own and new != _NONE
+    return new < 0.0 <= own and new not in _CODES
 
 
 def _value_of(had: Any, numbers: list[float]) -> Any:
     """Return ``numbers`` in the form of the setting that a group ``had``."""
     if isinstance(had, tuple | list):
-        values = iter(numbers)
-        return type(had)(
-            _value_of(item, [next(values)]) if _numbers(item) else item for item in had
-        )
+        left = list(numbers)
+        items = []
+        for item in had:
+            count = len(_numbers(item))
+            items.append(_value_of(item, left[:count]) if count else item)
+            del left[:count]
+        return type(had)(*items) if hasattr(had, "_fields") else type(had)(items)
     (number,) = numbers
-    if number == _NONE:
-        return None
+    if number in _CODES:
+        return _CODES[number]
     if isinstance(had, bool):
         return bool(number)
     return int(number) if isinstance(had, int) and number.is_integer() else number
 
 
 def _numbers(value: Any) -> list[float]:
-    if value is None:
-        return [_NONE]
     if isinstance(value, Tensor):
-        return [float(value)] if value.numel() == 1 else []
+        value = value.item() if value.numel() == 1 else ""
     if isinstance(value, tuple | list):
         return [number for item in value for number in _numbers(item)]
-    return [float(value)] if isinstance(value, int | float) else []
+    if value is None:
+        return [_NONE]
+    if not isinstance(value, int | float):
+        return []
+    if math.isfinite(value):
+        return [float(value)]
+    return [code for code, stands_for in _CODES.items() if repr(stands_for) == repr(value)]

@@ -1,14 +1,14 @@
-"""Digests of this peer's replica, and what is known of it where it differs from that of most.
+"""Digests of this peer's replica, and the likely cause if it differs from that of most.
 
-A replica is what all peers hold alike: the trained parameters, what the optimizer keeps for them,
-and the tensors of what ``Session.keep`` was given (of a module, its parameters). Buffers, such as
-the statistics of a BatchNorm, are each peer's own.
+A replica is what all peers hold alike: the model's parameters, what the optimizer keeps for them,
+and the parameters of modules that ``Session.keep`` was given. Buffers, such as the statistics of a
+BatchNorm, are each peer's own, and so may be what other kept objects hold.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -17,9 +17,6 @@ from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
 from gossip.vectors import payload_digest
-
-from .layout import Layout
-from .schedulers import counts_steps
 
 TENSORS_MAX = 1000
 """Tensors that have a short digest of their own; further ones share one."""
@@ -50,7 +47,6 @@ class ReplicaCheck:
     """Decides when the replica is compared with that of others, and makes its digests.
 
     Args:
-        layout: Of the trained parameters.
         kept: What ``Session.keep`` was given.
         saves_at: Whether a checkpoint is made at a step.
     """
@@ -58,14 +54,13 @@ class ReplicaCheck:
     def __init__(
         self,
         model: torch.nn.Module,
-        layout: Layout,
         optimizer: torch.optim.Optimizer,
         kept: Mapping[str, Any],
         saves_at: Callable[[int], bool],
     ) -> None:
-        self._model, self._layout, self._optimizer = model, layout, optimizer
+        self._model, self._optimizer = model, optimizer
         self._kept, self._saves_at = kept, saves_at
-        self._names = {id(p): name for name, p in zip(layout.names, layout.parameters, strict=True)}
+        self._names = {id(p): name for name, p in model.named_parameters()}
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
@@ -78,23 +73,16 @@ class ReplicaCheck:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the replica by name, in the order of their names."""
-        found: dict[str, Tensor] = dict(
-            zip(self._layout.names, self._layout.parameters, strict=True)
-        )
+        found: dict[str, Tensor] = dict(self._model.named_parameters())
         states = self._optimizer.state
         for state in states if isinstance(states, list) else [states]:
             for key, entry in state.items():
                 owner = self._names.get(id(key), key if isinstance(key, str) else "")
                 found.update(_tensors_in(entry, f"optimizer state of {owner}"))
-        kept: Iterable[tuple[str, Tensor]]
         for name, thing in self._kept.items():
             if isinstance(thing, torch.nn.Module):
-                kept = thing.named_parameters()
-            elif counts_steps(thing):
-                continue
-            else:
-                kept = _tensors_in(thing.state_dict(), "")
-            found.update({f"kept {name}: {key.strip('.')}": value for key, value in kept})
+                parameters = thing.named_parameters()
+                found.update({f"kept {name}: {key}": value for key, value in parameters})
         return {name: found[name].detach() for name in sorted(found)}
 
     def _digest(self) -> tuple[tuple[str, ...], bytes]:
@@ -238,9 +226,11 @@ def _digest_of(tensor: Tensor) -> bytes:
 
 
 def _tensors_in(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in dicts, lists and tuples, each with where it is."""
+    """Yield the tensors and numbers in dicts, lists and tuples, each with where it is."""
     if isinstance(value, Tensor):
         yield where, value.detach()
+    elif isinstance(value, int | float):
+        yield where, torch.tensor(value, dtype=torch.float64)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield from _tensors_in(item, f"{where}.{key}")

@@ -28,7 +28,8 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     torch.default_generator.manual_seed(seed % 2**63)
     if on_device is not None:
-        torch.cuda.manual_seed(seed % 2**63)
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed % 2**63)
     try:
         yield
     finally:

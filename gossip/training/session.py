@@ -125,6 +125,7 @@ class Session:
     _coordinator: StepCoordinator | None = None  # since ``prepare``
     _diverged: tuple[Divergence, dict[str, Tensor]] | None = None  # until a state of others comes
     _warned_of_changes = False
+    _made_a_step = False  # the script has called ``optimizer.step()``
     _each_step: tuple[Callable[[], object], ...] = ()
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
@@ -274,7 +275,8 @@ class Session:
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
             self._exchange.steps_directly = direct = self._is_alone and wire.is_plain
-            self._coordinator = StepCoordinator(optimizers, self._step, direct)
+            begins = self._begin_step if direct else None
+            self._coordinator = StepCoordinator(optimizers, self._step, begins)
             self._trained = trained = self._with_local_steps(
                 TrainedModel(plain, together, self._coordinator.inner, layout, wire, parts)
             )
@@ -305,8 +307,8 @@ class Session:
         def saves_at(step: int) -> bool:
             return self._saver is not None and self._saver.is_due(step)
 
-        exchange, state = self._exchange, (trained.model, trained.layout, trained.optimizer)
-        check = ReplicaCheck(*state, self._kept, saves_at)
+        exchange = self._exchange
+        check = ReplicaCheck(trained.model, trained.optimizer, self._kept, saves_at)
         exchange.replica_check = check
         exchange.hooks.on_divergence = self._note_divergence
         exchange.hooks.on_replaced = self._note_replaced
@@ -710,19 +712,28 @@ class Session:
         a target network, a manual decay, a counter. A peer that is late applies steps without
         running the body of the loop for them; ``function`` runs for those steps, too. It runs
         without autograd, and what it draws from torch is the same on all peers. It must not call
-        this peer's other methods that exchange something. Give objects with a state, such as an
+        this peer's other methods that exchange something. In it ``step`` is the number of steps
+        that the parameters have. Give objects with a state, such as an
         average, to ``keep`` as well: then a peer that returns gets them.
 
         Args:
-            function: Takes nothing. ``step`` is the number of steps that the parameters have.
+            function: Takes nothing, and is registered right behind ``prepare``.
         Returns: ``function``, so this can be a decorator.
-        Raises: ConfigError: The run has local steps, which are each peer's own.
+        Raises: ConfigError: The run has local steps, which are each peer's own, or rounds that this
+            peer has missed were applied before.
         """
         self._check_open()
         if self._config.has_local_steps:
             raise ConfigError(
                 "each_step with local_steps: between two rounds each peer takes steps of its own",
                 "leave out --local-steps, or do it after the run",
+            )
+        if self._exchange.trained and not self._made_a_step:
+            raise ConfigError(
+                f"each_step after {self._exchange.trained} rounds were applied that this peer has "
+                "missed: the function has not run for them",
+                "call peer.each_step right behind peer.prepare, before you read peer.peers, "
+                "peer.alive or peer.is_main",
             )
         self._each_step += (function,)
         self._exchange.hooks.on_step = self._run_each_step
@@ -1117,7 +1128,7 @@ class Session:
     def _step(self, loss: float | None, overflow: bool) -> None:
         """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its
         gradients are no numbers."""
-        before = self.step
+        before, self._made_a_step = self.step, True
         try:
             self._make_step(loss, overflow)
         finally:
@@ -1135,17 +1146,22 @@ class Session:
         found = Divergence(self.round, check.outside, cause, remedy)
         self._report_divergence(found, -1.0, replaced=False, peers_differ=False)
 
-    def _make_step(self, loss: float | None, overflow: bool) -> None:
+    def _begin_step(self) -> bool:
+        """Do what precedes a step: save what is due, stop if this peer is to. Returns False where
+        the loop ends behind the step, which changes nothing."""
         self._check_open()
         self._check_no_pipeline("optimizer.step()")
         self._unexchanged.over()
         self._batches.check_step()
         self._check_joined()
         self._between_steps()
-        if self.finished:
-            if self._counting:
-                return  # the loop ends behind this step, which changes nothing
+        if self.finished and not self._counting:
             raise SystemExit(0)
+        return not self.finished
+
+    def _make_step(self, loss: float | None, overflow: bool) -> None:
+        if not self._exchange.steps_directly and not self._begin_step():
+            return
         if self._judges_by_reference:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:

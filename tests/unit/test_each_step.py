@@ -241,3 +241,23 @@ def test_with_local_steps_it_is_refused():
         swarm.session.prepare(model, optimizer)
         with pytest.raises(ConfigError):
             swarm.session.each_step(lambda: None)
+
+
+def test_rounds_that_pass_before_it_is_registered_are_applied_after_that_or_it_is_refused():
+    def node(n: FakeNode) -> None:
+        """A late starter: the others have had two rounds, and need give it no state."""
+        n.prepared()
+        n.apply(0, 0, ONES)
+        n.apply(1, 1, ONES)
+        n.go(2)
+        halt(n)
+
+    model, optimizer = small_model()
+    steps: list[int] = []
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        swarm.session.each_step(lambda: steps.append(swarm.session.step))
+        assert swarm.session.alive == 1
+        with pytest.raises(ConfigError):
+            swarm.session.each_step(lambda: None)
+    assert steps == [1, 2]

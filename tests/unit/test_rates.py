@@ -4,6 +4,7 @@ set for the step."""
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -157,3 +158,35 @@ def test_who_contributes_nothing_tells_no_rates() -> None:
         swarm.session.prepare(model, optimizer)
         swarm.session.pass_round()
     assert said[0].rates == ()
+
+
+def test_what_is_no_finite_number_is_agreed_too() -> None:
+    mine = [{"lr": 0.1, "growth": math.inf, "low": -math.inf, "d0": None, "odd": math.nan}]
+    told = rates_of(mine)
+    assert are_sound(told)
+    assert agree([told, told]) == told
+    theirs = [{"lr": 0.2, "growth": 2.0, "low": 1.0, "d0": 3.0, "odd": 4.0}]
+    with stepping_with(theirs, told):
+        assert theirs[0]["growth"] == math.inf
+        assert theirs[0]["low"] == -math.inf
+        assert theirs[0]["d0"] is None
+        assert math.isnan(theirs[0]["odd"])
+    assert theirs[0]["growth"] == 2.0
+
+
+def test_of_a_group_with_other_keys_only_what_comes_first_is_set() -> None:
+    mine = [{"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}]
+    with stepping_with(mine, rates_of([{**mine[0], "lr": 0.2, "extra": 7.0}])):
+        assert mine == [{"lr": 0.2, "momentum": 0.9, "weight_decay": 0.01}]
+
+
+def test_settings_within_settings_keep_their_form() -> None:
+    class Pair(NamedTuple):
+        one: float
+        two: float | None
+
+    mine = [{"lr": 0.1, "nested": ((1.0, 2.0), [3.0]), "pair": Pair(1.0, None)}]
+    theirs = [{"lr": 0.1, "nested": ((4.0, 2.0), [5.0]), "pair": Pair(2.0, 7.0)}]
+    with stepping_with(mine, rates_of(theirs)):
+        assert mine == theirs
+        assert isinstance(mine[0]["pair"], Pair)

@@ -301,3 +301,19 @@ def test_a_peer_without_others_lends_nothing(pointed):
             backward(model, seed)
             optimizer.step()
     assert pointed == []
+
+
+@pytest.mark.parametrize("alias", [torch.Tensor.detach, lambda gradient: gradient.view(-1)])
+def test_an_alias_of_a_lent_gradient_keeps_its_values(alias):
+    (model, optimizer), _ = twins(torch.optim.SGD, {})
+    vectors = results(6)
+    with FakeNodeSwarm(giving(vectors, []), peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+        first = next(model.parameters()).grad
+        kept, before = alias(first), first.clone().reshape(-1)
+        for seed in range(1, 6):
+            backward(model, seed)
+            optimizer.step()
+            assert torch.equal(kept.reshape(-1), before)

@@ -502,6 +502,8 @@ def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
+        assert pack_state(model, optimizer, {}) == before, "it is applied by the next that waits"
+        swarm.session.next_round()
     assert data == [before]
     assert pack_state(model, optimizer, {}) != before
 

@@ -625,6 +625,34 @@ def test_an_optimizer_that_is_asked_again_closes_a_round_in_which_the_other_does
         assert swarm.session.round == 8
 
 
+def test_a_gradient_that_is_zeroed_by_way_of_its_data_was_there_when_the_step_was_asked_for():
+    (model, _), (twin, _) = small_model(), small_model()
+    both, alone = two_optimizers(model), two_optimizers(twin)
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        for net, optimizers in ((model, both), (twin, alone)):
+            backward(net, 0)
+            optimizers[0].step()
+            for parameter in net[0].parameters():
+                parameter.grad.data.zero_()
+            optimizers[1].step()
+        assert same_bits(model, twin)
+
+
+def test_weights_that_are_changed_before_a_put_off_step_are_refused():
+    """As the clamp of a WGAN, behind the step of its critic."""
+    model, _ = small_model()
+    both = two_optimizers(model)
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        both[0].step()
+        for parameter in model[0].parameters():
+            parameter.data.clamp_(-0.01, 0.01)
+        with pytest.raises(ConfigError):
+            both[1].step()
+
+
 def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neither():
     from gossip.training.several import as_one
     from gossip.training.state import StateMismatch, pack_state, unpack_state

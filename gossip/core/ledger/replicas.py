@@ -21,17 +21,20 @@ RETURNS_MAX = 2
 """Comparisons in which a peer differs, with no missed round between them, before it stops."""
 
 
-def compare(digests: Mapping[PeerId, bytes]) -> tuple[bytes, tuple[PeerId, ...]]:
+def compare(digests: Mapping[PeerId, bytes], f: int) -> tuple[bytes, tuple[PeerId, ...]]:
     """Return the digests that most peers have sent, and the peers that have sent others, ascending.
 
     Of equally many peers those with the lowest id are right. Empty digests are none. Of fewer than
-    two peers nothing follows: (b"", ()).
+    two peers nothing follows: (b"", ()). The same holds if no more than ``f`` peers agree, unless
+    so many peers have sent digests that honest ones must differ.
     """
     sent = {peer: digest for peer, digest in digests.items() if digest}
     if len(sent) < 2:
         return b"", ()
     count, first = Counter(sent.values()), min
     most = max(count, key=lambda d: (count[d], -first(p for p in sent if sent[p] == d)))
+    if count[most] <= f and len(sent) <= 2 * f:
+        return b"", ()
     return most, tuple(sorted([peer for peer in sent if sent[peer] != most]))
 
 

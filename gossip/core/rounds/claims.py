@@ -54,6 +54,12 @@ class ResultChecks:
             return NO_OBJECTION  # who is not in the roster follows whatever was committed
         if commit.collected and self._misquotes(commit, own):
             return Objection("it has another value for a collective operation than was given here")
+        if (
+            own is not None
+            and self.server.local in commit.diverged
+            and own.replica in (b"", commit.replica)
+        ):
+            return Objection("it names this replica as different, which it is not")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
         told = [
             rates

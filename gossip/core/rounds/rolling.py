@@ -1048,9 +1048,11 @@ class RollingRounds:
         return effects + self._begin(now)
 
     def _check_replicas(self, commit: Commit, of: int) -> list[Effect]:
-        """A state of others is needed where this peer's replica differs; or nothing helps any
-        more, which ``divergence`` says."""
+        """Ask for a state of others if this peer's replica differs, and end if the peer, or the
+        run, has to: ``ends_diverged``."""
         differ, struck = commit.diverged, self.divergence.struck
+        sent = b"" if self._own is None else self._own.replica
+        is_own = self.local in differ and sent not in (b"", commit.replica)
         told = Report(
             "replicas_differ", {"round": commit.round_id, "peers": list(differ), "of": of}
         )
@@ -1060,9 +1062,10 @@ class RollingRounds:
         if on_divergence == "stop" and (self.local in struck or len(struck) > self.settings.f):
             who = ", ".join(map(str, sorted(struck)))
             self.ends_diverged = (
-                f"the replicas of {who} differ again, and they have missed no round"
+                f"before round {commit.round_id} the replica of peer {who} differs from that of "
+                "most, though it was replaced and its peer has missed no round since"
             )
-        if self.ends_diverged or self.local in differ:
+        if self.ends_diverged or is_own:
             donors = [each.peer for each in commit.contributors if each.peer not in differ]
             donor = commit.server if commit.server in donors else min(donors, default=self.local)
             reason = f"this replica differs from that of most before round {commit.round_id}"

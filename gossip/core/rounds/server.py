@@ -613,7 +613,9 @@ class Server:
                 for r, weight, far in facts
             )
         decides = result.payload is not None and progress.step == "decide"
-        replica, diverged = compare(shard.replicas) if shard.replicas else (b"", ())
+        replica, diverged = (
+            compare(shard.replicas, self.settings.f) if shard.replicas else (b"", ())
+        )
         return Commit(
             lineage=self.settings.lineage,
             round_id=self.round_id,
