@@ -644,7 +644,9 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
             while where in tensors:  # "a.b" may be one key, or b in a
                 where += "'"
             tensors[where] = value.detach()
-            return {"tensor": where}
+            # A sum over a tensor rounds by the order of its numbers in memory.
+            order = None if value.is_contiguous() else list(value.dim_order())
+            return {"tensor": where} if order is None else {"tensor": where, "order": order}
         case bool() | int() | float() | str() | None:
             return value
         case list():
@@ -674,15 +676,26 @@ def _decode(value: Any, tensors: Tensors) -> Any:
         return [_decode(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
+    if "tensor" in value:
+        return _in_order(tensors[value["tensor"]], value.get("order"))
     ((kind, content),) = itertools.islice(value.items(), 2)
     match kind:
-        case "tensor":
-            return tensors[content]
         case "tuple":
             return tuple(_decode(item, tensors) for item in content)
         case "dict":
             return {key: _decode(item, tensors) for key, item in content}
     raise KeyError(kind)
+
+
+def _in_order(tensor: Tensor, order: Any) -> Tensor:
+    """Return ``tensor`` with its dimensions in memory in an ``order``, the outermost first; None:
+    as they are. Raises ValueError: It is no order of them."""
+    if order is None:
+        return tensor
+    if not isinstance(order, list) or sorted(order) != list(range(tensor.dim())):
+        raise ValueError("the order of a tensor's dimensions is not one")
+    places = [order.index(dimension) for dimension in range(tensor.dim())]
+    return tensor.permute(order).contiguous().permute(places)
 
 
 # --- does it fit? ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import zygote
+from trainer_fakes import small_model
 
 from gossip.errors import UnsupportedModel
 from gossip.training.several import as_one
@@ -500,3 +501,17 @@ def test_a_model_that_refuses_its_extra_state_changes_nothing():
         assert not own[1].state
 
     untouched(*own, load)
+
+
+def test_the_order_of_a_state_in_memory_is_handed_over_as_well():
+    """An optimizer that sums over its memory rounds by that."""
+    models = small_model(1)[0], small_model(2)[0]
+    theirs, ours = (torch.optim.SGD(each.parameters(), lr=0.1) for each in models)
+    parameter = next(models[0].parameters())
+    kept = torch.randn(4, 3, 5).permute(2, 0, 1)
+    theirs.state[parameter]["kept"] = kept
+    unpack_state(pack_state(models[0], theirs, {}), models[1], ours)
+    found = ours.state[next(models[1].parameters())]["kept"]
+    assert torch.equal(found, kept)
+    assert found.stride() == kept.stride()
+    assert pack_state(models[1], ours, {}) == pack_state(models[0], theirs, {})
