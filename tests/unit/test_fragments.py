@@ -388,6 +388,7 @@ def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_t
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
+        swarm.session.next_round()
         for name, value in model.named_parameters():
             assert torch.allclose(value, before[name] - 1.0), name
 
