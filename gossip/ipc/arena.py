@@ -165,7 +165,8 @@ class Arena:
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
     def renew_lent_memory(self) -> None:
-        """What was lent stays with those who hold it; ``lent_result`` lends other memory."""
+        """Leave the lent memory to those who hold it: ``lent_result`` lends other memory from now
+        on."""
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:

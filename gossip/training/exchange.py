@@ -166,9 +166,9 @@ class ExchangeHooks:
     """Functions of the session that the exchange calls.
 
     Attributes:
-        on_step: After each step of the run, once its round is applied.
-        on_divergence: With how this replica differs from that of most.
-        on_replaced: Once a state of others was taken over.
+        on_step: Called after each step of the run, once its round is applied.
+        on_divergence: If this replica differs from that of most: called with the difference.
+        on_replaced: Called once a state of others is loaded.
     """
 
     on_step: Callable[[], None] = lambda: None
@@ -957,7 +957,7 @@ class Exchange:
         self._say(control.AppliedReply(message.round_id, message.slot))
 
     def _change_model(self, message: control.ApplyCommand) -> None:
-        """What a round decided changes the model."""
+        """Apply what a round decided to the model."""
         self._changes += 1
         self.trained += 1
         trained = self._trained

@@ -248,7 +248,7 @@ class Layout:
             parameter.grad = part.view(parameter.shape) if here else None
 
     def lend_gradients(self, flat: Tensor) -> None:
-        """As ``point_gradients``, for the script: it may read them until ``reclaim_gradients``."""
+        """Do the same for the script, which may read them until ``reclaim_gradients``."""
         self.point_gradients(flat)
         self._lent[:] = [flat]
 

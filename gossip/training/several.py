@@ -55,8 +55,11 @@ class _CombinedOptimizer:
             each.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        """What an optimizer keeps under another key than a parameter gets the optimizer's number
-        in front. Raises UnsupportedModel: An optimizer saves more than state and groups."""
+        """Return the states and groups of all. A key of a state that is no parameter gets the
+        number of its optimizer in front.
+
+        Raises: UnsupportedModel: An optimizer saves more than state and groups.
+        """
         state: dict[int | str, Any] = {}
         groups: list[dict[str, Any]] = []
         first = 0

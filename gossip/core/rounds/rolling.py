@@ -1068,7 +1068,7 @@ class RollingRounds:
         if self.ends_diverged or is_own:
             donors = [each.peer for each in commit.contributors if each.peer not in differ]
             donor = commit.server if commit.server in donors else min(donors, default=self.local)
-            reason = f"this replica differs from that of most before round {commit.round_id}"
+            reason = f"its replica differs from that of most before round {commit.round_id}"
             self.lag_detector.lose_track(donor, reason)
         return [told]
 
