@@ -61,7 +61,7 @@ class Side:
         if task.model == VECTOR:
             self.model: Any = FlatVector(task.numbers).to(task.device)
             value = 1.0 + rank / task.peers  # of some times the length of others it would be a lie
-            self.gradient = torch.full((task.numbers,), value, device=task.device)
+            self.gradient: Any = torch.full((task.numbers,), value, device=task.device)
         else:
             work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
             self.model = work.model().to(task.device)
@@ -77,9 +77,12 @@ class Side:
             self.optimizer.zero_grad()
             self.loss(self.model(inputs), targets).backward()
         else:
-            self.model.numbers.grad = self.gradient  # as each backward pass leaves another one
+            # As a backward pass leaves it: a script that holds the tensor wants the result in it.
+            self.model.numbers.grad, self.gradient = self.gradient, None
         self.exchange()
         self.optimizer.step()
+        if not self.batches:
+            self.gradient = self.model.numbers.grad
 
     def exchange(self) -> None:
         """Before the optimizer steps."""
