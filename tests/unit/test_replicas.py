@@ -10,7 +10,7 @@ import torch
 from test_each_step import ONES, Average
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
 
-from gossip.core.ledger.replicas import DivergenceWatch, compare
+from gossip.core.ledger.replicas import UNDECIDED, DivergenceWatch, compare
 from gossip.core.messages import Commit, Contribution
 from gossip.ipc import messages as control
 from gossip.training import replicas
@@ -20,19 +20,28 @@ from gossip.training.state import pack_state
 # --- what most have -------------------------------------------------------------------------------
 
 
-def test_the_digest_of_most_is_right_and_of_equally_many_that_of_the_lowest_peer() -> None:
-    assert compare({}, 0) == compare({3: b"a"}, 0) == compare({1: b"", 2: b"a"}, 0) == (b"", ())
-    assert compare({0: b"a", 1: b"a", 2: b""}, 0) == (b"a", ())
-    assert compare({0: b"b", 1: b"a", 2: b"a"}, 0) == (b"a", (0,))
-    assert compare({2: b"a", 1: b"b"}, 0) == (b"b", (2,))
-    assert compare({0: b"a", 1: b"b", 2: b"c"}, 0) == (b"a", (1, 2))
-
-
-def test_no_more_peers_than_may_be_byzantine_decide_nothing() -> None:
-    assert compare({0: b"b", 1: b"a"}, 1) == (b"", ())
-    assert compare({0: b"b", 1: b"a", 2: b"a"}, 1) == (b"a", (0,))
-    assert compare({0: b"b", 1: b"a", 2: b"a"}, 2) == (b"", ())
-    assert compare({0: b"b", 1: b"a", 2: b"c"}, 1) == (b"b", (1, 2)), "two honest ones differ"
+@pytest.mark.parametrize(
+    ("digests", "n", "f", "found"),
+    [
+        ("", 3, 0, (b"", ())),
+        ("0a", 1, 0, (UNDECIDED, ())),
+        ("0a 1a", 2, 0, (b"a", ())),
+        ("0b 1a 2a", 3, 0, (b"a", (0,))),
+        ("0a 1a 2b 3a 4a", 5, 1, (b"a", (2,))),
+        ("0a 1a 3b", 5, 0, (UNDECIDED, ())),  # no majority of five
+        ("0a 1b", 3, 0, (UNDECIDED, ())),  # one that has not sent any decides
+        ("2a 1b", 2, 0, (b"b", (2,))),  # of two nobody can tell
+        ("0a 1b 2c", 3, 0, (b"a", (1, 2))),
+        ("0a 1b 2c 3d", 4, 1, (b"a", (1, 2, 3))),  # honest ones differ
+        ("0b 1a", 2, 1, (UNDECIDED, ())),  # one of them may lie
+        ("0a 1a 2b", 3, 2, (UNDECIDED, ())),
+    ],
+)
+def test_a_majority_decides_which_replica_is_right(
+    digests: str, n: int, f: int, found: tuple[bytes, tuple[int, ...]]
+) -> None:
+    sent = {int(each[0]): each[1:].encode() for each in digests.split()}
+    assert compare({**sent, 9: b""}, n, f) == found
 
 
 def watched(f: int, *rounds: tuple[int, str, str]) -> DivergenceWatch:
@@ -54,8 +63,8 @@ def watched(f: int, *rounds: tuple[int, str, str]) -> DivergenceWatch:
             roster=(0, 1, 2),
             loss=None,
             reason="",
-            replica=b"r" if diverged else b"",
-            diverged=tuple(map(int, diverged)),
+            replica=UNDECIDED if diverged == "?" else b"r" if diverged else b"",
+            diverged=() if diverged == "?" else tuple(map(int, diverged)),
         )
         watch.observe(commit, peers, at + 1)
     return watch
@@ -88,6 +97,7 @@ def test_replicas_are_compared_in_the_first_steps_and_when_a_peer_has_returned()
     assert not watched(0, *steady, (0, "012", "")).compares_next
     assert not watched(0, *steady, (0, "01", "")).compares_next
     assert watched(0, *steady, (0, "01", ""), (0, "012", "")).compares_next
+    assert watched(0, *steady, (0, "012", "?")).compares_next
 
 
 # --- what the digests cover -----------------------------------------------------------------------

@@ -17,24 +17,26 @@ from gossip.core.messages import Commit, PeerId
 
 FIRST_STEPS = 3
 """Steps from the beginning of a run after each of which replicas are compared."""
+UNDECIDED = b"?"
+"""Digests of a commit if too few peers have sent any: all compare in the next round."""
 RETURNS_MAX = 2
 """Comparisons in which a peer differs, with no missed round between them, before it stops."""
 
 
-def compare(digests: Mapping[PeerId, bytes], f: int) -> tuple[bytes, tuple[PeerId, ...]]:
-    """Return the digests that most peers have sent, and the peers that have sent others, ascending.
+def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tuple[PeerId, ...]]:
+    """Return the digests that most of ``n`` peers have sent, and the peers that have sent others,
+    ascending. Empty digests are none.
 
-    Of equally many peers those with the lowest id are right. Empty digests are none. Of fewer than
-    two peers nothing follows: (b"", ()). The same holds if no more than ``f`` peers agree, unless
-    so many peers have sent digests that honest ones must differ.
+    Without a majority of the ``n`` nothing follows, (``UNDECIDED``, ()), unless all of them have
+    sent digests and more than 2 ``f`` did: honest ones differ then. Of equally many peers those
+    with the lowest id are right.
     """
     sent = {peer: digest for peer, digest in digests.items() if digest}
-    if len(sent) < 2:
-        return b"", ()
-    count, first = Counter(sent.values()), min
-    most = max(count, key=lambda d: (count[d], -first(p for p in sent if sent[p] == d)))
-    if count[most] <= f and len(sent) <= 2 * f:
-        return b"", ()
+    count = Counter(sent.values())
+    most = max(count, key=lambda d: (count[d], -min(p for p in sent if sent[p] == d)), default=b"")
+    agrees = 2 * count[most] > n and count[most] > f
+    if len(sent) < 2 or not (agrees or n <= len(sent) > 2 * f):
+        return UNDECIDED if sent else b"", ()
     return most, tuple(sorted([peer for peer in sent if sent[peer] != most]))
 
 
@@ -57,7 +59,7 @@ class DivergenceWatch:
         contributors: Peers whose updates are in the last step.
         is_active: Whether the next commit is to be observed though its contributors are the same.
         compares_next: Whether the replicas are to be compared in the next round: in the first
-            steps, and once a peer has returned.
+            steps, once a peer has returned, and if too few have compared theirs in the last one.
     """
 
     def __init__(self, f: int) -> None:
@@ -77,7 +79,8 @@ class DivergenceWatch:
         if not contributors:
             return  # a collective operation, or a lost round: nobody has missed anything
         returned = bool(self.contributors) and set(contributors).difference(self.contributors)
-        self.compares_next = bool(returned) or step <= FIRST_STEPS
+        undecided = commit.replica == UNDECIDED
+        self.compares_next = bool(returned) or undecided or step <= FIRST_STEPS
         self.contributors = contributors
         if self._divergences or commit.diverged:
             self._count(commit, contributors)

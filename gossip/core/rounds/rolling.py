@@ -1040,7 +1040,7 @@ class RollingRounds:
         # A state that was taken over may be that before a round which was applied here already.
         watch, commit = self.divergence, held[0][0]
         diverged = commit.diverged if commit.round_id > watch.round_id else ()
-        if watch.is_active or diverged or contributors != watch.contributors:
+        if watch.is_active or commit.replica or contributors != watch.contributors:
             step = self.round_id - self.replicated.collectives
             watch.observe(commit, contributors, step)
         if diverged:

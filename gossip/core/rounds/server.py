@@ -614,7 +614,9 @@ class Server:
             )
         decides = result.payload is not None and progress.step == "decide"
         replica, diverged = (
-            compare(shard.replicas, self.settings.f) if shard.replicas else (b"", ())
+            compare(shard.replicas, len(self.roster), self.settings.f)
+            if shard.replicas
+            else (b"", ())
         )
         return Commit(
             lineage=self.settings.lineage,
