@@ -49,14 +49,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class _Branch:
     """What a history has come to: the roster of its next round, how many steps it has (rounds, but
-    for collective operations), the samples used so far (None: not known), the epoch of its last
-    round, and the samples given out in that."""
+    for collective operations), and the samples used so far (None: not known)."""
 
     roster: tuple[PeerId, ...]
     steps: int = 0
     used: Ranges | None = None
-    epoch: int = 0
-    tried: Ranges = ()
 
 
 class Conserved(Checker):
@@ -180,8 +177,7 @@ class Conserved(Checker):
         if before.used is None:
             return _Branch(commits[0].roster)
         self._judge_epoch(swarm, peer, done[0], before.steps)
-        tried = before.tried if done[0].epoch == before.epoch else ()
-        self._judge_order(swarm, peer, done[0], before.used, tried)
+        self._judge_order(swarm, peer, done[0], before.used)
         fresh = [
             pair
             for contributor, samples in sorted(used_by.items())
@@ -189,9 +185,7 @@ class Conserved(Checker):
         ]
         merged = _disjoint([*before.used, *fresh])
         assert merged is not None, "none of what is given out was used"
-        given = [pair for ranges in slices.values() for pair in ranges] if is_step else []
-        tried = _union([*tried, *given])
-        return _Branch(commits[0].roster, before.steps + is_step, merged, done[0].epoch, tried)
+        return _Branch(commits[0].roster, before.steps + is_step, merged)
 
     def _judge_header(
         self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
@@ -244,27 +238,20 @@ class Conserved(Checker):
         )
         self.demand(done.epoch == epoch, swarm, peer, text)
 
-    def _judge_order(
-        self, swarm: Swarm[Any], peer: PeerId, done: Committed, used: Ranges, tried: Ranges
-    ) -> None:
-        """What is given out is unused, and comes first of what was not ``tried`` in this epoch, up
-        to its end; behind that comes what was tried and has come back."""
+    def _judge_order(self, swarm: Swarm[Any], peer: PeerId, done: Committed, used: Ranges) -> None:
+        """What is given out is unused and what comes first, up to the end of the epoch."""
         assert done.slices is not None
         given = [pair for ranges in done.slices.values() for pair in ranges]
         where, merged = f"round {done.commit.round_id}", _disjoint([*used, *given])
         self.judged += 1
         if merged is None:
             raise self.violated(swarm, peer, f"{where} gives out used samples again: {given}")
-        if not given:
-            return
-        had = _union([*used, *tried, *given])
-        if not (had[0][0] == 0 and had[0][1] >= max(stop for _, stop in given)):
-            raise self.violated(swarm, peer, f"{where} passes over samples: {had}")
+        # What has come back and does not fit this round may lie below what others have used.
+        if given and not (merged[0][0] == 0 and merged[0][1] >= max(stop for _, stop in given)):
+            raise self.violated(swarm, peer, f"{where} passes over samples: {merged}")
         end = done.samples_total * (done.epoch + 1)
-        if had[0][1] > end:
-            raise self.violated(swarm, peer, f"{where} gives out {had}, its epoch ends at {end}")
-        if had[0][1] < end and _disjoint([*tried, *given]) is None:
-            raise self.violated(swarm, peer, f"{where} tries samples again too soon: {given}")
+        if given and merged[0][1] > end:
+            raise self.violated(swarm, peer, f"{where} gives out {merged}, its epoch ends at {end}")
 
 
 def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
@@ -280,17 +267,6 @@ def _first(samples: int, ranges: Ranges) -> Ranges:
     """The part of them that holds so many."""
     positions = [at for start, stop in ranges for at in range(start, stop)][:samples]
     return _disjoint([(at, at + 1) for at in positions]) or ()
-
-
-def _union(pairs: list[tuple[int, int]]) -> Ranges:
-    """The union in ascending order, adjacent ranges joined."""
-    joined: list[tuple[int, int]] = []
-    for start, stop in sorted(pairs):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(stop, joined[-1][1]))
-        else:
-            joined.append((start, stop))
-    return tuple(joined)
 
 
 def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
