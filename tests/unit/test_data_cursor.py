@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import pytest
 
 from gossip.core.events import EpochReport
-from gossip.core.ledger import data_cursor
 from gossip.core.ledger.data_cursor import PENDING_ROUNDS, SPARE_ROUNDS, DataCursor, _apportioned
 from gossip.core.ledger.pace import WINDOW
 from gossip.core.ledger.replicated_state import ReplicatedState
@@ -29,37 +28,11 @@ def test_a_round_gives_each_peer_its_batch_in_order() -> None:
     assert DataCursor(3, 100, 10).assign(ABC) == {0: ((0, 10),), 1: ((10, 20),), 2: ((20, 30),)}
 
 
-def test_what_a_contributor_has_not_used_is_given_out_again_behind_what_is_fresh() -> None:
-    cursor = DataCursor(3, 80, 10)
+def test_what_a_contributor_has_not_used_of_its_slice_is_given_out_again_first() -> None:
+    cursor = DataCursor(3, 100, 10)
     assert cursor.commit(ABC, {0: 10, 1: 4, 2: 0}) is None
-    assert cursor.remaining == 80 - 14
-    assert cursor.assign(ABC) == {1: ((30, 40),), 2: ((40, 50),), 0: ((50, 60),)}
-    cursor.commit(ABC, whole(ABC))
-    assert cursor.assign(ABC) == {2: ((60, 70),), 0: ((70, 80),), 1: ((14, 24),)}
-    report = cursor.commit(ABC, whole(ABC))
-    assert report is not None
-    assert (report.once, report.left) == (14 + 30 + 30, 6)
-    assert cursor.assign(ABC)[0] == ((24, 30), (80, 84)), "first in the next epoch"
-
-
-def test_a_batch_that_is_never_used_does_not_come_in_every_round() -> None:
-    cursor, seen = DataCursor(1, 96, 8), []
-    for _ in range(2 * 12):
-        ((start, stop),) = cursor.assign((0,))[0]
-        seen.append(start % 96)
-        cursor.commit((0,), {0: 0 if start % 96 == 16 else stop - start})
-    first, second = seen[:12], seen[12:]
-    assert first == list(range(0, 96, 8))
-    assert second[0] == 16, "what the last epoch has left comes first, and once"
-    assert second[1:] == list(range(0, 88, 8))
-
-
-def test_positions_that_come_back_in_too_many_places_are_given_out_first(monkeypatch) -> None:
-    monkeypatch.setattr(data_cursor, "DEFERRED_MAX", 2)
-    cursor = DataCursor(2, 200, 10)
-    for _ in range(5):
-        cursor.commit((0, 1), {0: 10})
-    assert cursor.assign((0, 1)) == {1: ((10, 20),), 0: ((20, 30),)}
+    assert cursor.assign(ABC) == {1: ((14, 24),), 2: ((24, 34),), 0: ((34, 44),)}
+    assert cursor.remaining == 100 - 14
 
 
 def test_who_says_that_it_used_more_than_it_had_has_used_its_slice() -> None:
@@ -80,6 +53,22 @@ def test_assigning_changes_nothing() -> None:
     before = cursor.pack()
     cursor.assign(ABC)
     assert cursor.pack() == before
+
+
+def test_what_a_lost_peer_held_is_given_to_another_first() -> None:
+    cursor = DataCursor(3, 100, 10)
+    cursor.commit(ABC, whole((0, 1)))
+    assert cursor.assign(ABC) == {1: ((20, 30),), 2: ((30, 40),), 0: ((40, 50),)}
+
+
+def test_a_slice_may_be_made_of_returned_and_fresh_positions() -> None:
+    cursor = DataCursor(3, 120, 10)
+    cursor.commit(ABC, whole((0,)))
+    assert cursor.assign((0, 1)) == {1: ((10, 20),), 0: ((20, 30),)}
+    cursor.commit((0, 1), whole((0,)))
+    assert cursor.assign((7, 8)) == {7: ((10, 20),), 8: ((30, 40),)}
+    cursor.commit((7, 8), whole(()))
+    assert sizes(cursor, (7,)) == [10]
 
 
 def test_an_epoch_has_as_many_rounds_as_planned_whoever_fails() -> None:

@@ -5,12 +5,8 @@ All epochs lie behind one another on one line: position p is number ``p % sample
 permutation of epoch ``p // samples_total``; the trainer knows the permutations. A round gives each
 of its peers a slice of the line, from the first position on that nobody has used. The commit names
 who contributed, and how many samples of its slice each has used, from the first on; the rest of the
-slices goes back. All of it is a function of the sequence of commits, so every peer knows every
-slice and none is ever sent.
-
-Samples that come back are given out again behind the fresh samples of their epoch, if it has rounds
-left for them: a batch that a script always skips would else come in every round. What is still left
-at the end of the epoch comes first in the next one, once.
+slices goes back, and is the first that is given out again. All of it is a function of the sequence
+of commits, so every peer knows every slice and none is ever sent.
 
 An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
 So what failures have left lies before the next epoch's own samples, and is read before them.
@@ -41,9 +37,6 @@ _Pending: TypeAlias = tuple[int, tuple[PeerId, ...], tuple[PeerId, ...], tuple[i
 
 PENDING_ROUNDS = 256
 """Rounds that may be committed before the size of the data is known."""
-
-DEFERRED_MAX = 512
-"""Ranges of positions that have come back in an epoch and wait for its end."""
 
 SPARE_ROUNDS = 8
 """Further rounds of an extended epoch that faults of peers may cost, before samples are blamed."""
@@ -82,9 +75,7 @@ class DataCursor:
         self.epoch = 0
         self._step = 0  # rounds of this epoch that are over
         self._position = 0  # first one that was never given out
-        # given out and come back, in an earlier epoch and in this one: disjoint and ascending
-        self._returned: Ranges = ()
-        self._deferred: Ranges = ()
+        self._returned: Ranges = ()  # given out and come back: disjoint, ascending, never adjacent
         # who is first: a peer that never contributes must not get the same slice again and again
         self._turn = 0
         self._used = 0  # in this epoch's rounds
@@ -102,28 +93,10 @@ class DataCursor:
     @property
     def remaining(self) -> int:
         """Positions that no contributor has had, of this epoch and those before."""
-        return _length(self._in_order())
-
-    def _in_order(self) -> Ranges:
-        """Those positions, as they are given out."""
-        end = self._fresh_end
-        fresh = ((self._position, end),) if self._position < end else ()
-        if self._is_scattered:
-            return (*self._returned, *self._deferred, *fresh)
-        return (*self._returned, *fresh, *self._deferred)
-
-    @property
-    def _is_scattered(self) -> bool:
-        """Whether the deferred positions lie in so many places that they are given out before
-        fresh ones: a state that is handed over has to list them."""
-        return len(self._deferred) > DEFERRED_MAX
-
-    @property
-    def _fresh_end(self) -> int:
-        """End of the positions that are given out in this epoch for the first time."""
         epochs = self.epoch + 1
         end = self.samples_total * (min(epochs, self.extended) if self.extended else epochs)
-        return max(end, self._position)
+        fresh = max(0, end - self._position)
+        return fresh + _length(self._returned) if self._returned else fresh
 
     @property
     def steps_per_epoch(self) -> int:
@@ -179,8 +152,7 @@ class DataCursor:
         return self.batch * (self.peers if self.fixed_global else min(n, self.peers))
 
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
-        """Everybody's slice in the next round: first positions that are left of earlier epochs,
-        then fresh ones, then those that have come back in this epoch.
+        """Everybody's slice in the next round: returned positions first, then fresh ones.
 
         All get alike, but for those who are slow. The order is the roster's, beginning one later
         every round. Nobody gets anything while the size of the data is unknown.
@@ -190,16 +162,19 @@ class DataCursor:
         sharers = self._in_turn(roster)
         shares = self._shares(sharers)
         slices: dict[PeerId, Ranges] = dict.fromkeys(roster, ())
-        left = list(reversed(self._in_order()))
+        left, fresh = list(reversed(self._returned)), self._position
         for share, peer in zip(shares, sharers, strict=True):
             ranges: list[tuple[int, int]] = []
-            while share:
+            while share and left:
                 start, stop = left.pop()
                 taken = min(share, stop - start)
                 ranges.append((start, start + taken))
                 if start + taken < stop:
                     left.append((start + taken, stop))
                 share -= taken
+            if share:  # all the rest is fresh
+                ranges.append((fresh, fresh + share))
+                fresh += share
             slices[peer] = _merged(ranges) if len(ranges) > 1 else tuple(ranges)
         return slices
 
@@ -241,8 +216,8 @@ class DataCursor:
         # Who gets a handful of samples takes hardly less time for them than one that is slow.
         usual = min(self._most(sharers), self.batch * self.peers)
         telling = len(roster) <= given and 2 * given >= usual
-        deferred = self._hand_out(given)
-        self._deferred = _merged([*deferred, *back]) if deferred or back else ()
+        kept, self._position = self._after(given)
+        self._returned = _merged([*kept, *back]) if kept or back else ()
         unused = _length(tuple(back))
         self._used += given - unused
         if self._step >= self.steps_per_epoch:
@@ -251,7 +226,7 @@ class DataCursor:
             if self._idle > SPARE_ROUNDS + self._most(sharers).bit_length() + len(roster):
                 self._idle -= len(roster)
                 self._given_up = _merged([*self._given_up, *back])
-                self._deferred = deferred
+                self._returned = tuple(kept)
         self._turn += 1
         self._step += 1
         if self.paced and roster and telling:
@@ -309,39 +284,35 @@ class DataCursor:
         batches = self._batches(sharers)
         return batches if give == sum(batches) else _apportioned(give, batches)
 
-    def _hand_out(self, given: int) -> Ranges:
-        """Take ``given`` positions off those that are left. Returns what is left of the deferred
-        ones."""
-        self._returned, given = _without(self._returned, given)
-        if self._is_scattered:
-            deferred, given = _without(self._deferred, given)
-            self._position += given
-            return deferred
-        fresh = min(given, self._fresh_end - self._position) if given else 0
-        self._position += fresh
-        return _without(self._deferred, given - fresh)[0]
+    def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
+        """The returned ranges and the first fresh position once ``given``
+        positions are handed out."""
+        kept = []
+        for start, stop in self._returned:
+            taken = min(given, stop - start)
+            given -= taken
+            if start + taken < stop:
+                kept.append((start + taken, stop))
+        return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
         left = self.remaining + _length(self._given_up)
         if self.epoch + 1 == self.extended:  # no round follows that could hand out the rest
             end = self.samples_total * self.extended
             fresh = [(self._position, end)] if self._position < end else []
-            left_over = *self._returned, *self._deferred
-            self._given_up = _merged([*self._given_up, *left_over, *fresh])
-            self._returned, self._deferred, self._position = (), (), end
+            self._given_up = _merged([*self._given_up, *self._returned, *fresh])
+            self._returned, self._position = (), end
         self._last = EpochReport(
             self.epoch, self._used, 0, left, self._step, given_up=self._given_up
         )
         self.epoch += 1
-        self._returned = _merged([*self._returned, *self._deferred])
-        self._deferred = ()
         self._step = self._used = self._idle = 0
         return self._last
 
     def outlook(self) -> tuple[Any, ...]:
         """All that the next rounds' slices follow from."""
         where = self.at_least, self.epoch, self._step, self._position, self._turn, self.extended
-        return (*where, self._idle, self._returned, self._deferred, self.pace.levels())
+        return (*where, self._idle, self._returned, self.pace.levels())
 
     # --- as data ----------------------------------------------------------------------------------
 
@@ -351,7 +322,7 @@ class DataCursor:
         last = () if report is None else (report.epoch, report.once, report.left, report.rounds)
         plan = self.samples_total, self.batch, self.peers, self.extended
         where = self.epoch, self._step, self._position, self._turn, self._used, self.at_least
-        unused = self._idle, self._returned, self._deferred, self._given_up
+        unused = self._idle, self._returned, self._given_up
         pending = None if self._pending is None else tuple(self._pending)
         return (plan, where, unused, last, pending, self.pace.pack())
 
@@ -378,7 +349,7 @@ class DataCursor:
         self.samples_total, self.batch, self.peers = samples_total, batch, peers
         self.extended = extended or self.extended
         self.epoch, self._step, self._position, self._turn, self._used, self.at_least = where
-        self._idle, self._returned, self._deferred, self._given_up = unused
+        self._idle, self._returned, self._given_up = unused
         self._last = None
         if last:
             given_up = self._given_up if last[0] + 1 == self.extended else ()
@@ -392,18 +363,6 @@ class DataCursor:
 
 def _length(ranges: Ranges) -> int:
     return sum([stop - start for start, stop in ranges])
-
-
-def _without(ranges: Ranges, given: int) -> tuple[Ranges, int]:
-    """Return ``ranges`` without their first ``given`` positions, and how many of these are not in
-    them."""
-    kept = []
-    for start, stop in ranges:
-        taken = min(given, stop - start)
-        given -= taken
-        if start + taken < stop:
-            kept.append((start + taken, stop))
-    return tuple(kept), given
 
 
 def _behind(ranges: Ranges, used: int) -> Iterator[tuple[int, int]]:
@@ -454,9 +413,8 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     return tuple(values)
 
 
-_Unused: TypeAlias = tuple[int, Ranges, Ranges, Ranges]
-"""Further rounds without progress; samples that came back in earlier epochs and in this one; and
-samples that were given up."""
+_Unused: TypeAlias = tuple[int, Ranges, Ranges]
+"""Further rounds without progress, samples that came back, and samples that were given up."""
 
 
 def _fields(
@@ -473,14 +431,14 @@ def _fields(
         raise ValueError("data cursor: it has no plan")
     if position > samples_total * (epoch + 1):
         raise ValueError("data cursor: it lies outside its data")
-    if not isinstance(packed[2], tuple | list) or len(packed[2]) != 4:
-        raise ValueError("data cursor: unused samples have four fields")
+    if not isinstance(packed[2], tuple | list) or len(packed[2]) != 3:
+        raise ValueError("data cursor: unused samples have three fields")
     (idle,) = _wholes(packed[2][:1])
-    returned, deferred, given_up = (_ranges(each, position) for each in packed[2][1:])
-    if used > position - sum(map(_length, (returned, deferred, given_up))):
+    returned, given_up = (_ranges(each, position) for each in packed[2][1:])
+    if used > position - _length(returned) - _length(given_up):
         raise ValueError("data cursor: it has lost count")
     pending = None if packed[4] is None else _pending(packed[4])
-    return plan, where, (idle, returned, deferred, given_up), last, pending, Pace.unpack(packed[5])
+    return plan, where, (idle, returned, given_up), last, pending, Pace.unpack(packed[5])
 
 
 def _ranges(packed: Any, end: int) -> Ranges:
