@@ -293,7 +293,7 @@ class Exchange:
         self._prepared = True
         self._introduce()
         self._puts_off_rounds = True
-        self._serve(lambda: self.go is not None or self.restores > 0 or bool(self._unheard))
+        self._serve(lambda: self.go is not None or bool(self._unheard))
         self._puts_off_rounds = False
 
     def _make_arena(self) -> None:

@@ -120,6 +120,25 @@ class ResultBench:
         ).why
 
 
+@pytest.mark.parametrize(
+    ("sent", "named", "doubted"),
+    [
+        (b"", True, True),  # it has sent no digests
+        (b"most", True, True),  # it has sent those that most have
+        (b"other", True, False),
+        (b"most", False, False),
+    ],
+)
+def test_a_result_that_names_this_replica_as_different_without_reason_is_doubted(
+    sent: bytes, named: bool, doubted: bool
+) -> None:
+    desk = ResultBench()
+    local = desk.result_validator.result_checks.server.local
+    commit = desk.commit(replica=b"most", diverged=(local,) if named else (0,))
+    own = Contributed(0, 1, (), replica=sent)
+    assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
+
+
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:
     desk = ResultBench()
     refused = desk.judge(0, OPPOSED)

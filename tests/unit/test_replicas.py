@@ -44,28 +44,40 @@ def test_a_majority_decides_which_replica_is_right(
     assert compare({**sent, 9: b""}, n, f) == found
 
 
+def commit_of(
+    round_id: int,
+    server: int,
+    peers: tuple[int, ...],
+    diverged: tuple[int, ...],
+    replica: bytes = b"r",
+) -> Commit:
+    return Commit(
+        lineage=b"",
+        round_id=round_id,
+        shard=0,
+        attempt=0,
+        made_at=0,
+        server=server,
+        parent=b"",
+        digest=b"d" if peers else b"",
+        contributors=tuple([Contribution(peer, 1, 1.0, 1.0) for peer in peers]),
+        rejected=(),
+        roster=(0, 1, 2),
+        loss=None,
+        reason="",
+        replica=replica,
+        diverged=diverged,
+    )
+
+
 def watched(f: int, *rounds: tuple[int, str, str]) -> DivergenceWatch:
     """After rounds, each with its server, its contributors and those of them that differed."""
     watch = DivergenceWatch(f)
     for at, (server, contributors, diverged) in enumerate(rounds):
         peers = tuple(map(int, contributors))
-        commit = Commit(
-            lineage=b"",
-            round_id=at,
-            shard=0,
-            attempt=0,
-            made_at=0,
-            server=server,
-            parent=b"",
-            digest=b"d" if peers else b"",
-            contributors=tuple([Contribution(peer, 1, 1.0, 1.0) for peer in peers]),
-            rejected=(),
-            roster=(0, 1, 2),
-            loss=None,
-            reason="",
-            replica=UNDECIDED if diverged == "?" else b"r" if diverged else b"",
-            diverged=() if diverged == "?" else tuple(map(int, diverged)),
-        )
+        replica = UNDECIDED if diverged == "?" else b"r" if diverged else b""
+        named = () if diverged == "?" else tuple(map(int, diverged))
+        commit = commit_of(at, server, peers, named, replica)
         watch.observe(commit, peers, at + 1)
     return watch
 
@@ -89,6 +101,12 @@ def test_a_peer_that_differs_again_without_a_missed_round_is_struck(
     f: int, rounds: list[tuple[int, str, str]], struck: set[int]
 ) -> None:
     assert watched(f, *rounds).struck == struck
+
+
+def test_a_commit_that_is_applied_a_second_time_does_not_count_again() -> None:
+    watch = watched(0, (0, "012", "2"))
+    watch.observe(commit_of(0, 0, (0, 1, 2), (2,)), (0, 1, 2), 1)
+    assert watch.struck == frozenset()
 
 
 def test_replicas_are_compared_in_the_first_steps_and_when_a_peer_has_returned() -> None:

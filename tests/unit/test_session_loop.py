@@ -653,6 +653,19 @@ def test_weights_that_are_changed_before_a_put_off_step_are_refused():
             both[1].step()
 
 
+def test_a_round_that_is_passed_while_a_step_is_put_off_is_that_of_the_step():
+    """As the loader does, behind a batch in which only the critic of a GAN stepped."""
+    model, _ = small_model()
+    both = two_optimizers(model)
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        both[0].step()
+        swarm.session.pass_round()
+        swarm.session.pass_round()
+    assert [said.samples for said in contributions(swarm)] == [1, 0]
+
+
 def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neither():
     from gossip.training.several import as_one
     from gossip.training.state import StateMismatch, pack_state, unpack_state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, flat_parameters, small_model
@@ -96,3 +97,72 @@ def test_a_returning_peer_takes_a_state_larger_than_its_parameters_again_and_aga
         swarm.session.prepare(model, optimizer)
         swarm.session.next_round()
     assert pack_state(model, optimizer, {}) == state
+
+
+class ScheduleFree(torch.optim.Optimizer):
+    """Keeps the weights that it trains at half of what evaluation sees."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), {"lr": 0.1, "train_mode": True})
+
+    def train(self) -> None:
+        self._scale(0.5, True)
+
+    def eval(self) -> None:
+        self._scale(2.0, False)
+
+    def _scale(self, factor: float, mode: bool) -> None:
+        for group in self.param_groups:
+            if group["train_mode"] != mode:
+                for parameter in group["params"]:
+                    parameter.data.mul_(factor)
+            group["train_mode"] = mode
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            assert group["train_mode"], "it steps on the weights that it trains"
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad)
+
+
+def test_a_schedule_free_peer_applies_missed_rounds_to_the_weights_that_it_trains() -> None:
+    model, _ = small_model()
+    optimizer = ScheduleFree(model)
+    before = model[0].weight.detach().clone()
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.apply(0, 0, np.ones(66, np.float32))
+        n.go(1)
+        n.expect(control.AppliedReply)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+        optimizer.eval()
+        swarm.session.next_round()
+        assert not optimizer.param_groups[0]["train_mode"], "the script still evaluates"
+        assert torch.equal(model[0].weight, 2.0 * (before - 1.0))
+
+
+def test_a_schedule_free_peer_in_training_loads_the_state_of_one_that_evaluates() -> None:
+    theirs, _ = small_model(9)
+    donor = ScheduleFree(theirs)
+    trained = theirs[0].weight.detach().clone()
+    donor.eval()
+    state = pack_state(theirs, donor, {})
+    model, _ = small_model()
+    optimizer = ScheduleFree(model)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.restore(4, state)
+        n.expect(control.RestoredReply)
+        n.go(4)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, optimizer)
+    assert optimizer.param_groups[0]["train_mode"]
+    assert torch.equal(model[0].weight, trained)
