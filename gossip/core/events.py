@@ -20,8 +20,10 @@ class EpochReport:
     twice: int
     left: int  # of this epoch and those before: they are the first that the next one reads
     rounds: int
-    # of those, in an epoch that was extended: ``start``/``stop`` pairs that nothing will read
-    given_up: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
+    skipped: int = 0  # by scripts, which went on without a step
+    given_up: int = 0  # of no use in two rounds, or left over at the end of the data
+    # the first of these: ``start``/``stop`` pairs that nothing will read
+    given_up_ranges: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
 
 
 Token: TypeAlias = int
@@ -197,6 +199,7 @@ class Contributed:
     compiled: bool = False
     # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
+    skipped: bool = False  # the script was handed the samples, and they were of no use
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
     # how long those lasted, which is less than since the round began where the peer began it late;
     # 0: all of that time

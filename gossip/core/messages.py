@@ -122,6 +122,9 @@ class Update:
     # where the sender has timed them
     took_us: int = 0
     collective: bytes = b""  # given to a collective operation; of the first shard only
+    # the script has skipped its samples: it went on without a step, or the gradients overflowed; of
+    # the first shard only
+    skipped: bool = False
     micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of
     pass_us: int = 0  # likewise: what one of them took it forward and backward; 0: it has had none
     replica: bytes = (
@@ -157,8 +160,9 @@ class Contribution:
 
 @record
 class Rejection:
-    """One update that a commit did not use, and why: ``non_finite``, ``wrong_size``, or
-    ``quarantined``. That one was measured: ``outlyingness`` as of a contribution."""
+    """A peer whose samples a commit did not use, and why: its update was ``non_finite`` or
+    ``wrong_size``; it is ``quarantined`` (its update was measured: ``outlyingness`` as of a
+    contribution); or it has ``skipped`` them (in the first shard's commit only)."""
 
     peer: PeerId
     reason: str

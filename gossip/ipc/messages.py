@@ -103,6 +103,7 @@ class Contribute:
     finite: bool = False
     rates: tuple[float, ...] = ()  # what the optimizer would step with
     collective: bytes = b""  # given to a collective operation; then there are no samples
+    skipped: bool = False  # the script was handed the samples, and they were of no use
     steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
     micro_batches: tuple[int, ...] = ()  # in a pipeline: those that the update is of
     lasted_us: int = 0  # the local steps that were taken; 0: since the round began
@@ -257,7 +258,7 @@ class StartRoundCommand:
     # when the round began at the node, by the host's monotonic clock; 0.0: that is not known
     began_at: float = 0.0
     compares: bool = False  # the update comes with digests of the replica
-    given_up: tuple[tuple[int, int], ...] = ()  # of the same report
+    given_up_ranges: tuple[tuple[int, int], ...] = ()  # of the same report
 
 
 @record

@@ -48,7 +48,7 @@ UNANSWERED_MAX = 32
 BACKLOG_ROUNDS = 4096
 BACKLOG_BYTES = 2**29
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
-    *[field.name for field in fields(EpochReport) if field.name != "given_up"]
+    *[field.name for field in fields(EpochReport) if field.name != "given_up_ranges"]
 )
 """As ``dataclasses.astuple``, which copies every number of it: that goes with each round."""
 INLINE_BYTES = 2**23
@@ -350,7 +350,7 @@ class TrainerLink:
             effect.deadline_us,
             effect.began_at,
             effect.compares,
-            () if last is None else last.given_up,
+            () if last is None else last.given_up_ranges,
         )
 
     def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:
@@ -537,6 +537,7 @@ class TrainerLink:
                     (),
                     loss,
                     collective=given,
+                    skipped=said.skipped,
                     compiled=compiled,
                     replica=said.replica,
                 )

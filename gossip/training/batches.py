@@ -169,8 +169,8 @@ class BatchTracker:
         if now is not None and now != self._before and not self._warned:
             self._warned = True
             warnings.warn(
-                "no optimizer.step() followed a batch whose loss was propagated: its samples go "
-                f"back to the swarm, and are used again if you keep its gradients; {hint}",
+                "no optimizer.step() followed a batch whose loss was propagated: its samples count "
+                f"as skipped, though they are used if you keep its gradients; {hint}",
                 stacklevel=4,
             )
         self._order.pass_over()

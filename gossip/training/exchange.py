@@ -107,6 +107,7 @@ class _UpdateOffer:
     samples: int
     loss: float | None
     collective: bytes = b""
+    skipped: bool = False  # the script was handed the samples
     steps: StepsTaken = StepsTaken()
     lasted_s: float = 0.0  # since the user was handed over to
     rates: tuple[float, ...] = ()  # what the optimizer would step with
@@ -511,6 +512,7 @@ class Exchange:
         loss: float | None,
         before_send: Callable[[], None] | None = None,
         steps: StepsTaken = StepsTaken(),
+        skipped: bool = False,
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
@@ -523,6 +525,7 @@ class Exchange:
         Args:
             before_send: Called when the update is ready and not yet sent.
             steps: That it is of.
+            skipped: The script was handed the samples of the round, and they were of no use.
         """
         lasted_s = time.monotonic() - self._left_at
         self._brief = lasted_s < BRIEF_S
@@ -537,7 +540,13 @@ class Exchange:
             check = self.replica_check
             replica = check.compare(self.step, go.compares) if check is not None else b""
             offer = _UpdateOffer(
-                samples, loss, steps=steps, lasted_s=lasted_s, rates=rates, replica=replica
+                samples,
+                loss,
+                skipped=skipped,
+                steps=steps,
+                lasted_s=lasted_s,
+                rates=rates,
+                replica=replica,
             )
             self._offer(go, offer)
             if self._overlaps and samples:
@@ -725,6 +734,7 @@ class Exchange:
                 finite,
                 offer.rates,
                 offer.collective,
+                offer.skipped,
                 (offer.steps.taken, offer.steps.total),
                 lasted_us=round(1e6 * offer.steps.lasted_s),
                 replica=offer.replica,
@@ -774,9 +784,9 @@ class Exchange:
     ) -> _UpdateOffer:
         """Offers to another ``go`` what was offered to the one ``before``, and returns that: no
         update where the samples of this peer are others now."""
-        if offer.samples and not _have_same_samples(before, go):
+        if (offer.samples or offer.skipped) and not _have_same_samples(before, go):
             self.log(json.dumps({"round": go.round_id, "skipped": "slice"}))
-            offer, self.exchanged = replace(offer, samples=0, rates=()), ()
+            offer, self.exchanged = replace(offer, samples=0, skipped=False, rates=()), ()
         if offer.samples and go.slot != before.slot:
             self._updates[go.slot].copy_(self._updates[before.slot])
             np.copyto(self._arena.encoded[go.slot], self._arena.encoded[before.slot])

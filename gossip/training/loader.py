@@ -53,8 +53,9 @@ class RoundSource(Protocol):
     def epoch_over(self, epoch: int) -> None:
         """The loop over an epoch has come to its end, wherever the run is."""
 
-    def pass_round(self) -> None:
-        """Takes part in the current round without an update."""
+    def pass_round(self, skipped: bool = False) -> None:
+        """Takes part in the current round without an update; ``skipped``: its samples were handed
+        to the script."""
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """Batch number ``batch`` of the round goes to the loop as ``content``: a step that follows
@@ -86,11 +87,11 @@ class ShardedLoader:
     are used: workers prefetch what this peer will probably read next.
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
-    that a GradScaler skips gets its batches again. Samples that no step used
-    go back to the swarm when the next batch is asked for, and this peer sends no update in their
-    round. An epoch has ``len(loader)`` batches whoever fails; what failures leave unread is read
-    first in the next one. In a round that has no samples for this peer, as in quarantine, it gets a
-    batch all the same: its step keeps count and is not used.
+    that a GradScaler skips gets its batches again. If no step has followed when the next batch is
+    asked for, the script has skipped its samples: they do not come again, and this peer sends no
+    update in their round. An epoch has ``len(loader)`` batches whoever fails; what failures leave
+    unread is read first in the next one. In a round that has no samples for this peer, as in
+    quarantine, it gets a batch all the same: its step keeps count and is not used.
 
     Attributes:
         dataset: The data set that was given.
@@ -172,7 +173,7 @@ class ShardedLoader:
                     yield batch
                     at = self._rounds.next_batch
                 if self._rounds.unused:
-                    self._rounds.pass_round()  # no step followed
+                    self._rounds.pass_round(skipped=True)
                 go = self._next_round(self.steps)
             self._rounds.epoch_over(epoch)
         finally:
@@ -199,14 +200,15 @@ class ShardedLoader:
     def _next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         go = self._rounds.next_round(epoch_steps)
         if go is not None and go.last:
-            self.report = EpochReport(*go.last, given_up=go.given_up)
+            self.report = EpochReport(*go.last, given_up_ranges=go.given_up_ranges)
         return go
 
     @property
     def given_up(self) -> list[int]:
-        """Indices of the samples that the rounds of an extended epoch could not use
-        (``peer.epochs(n, remainder="extend")``)."""
-        ranges = () if self.report is None else self.report.given_up
+        """Indices of the samples of the last completed epoch that were given up (the first of
+        them): their gradients were twice not finite, or they were left over at the end of an
+        extended epoch (``peer.epochs(n, remainder="extend")``)."""
+        ranges = () if self.report is None else self.report.given_up_ranges
         return self._indices((0, ranges)).tolist() if ranges else []
 
     def reference(self, size: int) -> ReferenceData:

@@ -1166,14 +1166,18 @@ class Session:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
-        behind = self._behind_round
         self._check_batches_taken()
-        steps = StepsTaken()
         if self._local is not None:
             self._step_locally(self._local, overflow)
             if not self._local.is_complete:
                 self._step_is_within_round()
                 return
+        self._end_round(loss, overflow)
+
+    def _end_round(self, loss: float | None, overflow: bool) -> None:
+        """Take the round of the step, or of the local steps, that this peer has made."""
+        behind, steps = self._behind_round, StepsTaken()
+        if self._local is not None:
             steps = StepsTaken(self._local.taken, self._local.total, self._clock.lasted_s)
             overflow = not self._local.put_difference()
         if self._take_round(loss, overflow, steps):
@@ -1214,7 +1218,8 @@ class Session:
                 return False
         samples = self._samples_taken(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
-        self._exchange.contribute(0 if overflow else samples, loss, computed, steps)
+        used = 0 if overflow else samples
+        self._exchange.contribute(used, loss, computed, steps, skipped=overflow)
         if self._local is not None:
             self._go_on(self._local)
         return True
@@ -1630,13 +1635,18 @@ class Session:
         """
         self._collectives.answers.reached(behind_epoch(epoch))
 
-    def pass_round(self) -> None:
+    def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.
 
-        The samples that were handed out in this round go back to the swarm.
+        Args:
+            skipped: The script was handed the samples of this round and went on without a step:
+                they do not come again. Otherwise they go back to the swarm.
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
         if self._close_round():
+            return
+        if skipped and self._local is not None and self._local.taken:
+            self._end_round(None, False)
             return
         self._undo_local_steps()
         self._batches.give_back()
@@ -1644,7 +1654,7 @@ class Session:
         self._in_round = True
         try:
             with self._at_anchor():
-                self._exchange.contribute(0, None)
+                self._exchange.contribute(0, None, skipped=skipped)
         except SystemExit:
             if not (self._counting and self.finished):
                 raise

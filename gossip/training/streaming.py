@@ -95,7 +95,7 @@ class ShardedStream:
                         continue
                 at = total = 0
                 if self._rounds.unused:
-                    self._rounds.pass_round()  # no step followed
+                    self._rounds.pass_round(skipped=True)
                 if self._rounds.next_round() is None:
                     return
             if not read or at:

@@ -560,11 +560,15 @@ def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
         f"{_times_far(each.outlyingness)} as far out as is typical."
         for each in left_out
     ]
-    lines += [
-        f"The update of peer {peer} was rejected: {reason.replace('_', ' ')}."
-        for peer, reason in sorted(commit.rejected.items())
-        if reason != "quarantined"  # events tell of that
-    ]
+    said = {
+        "skipped": "Peer {} skipped its samples: its script went on without a step, or its "
+        "gradients overflowed.",
+        "quarantined": "",  # events tell of that
+    }
+    for peer, reason in sorted(commit.rejected.items()):
+        rejected = f"The update of peer {{}} was rejected: {reason.replace('_', ' ')}."
+        if line := said.get(reason, rejected):
+            lines.append(line.format(peer))
     there = {each.peer for each in commit.contributors}.union(commit.rejected)
     if before is not None and (missing := set(before.roster) - there):
         lines.append(f"Of the roster there is no update of {numbers(missing)} in it.")

@@ -438,12 +438,17 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
 def _told(view: RunView) -> list[dict[str, int]] | None:
     """The same as the peers tell it, of the epochs whose end they saw: what the rounds of each have
     used, also of the epochs before, and what the last one has left."""
-    names = ("epoch", "once", "twice", "never", "rounds")
+    rows = [row for _, row in sorted(view.epochs.items())]
     told = [
-        {name: int(row.get(name) or 0) for name in names} for _, row in sorted(view.epochs.items())
+        {name: int(row.get(name) or 0) for name in ("epoch", "once", "twice")}
+        | {
+            "never": sum(int(row.get(name) or 0) for name in ("skipped", "given_up")),
+            "rounds": int(row.get("rounds") or 0),
+        }
+        for row in rows
     ]
     if told:
-        told[-1]["never"] = int(view.epochs[max(view.epochs)].get("left") or 0)
+        told[-1]["never"] += int(rows[-1].get("left") or 0)
     return told or None
 
 

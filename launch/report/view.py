@@ -702,17 +702,19 @@ class RunView:
         self._epochs_told = len(self.epochs)
         if not new:
             return []
-        once, twice, rounds = (
-            sum(int(row.get(key) or 0) for _, row in new) for key in ("once", "twice", "rounds")
+        once, twice, skipped, given_up, rounds = (
+            sum(int(row.get(key) or 0) for _, row in new)
+            for key in ("once", "twice", "skipped", "given_up", "rounds")
         )
         left = int(new[-1][1].get("left") or 0)
-        rest = "given up" if new[-1][1].get("given_up") else "left for the next"
+        more = f"skipped by scripts {skipped}, " * bool(skipped)
+        more += f"given up {given_up}, " * bool(given_up)
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
-        mark = "!" if twice or rest == "given up" else "="
+        mark = "!" if twice or given_up else "="
         return [
             (
-                f"{mark} {which}: samples used once {once}, twice {twice}, {rest} {left}, in "
-                f"{counted(rounds, 'round')}"
+                f"{mark} {which}: samples used once {once}, twice {twice}, {more}left for the "
+                f"next {left}, in {counted(rounds, 'round')}"
             )
         ]
 

@@ -43,6 +43,7 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
     slowness = [random.choice([1, 1, 1, 2, 5]) * 10**5 for _ in range(20)]
     steps = -(-samples_total // (batch * planned))
     used: set[int] = set()
+    given_up: set[int] = set()
     roster: tuple[int, ...] = ()
     epoch = in_epoch = used_before = 0
     for at in range(200):
@@ -53,8 +54,7 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
         given_out = [p for ranges in slices.values() for pair in ranges for p in range(*pair)]
         sizes = [sum(stop - start for start, stop in ranges) for ranges in slices.values()]
         end = samples_total * (min(epoch + 1, extended) if extended else epoch + 1)
-        idle, _, gone = cursor.pack()[2]
-        given_up = {p for pair in gone for p in range(*pair)}
+        idle = cursor.pack()[2][0][0]
         assert given_up.isdisjoint(used)
         unread = [p for p in range(end) if p not in used and p not in given_up]
         # what comes first of all that nobody has used
@@ -75,13 +75,14 @@ def test_every_sample_is_used_once_and_every_epoch_has_its_rounds(
             roster, dict.fromkeys(contributors, 10**6), {peer: slowness[peer] for peer in roster}
         )
         in_epoch += 1
-        given_up = {p for pair in cursor.pack()[2][2] for p in range(*pair)}
+        listed = cursor.pack()[2][2] if report is None else report.given_up_ranges
+        given_up.update(p for pair in listed for p in range(*pair))
         left = len([p for p in unread if p not in used and p not in given_up])
         goes_on = in_epoch < steps or (epoch + 1 == extended and left > 0)
         assert (report is None) == goes_on
         if report is not None:
             assert (report.epoch, report.rounds, report.twice) == (epoch, in_epoch, 0)
-            assert (report.once, report.left) == (len(used) - used_before, left + len(given_up))
+            assert (report.once, report.left) == (len(used) - used_before, left)
             epoch, in_epoch, used_before = epoch + 1, 0, len(used)
         assert len(cursor.pack()[2][1]) <= batch * max(most, planned) * steps
 
@@ -113,8 +114,9 @@ def test_an_extended_epoch_ends_and_gives_up_what_is_never_used(
     roster = tuple(range(n))
     bad = set(random.sample(range(samples_total), min(damaged, samples_total)))
     took_us = {peer: random.choice([1, 1, 5]) * 10**5 for peer in roster}
-    bound = SPARE_ROUNDS + (batch * n).bit_length() + n
+    bound = SPARE_ROUNDS + n
     report, idle, given_up = None, 0, 0
+    beside: dict[int, set[int]] = {}  # sample -> what was in its batch when it came last
     while report is None:
         assert cursor.pack()[1][1] <= (samples_total + 1) * (bound + 1)
         # so many rounds in a row that neither use a sample nor give one up
@@ -123,18 +125,74 @@ def test_an_extended_epoch_ends_and_gives_up_what_is_never_used(
             peer: [p for pair in ranges for p in range(*pair)]
             for peer, ranges in cursor.assign(roster).items()
         }
+        beside.update({p: set(batch) for batch in reads.values() for p in batch})
         good = [peer for peer in roster if reads[peer] and bad.isdisjoint(reads[peer])]
         used = [peer for peer in good if random.random() < reliability]
         report = cursor.commit(roster, dict.fromkeys(used, 10**6), took_us)
-        gone = sum(stop - start for start, stop in cursor.pack()[2][2])
+        gone = cursor.pack()[2][0][2]
         further = cursor.pack()[1][1] > cursor.steps_per_epoch
         idle = idle + 1 if further and not used and gone == given_up else 0
         given_up = gone
-    unused = {p for pair in report.given_up for p in range(*pair)}
+    unused = {p for pair in report.given_up_ranges for p in range(*pair)}
     assert unused >= bad
-    assert (report.once, report.left) == (samples_total - len(unused), len(unused))
+    assert (report.once, report.left) == (samples_total - len(unused), 0)
+    assert report.given_up == len(unused)
     if reliability == 1.0:
-        assert unused == bad
+        assert not any(bad.isdisjoint(beside[p]) for p in unused)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    samples_total=st.integers(1, 300),
+    batch=st.integers(1, 40),
+    n=st.integers(1, 8),
+    damage=st.sampled_from([0.1, 0.5, 1.0]),
+)
+@settings(max_examples=effort(50, 150))
+def test_what_is_skipped_or_twice_no_number_does_not_come_again(
+    seed: int, samples_total: int, batch: int, n: int, damage: float
+) -> None:
+    random = Random(seed)
+    cursor, roster = DataCursor(n, samples_total, batch), range(n)
+    skipped_in: list[int] = []
+    given_up_in: list[int] = []
+    used_in: list[int] = []
+    seen: set[int] = set()
+    over: set[int] = set()
+    by_script = twice = used = 0
+    for _ in range(100):
+        slices = cursor.assign(roster)
+        reads = {peer: {p for pair in slices[peer] for p in range(*pair)} for peer in roster}
+        assert over.isdisjoint(set().union(*reads.values()))
+        outcomes = {
+            peer: random.choice(["skipped", "non_finite", "lost"])
+            if random.random() < damage
+            else "used"
+            for peer in roster
+        }
+        peers = {
+            what: [peer for peer in roster if outcomes[peer] == what]
+            for what in ("used", "skipped", "non_finite")
+        }
+        by_script += sum(len(reads[peer]) for peer in peers["skipped"])
+        again = [reads[peer] & seen for peer in peers["non_finite"]]
+        twice += sum(map(len, again))
+        used += sum(len(reads[peer]) for peer in peers["used"])
+        over = over.union(*again, *[reads[peer] for peer in (*peers["used"], *peers["skipped"])])
+        seen = seen.union(*reads.values())
+        everything = dict.fromkeys(peers["used"], 10**6)
+        report = cursor.commit(
+            roster, everything, unused={p: why for p, why in outcomes.items() if why != "used"}
+        )
+        assert cursor.remaining == samples_total * (cursor.epoch + 1) - len(over)
+        if report is not None:
+            skipped_in.append(report.skipped)
+            given_up_in.append(report.given_up)
+            used_in.append(report.once)
+            assert [sum(skipped_in), sum(given_up_in), sum(used_in)] == [by_script, twice, used]
+        other = DataCursor(n, samples_total, batch)
+        other.unpack(cursor.pack())
+        assert other.pack() == cursor.pack()
 
 
 @given(

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gossip.core.events import Effect, Event
+from gossip.core.events import Committed, Effect, Event
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.core.transfer.chunks import PIECE_BYTES
 from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.observer import Observer
+from gossip.simulation.world.observer import Observer, OnEffect
 from gossip.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
 from gossip.topologies import load
 
@@ -68,6 +68,19 @@ def checked_swarm(
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
     swarm.hooks.extend(observers)
     return swarm
+
+
+def record_commits(swarm: Swarm[Peer]) -> dict[int, Committed]:
+    """Return what will hold the commit of each round, of one shard: also those that were made by
+    peers which have crashed since."""
+    commits: dict[int, Committed] = {}
+
+    def look(_: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Committed):
+            commits[effect.commit.round_id] = effect
+
+    swarm.hooks.append(OnEffect(look))
+    return commits
 
 
 def tamper(

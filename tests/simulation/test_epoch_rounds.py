@@ -4,11 +4,14 @@ each sample is used once."""
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
+from checked_swarm import record_commits
 from effort import effort
 from test_peer_rolling import assert_one_history, rolling_swarm, settle, shake
 
+from gossip.core.events import Committed
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.simulation.world.driver import Swarm
@@ -17,16 +20,15 @@ PEERS, BATCH, SAMPLES = 5, 8, 997
 STEPS = -(-SAMPLES // (PEERS * BATCH))
 
 
-def used(swarm: Swarm[Peer]) -> tuple[list[int], int]:
+def used(commits: Mapping[int, Committed]) -> tuple[list[int], int]:
     """Positions of all samples that commits have used, and how many rounds these are."""
     rounds: dict[int, list[int]] = {}
-    for host in swarm.hosts.values():
-        for _, done in host.commits:
-            named = [c.peer for c in done.commit.contributors]
-            assert done.slices is not None
-            rounds[done.commit.round_id] = [
-                at for peer in named for pair in done.slices[peer] for at in range(*pair)
-            ]
+    for round_id, done in commits.items():
+        named = [c.peer for c in done.commit.contributors]
+        assert done.slices is not None
+        rounds[round_id] = [
+            at for peer in named for pair in done.slices[peer] for at in range(*pair)
+        ]
     assert sorted(rounds) == list(range(len(rounds)))
     return [at for positions in rounds.values() for at in positions], len(rounds)
 
@@ -40,11 +42,12 @@ def epochs_of(swarm: Swarm[Peer], peer: PeerId) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("seed", range(effort(1, 20)))
 def test_every_epoch_has_its_rounds_and_every_sample_is_used_once(seed: int) -> None:
     swarm = rolling_swarm(PEERS, seed, batch=BATCH, slices="equal")
+    commits = record_commits(swarm)
     swarm.run_for(1.0)
     shake(swarm, random.Random(seed), ["crash", "pause"], bouts=effort(2, 6))
     settle(swarm)
     assert_one_history(swarm)
-    positions, rounds = used(swarm)
+    positions, rounds = used(commits)
     epochs = rounds // STEPS
     assert epochs > 3
     assert len(positions) == len(set(positions))

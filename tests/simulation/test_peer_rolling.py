@@ -421,6 +421,8 @@ def shake(swarm: Swarm[Peer], rng: random.Random, kinds: list[str], bouts: int =
         if kind == "cut":
             swarm.network.partition(set(victims), set(range(n)) - set(victims))
         for victim in victims:
+            if not swarm.hosts[victim].running:
+                continue  # it has yet to come back from the last bout
             if kind == "crash":
                 swarm.crash(victim)
                 swarm.restart(victim, after_s=rng.uniform(0.01, 2.0))

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 import pytest
 
 from gossip.core.events import EpochReport
-from gossip.core.ledger.data_cursor import PENDING_ROUNDS, SPARE_ROUNDS, DataCursor, _apportioned
+from gossip.core.ledger.data_cursor import (
+    GIVEN_UP_RANGES_MAX,
+    PENDING_ROUNDS,
+    SPARE_ROUNDS,
+    DataCursor,
+    _apportioned,
+)
 from gossip.core.ledger.pace import WINDOW
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.messages import ROUND_MAX, Contribution, Rejection
@@ -199,7 +205,7 @@ def test_further_rounds_end_when_too_few_are_left_for_the_rule() -> None:
     assert cursor.remaining == 10
     cursor.commit(ABC, whole((1, 2)))
     assert cursor.remaining == 3
-    report = EpochReport(0, once=29, twice=0, left=1, rounds=3, given_up=((27, 28),))
+    report = EpochReport(0, 29, 0, 0, 3, given_up=1, given_up_ranges=((27, 28),))
     assert cursor.commit(ABC, whole((0, 1))) == report
 
 
@@ -213,7 +219,7 @@ def test_a_sample_that_is_never_used_is_given_up_and_the_epoch_ends() -> None:
         report = cursor.commit(ABC, whole(peer for peer in reads if 7 not in reads[peer]))
         rounds += 1
         assert rounds < 40
-    assert report == EpochReport(0, once=89, twice=0, left=1, rounds=rounds, given_up=((7, 8),))
+    assert report == EpochReport(0, 89, 0, 0, rounds, given_up=1, given_up_ranges=((7, 8),))
     assert sizes(cursor, ABC) == [0, 0, 0]
 
 
@@ -225,7 +231,70 @@ def test_a_few_rounds_that_use_nothing_give_nothing_up() -> None:
     assert cursor.remaining == 90
     while (report := cursor.commit(ABC, whole(ABC))) is None:
         pass
-    assert (report.once, report.left, report.given_up) == (90, 0, ())
+    assert (report.once, report.left, report.given_up) == (90, 0, 0)
+
+
+def test_a_batch_that_is_skipped_does_not_come_again() -> None:
+    """Every twentieth of 10,000 batches, in each of two epochs."""
+    cursor = DataCursor(1, 40_000, 4)
+    for epoch in range(2):
+        report, seen = None, []
+        while report is None:
+            (pair,) = cursor.assign((0,))[0]
+            seen += range(*pair)
+            bad = pair[0] // 4 % 20 == 7
+            report = cursor.commit((0,), {0: 0 if bad else 4}, unused={0: "skipped"} if bad else {})
+        assert seen == list(range(40_000 * epoch, 40_000 * (epoch + 1)))
+        assert (report.once, report.skipped, report.left) == (38_000, 2_000, 0)
+        assert len(str(cursor.pack())) < 200
+
+
+def test_a_batch_that_twice_is_no_number_is_given_up() -> None:
+    cursor, peers = DataCursor(3, 300, 10), (0, 1, 2)
+    assert cursor.assign(peers)[1] == ((10, 20),)
+    cursor.commit(peers, whole((0, 2)), unused={1: "non_finite"})
+    assert cursor.assign(peers)[1] == ((10, 20),), "first of the turn now"
+    assert cursor.assign((0, 2))[2] == ((10, 20),), "or for another"
+    cursor.commit((0, 2), whole((0,)), unused={2: "non_finite"})
+    assert cursor.remaining == 300 - 20 - 10 - 10
+    assert cursor.assign((0,))[0] == ((40, 50),)
+    while (report := cursor.commit(peers, whole(peers))) is None:
+        pass
+    assert (report.given_up, report.given_up_ranges) == (10, ((10, 20),))
+    assert cursor.pack()[2][0] == (0, 0, 0), "the next epoch begins to count anew"
+
+
+def test_part_of_a_slice_may_come_for_the_first_time_and_part_again() -> None:
+    cursor = DataCursor(2, 300, 10)
+    cursor.commit((0, 1), {0: 10, 1: 4})
+    assert cursor.assign((1,))[1] == ((14, 24),)
+    cursor.commit((1,), {}, unused={1: "non_finite"})
+    assert cursor.assign((1,))[1] == ((20, 30),)
+    assert cursor.remaining == 300 - 14 - 6
+
+
+def test_of_many_samples_given_up_the_first_are_listed() -> None:
+    cursor = DataCursor(1, 4 * 2_000, 4)
+    for _ in range(2_000):
+        (pair,) = cursor.assign((0,))[0]
+        bad = pair[0] % 16 == 0
+        report = cursor.commit((0,), {0: 0 if bad else 4}, unused={0: "non_finite"} if bad else {})
+    assert report is not None
+    assert report.given_up > 4 * GIVEN_UP_RANGES_MAX
+    assert len(report.given_up_ranges) == GIVEN_UP_RANGES_MAX
+    other = DataCursor(1, 4 * 2_000, 4)
+    other.unpack(cursor.pack())
+    assert other.epoch_report() == report
+
+
+def test_rounds_before_the_size_is_known_count_what_was_skipped_and_failed() -> None:
+    early, late = DataCursor(2, 100, 10), DataCursor(2)
+    for cursor in (early, late):
+        cursor.commit((0, 1), {0: 10}, unused={1: "skipped"})
+        cursor.commit((0, 1), {1: 10}, unused={0: "non_finite"})
+        cursor.commit((0, 1), {1: 10}, unused={0: "non_finite"})
+    late.configure(100, 10)
+    assert late.pack() == early.pack()
 
 
 def test_two_ends_of_one_run_are_refused() -> None:

@@ -62,7 +62,7 @@ class ScriptedRounds:
     def epoch_over(self, epoch: int) -> None:
         self.over.append(epoch)
 
-    def pass_round(self) -> None:
+    def pass_round(self, skipped: bool = False) -> None:
         self.passed.append(self.at)
         self.at, self.handed = self.at + 1, None
 

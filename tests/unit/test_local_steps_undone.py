@@ -64,6 +64,21 @@ def test_a_scheduler_goes_back_with_the_steps_of_a_round_that_was_left() -> None
         assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**10
 
 
+def test_a_batch_that_is_skipped_at_the_end_of_a_round_undoes_none_of_its_steps() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, local_steps=4, outer="mean") as swarm:
+        peer = swarm.session
+        peer.prepare(model, optimizer)
+        for _ in range(3):
+            step(model, optimizer, 0)
+        peer.pass_round(skipped=True)  # as the loader does behind the fourth batch
+        assert peer.step == 4
+        peer.pass_round(skipped=True)
+    said = [each for each in swarm.nodes[0].heard if isinstance(each, control.Contribute)]
+    offers = [(each.samples, each.skipped, each.steps) for each in said]
+    assert offers == [(3, False, (3, 4)), (0, True, (1, 1))]
+
+
 def test_a_rate_that_the_script_has_set_goes_back_with_the_steps_of_a_round_that_was_left() -> None:
     model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:

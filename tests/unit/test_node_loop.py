@@ -84,7 +84,7 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
         assert (go.deadline_us, go.began_at) == (8, 9.5)
         assert (go.round_id, go.sharded, go.epoch, go.ranges) == (7, True, 2, ((0, 4), (8, 9)))
         assert (go.rank, go.coming) == (0, ((2, ((4, 6),)),))
-        assert go.last == (1, 30, 0, 2, 4)
+        assert go.last == (1, 30, 0, 2, 4, 0, 0)
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
         stage.trainer.send(
             control.Contribute(7, go.slot, 5, 0.5, 0.1, False, steps=(2, 3), lasted_us=6)

@@ -60,7 +60,7 @@ class Rounds:
     def epoch_over(self, epoch: int) -> None:
         pass
 
-    def pass_round(self) -> None:
+    def pass_round(self, skipped: bool = False) -> None:
         self.passed.append(self.at)
         self.at, self.handed = self.at + 1, 0
 

@@ -8,18 +8,21 @@ who contributed, and how many samples of its slice each has used, from the first
 slices goes back, and is the first that is given out again. All of it is a function of the sequence
 of commits, so every peer knows every slice and none is ever sent.
 
+A batch that the script skips does not go back, as in a loop without gossip: it would come again in
+every round. A batch whose gradient is not finite goes back once, as the fault may be the peer's;
+the second time its samples are given up.
+
 An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
 So what failures have left lies before the next epoch's own samples, and is read before them.
 
-An extended epoch has further rounds for what is left. A damaged sample is never used: its batch is
-skipped, or its gradient is no number. While further rounds use nothing, each hands out half as many
-samples as the one before, down to one for each peer. Samples that are still not used after a
-bounded number of rounds are given up, so an extended epoch ends.
+An extended epoch has further rounds for what is left. Samples that are still not used after a
+bounded number of them, such as those on which every peer hangs, are given up, so it ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, fields
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -32,11 +35,17 @@ from .pace import LEVELS, Pace
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs, stop not included, in ascending order."""
 
-_Pending: TypeAlias = tuple[int, tuple[PeerId, ...], tuple[PeerId, ...], tuple[int, ...]]
-"""A round's ``at_least``, roster, contributors, and the samples of each of these."""
+_Peers: TypeAlias = tuple[PeerId, ...]
+
+_Pending: TypeAlias = tuple[int, _Peers, _Peers, tuple[int, ...], _Peers, _Peers]
+"""A round's ``at_least``, roster, contributors, the samples of each of these, who skipped its
+samples, and whose update was not finite."""
 
 PENDING_ROUNDS = 256
 """Rounds that may be committed before the size of the data is known."""
+
+GIVEN_UP_RANGES_MAX = 256
+"""Ranges of samples given up that are listed; more of an epoch are only counted."""
 
 SPARE_ROUNDS = 8
 """Further rounds of an extended epoch that faults of peers may cost, before samples are blamed."""
@@ -79,8 +88,10 @@ class DataCursor:
         # who is first: a peer that never contributes must not get the same slice again and again
         self._turn = 0
         self._used = 0  # in this epoch's rounds
+        self._skipped = 0  # by scripts, in this epoch's rounds
+        self._given_up = 0  # in this epoch's rounds
+        self._given_up_ranges: Ranges = ()  # the first of these
         self._idle = 0  # further rounds that used no sample, since one was used
-        self._given_up: Ranges = ()  # samples of an extended epoch that no round will hand out
         self._last: EpochReport | None = None
         self._pending: list[_Pending] | None = []  # None: too many, too late
         if samples_total:
@@ -131,8 +142,10 @@ class DataCursor:
         self._extend(extended)
         self.samples_total, self.batch = samples_total, batch
         pending, self._pending, at_least = self._pending, [], self.at_least
-        for self.at_least, roster, contributors, samples in pending:
-            self.commit(roster, dict(zip(contributors, samples, strict=True)))
+        for self.at_least, roster, contributors, samples, skipped, failed in pending:
+            used = dict(zip(contributors, samples, strict=True))
+            unused = dict.fromkeys(skipped, "skipped") | dict.fromkeys(failed, "non_finite")
+            self.commit(roster, used, unused=unused)
         self.at_least = at_least
 
     def _extend(self, epochs: int) -> None:
@@ -183,21 +196,25 @@ class DataCursor:
         roster: Sequence[PeerId],
         used: Mapping[PeerId, int],
         took_us: Mapping[PeerId, int] = MappingProxyType({}),
+        unused: Mapping[PeerId, str] = MappingProxyType({}),
     ) -> EpochReport | None:
-        """A round was committed: what was not used of its slices goes back.
+        """A round was committed: what was not used of its slices goes back, as far as it may still
+        be used.
 
         Args:
             roster: The same that ``assign`` was asked with.
             used: Whose updates went into the aggregate, and on how many samples of its slice each
                 is, as it says: more than the slice has is the whole slice.
             took_us: How long they took, as they say.
+            unused: Who was rejected, and why. Only ``skipped`` and ``non_finite`` matter here.
         Returns: the report of the epoch when this round completed it.
         """
         if not self.samples_total:
             if self._pending is not None:
-                self._pending.append(
-                    (self.at_least, tuple(roster), tuple(used), tuple(used.values()))
-                )
+                counts = tuple(used), tuple(used.values())
+                skipped = tuple([p for p, why in unused.items() if why == "skipped"])
+                failed = tuple([p for p, why in unused.items() if why == "non_finite"])
+                self._pending.append((self.at_least, tuple(roster), *counts, skipped, failed))
                 if len(self._pending) > PENDING_ROUNDS:
                     self._pending = None
             return None
@@ -205,27 +222,23 @@ class DataCursor:
         shares = self._shares(sharers) if roster else []
         given = sum(shares)
         back: list[tuple[int, int]] = []
+        out_before = self._skipped + self._given_up
         # else it does not matter who had what
         if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
-            slices = self.assign(roster)
-            back = [
-                pair
-                for peer, ranges in slices.items()
-                for pair in _behind(ranges, used.get(peer, 0))
-            ]
+            back = self._take_back(roster, used, unused)
         # Who gets a handful of samples takes hardly less time for them than one that is slow.
         usual = min(self._most(sharers), self.batch * self.peers)
         telling = len(roster) <= given and 2 * given >= usual
         kept, self._position = self._after(given)
         self._returned = _merged([*kept, *back]) if kept or back else ()
-        unused = _length(tuple(back))
-        self._used += given - unused
+        left = _length(back)
+        self._used += given - left - (self._skipped + self._given_up - out_before)
         if self._step >= self.steps_per_epoch:
-            self._idle = self._idle + 1 if unused == given else 0
-            # Each of these samples was handed to every peer in turn, beside few others.
-            if self._idle > SPARE_ROUNDS + self._most(sharers).bit_length() + len(roster):
+            self._idle = self._idle + 1 if left == given else 0
+            # Each of these samples was handed to every peer in turn.
+            if self._idle > SPARE_ROUNDS + len(roster):
                 self._idle -= len(roster)
-                self._given_up = _merged([*self._given_up, *back])
+                self._give_up(back)
                 self._returned = tuple(kept)
         self._turn += 1
         self._step += 1
@@ -236,6 +249,33 @@ class DataCursor:
         enough = max(1, min(self.at_least, len(roster)))
         extends = self.epoch + 1 == self.extended and self.remaining >= enough
         return None if extends else self._end_epoch()
+
+    def _take_back(
+        self,
+        roster: Sequence[PeerId],
+        used: Mapping[PeerId, int],
+        unused: Mapping[PeerId, str],
+    ) -> list[tuple[int, int]]:
+        """What of a round's slices is to be given out again."""
+        back: list[tuple[int, int]] = []
+        for peer, ranges in self.assign(roster).items():
+            rest = list(_behind(ranges, used.get(peer, 0)))
+            if unused.get(peer) == "skipped":
+                self._skipped += _length(rest)
+                rest = []
+            elif unused.get(peer) == "non_finite":
+                fresh = self._position
+                self._give_up([(start, min(stop, fresh)) for start, stop in rest if start < fresh])
+                rest = [(max(start, fresh), stop) for start, stop in rest if stop > fresh]
+            back += rest
+        return back
+
+    def _give_up(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Note that no round will hand these samples out again."""
+        if ranges:
+            self._given_up += _length(ranges)
+            listed = _merged([*self._given_up_ranges, *ranges])
+            self._given_up_ranges = listed[:GIVEN_UP_RANGES_MAX]
 
     def epoch_report(self) -> EpochReport | None:
         """Of the last completed epoch, None before there is one."""
@@ -265,7 +305,6 @@ class DataCursor:
         remaining, most = self.remaining, self._most(sharers)
         rounds = self.steps_per_epoch - self._step
         if rounds < 1:  # further ones, for what is left
-            most = max(min(most, len(sharers)), most >> self._idle)
             rounds = -(-remaining // most) or 1
         give = -(-remaining // rounds)
         if rounds > 2:
@@ -296,17 +335,24 @@ class DataCursor:
         return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
-        left = self.remaining + _length(self._given_up)
         if self.epoch + 1 == self.extended:  # no round follows that could hand out the rest
             end = self.samples_total * self.extended
             fresh = [(self._position, end)] if self._position < end else []
-            self._given_up = _merged([*self._given_up, *self._returned, *fresh])
+            self._give_up([*self._returned, *fresh])
             self._returned, self._position = (), end
         self._last = EpochReport(
-            self.epoch, self._used, 0, left, self._step, given_up=self._given_up
+            self.epoch,
+            self._used,
+            0,
+            self.remaining,
+            self._step,
+            self._skipped,
+            self._given_up,
+            given_up_ranges=self._given_up_ranges,
         )
         self.epoch += 1
-        self._step = self._used = self._idle = 0
+        self._step = self._used = self._skipped = self._given_up = self._idle = 0
+        self._given_up_ranges = ()
         return self._last
 
     def outlook(self) -> tuple[Any, ...]:
@@ -318,11 +364,11 @@ class DataCursor:
 
     def pack(self) -> tuple[Any, ...]:
         """The whole cursor as plain tuples, for a peer that takes over our state."""
-        report = self._last
-        last = () if report is None else (report.epoch, report.once, report.left, report.rounds)
+        last = () if self._last is None else astuple(self._last)
         plan = self.samples_total, self.batch, self.peers, self.extended
         where = self.epoch, self._step, self._position, self._turn, self._used, self.at_least
-        unused = self._idle, self._returned, self._given_up
+        counts = self._idle, self._skipped, self._given_up
+        unused = counts, self._returned, self._given_up_ranges
         pending = None if self._pending is None else tuple(self._pending)
         return (plan, where, unused, last, pending, self.pace.pack())
 
@@ -349,11 +395,9 @@ class DataCursor:
         self.samples_total, self.batch, self.peers = samples_total, batch, peers
         self.extended = extended or self.extended
         self.epoch, self._step, self._position, self._turn, self._used, self.at_least = where
-        self._idle, self._returned, self._given_up = unused
-        self._last = None
-        if last:
-            given_up = self._given_up if last[0] + 1 == self.extended else ()
-            self._last = EpochReport(last[0], last[1], 0, last[2], last[3], given_up=given_up)
+        counts, self._returned, self._given_up_ranges = unused
+        self._idle, self._skipped, self._given_up = counts
+        self._last = EpochReport(*last[:-1], given_up_ranges=last[-1]) if last else None
         self._pending, self.pace = pending, pace
 
     def _take(self, other: DataCursor) -> None:
@@ -361,7 +405,7 @@ class DataCursor:
             setattr(self, name, value)
 
 
-def _length(ranges: Ranges) -> int:
+def _length(ranges: Sequence[tuple[int, int]]) -> int:
     return sum([stop - start for start, stop in ranges])
 
 
@@ -404,6 +448,9 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
     return shares
 
 
+_REPORTED = len(fields(EpochReport)) - 1  # all but the ranges
+
+
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or (count is not None and len(values) != count):
         raise ValueError(f"data cursor: {count} numbers were expected")
@@ -413,18 +460,17 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     return tuple(values)
 
 
-_Unused: TypeAlias = tuple[int, Ranges, Ranges]
-"""Further rounds without progress, samples that came back, and samples that were given up."""
+_Unused: TypeAlias = tuple[tuple[int, ...], Ranges, Ranges]
+"""Further rounds without progress with how many samples were skipped and given up; samples that
+came back; and samples that were given up."""
 
 
 def _fields(
     packed: Any,
-) -> tuple[tuple[int, ...], tuple[int, ...], _Unused, tuple[int, ...], Any, Pace]:
+) -> tuple[tuple[int, ...], tuple[int, ...], _Unused, tuple[Any, ...], Any, Pace]:
     if not isinstance(packed, tuple | list) or len(packed) != 6:
         raise ValueError("data cursor: six fields were expected")
-    plan, where, last = _wholes(packed[0], 4), _wholes(packed[1], 6), _wholes(packed[3])
-    if len(last) not in (0, 4):
-        raise ValueError("data cursor: a report has four numbers")
+    plan, where = _wholes(packed[0], 4), _wholes(packed[1], 6)
     samples_total, batch, peers, _ = plan
     epoch, _, position, _, used, at_least = where
     if (samples_total == 0) != (batch == 0) or min(peers, at_least) < 1:
@@ -433,12 +479,17 @@ def _fields(
         raise ValueError("data cursor: it lies outside its data")
     if not isinstance(packed[2], tuple | list) or len(packed[2]) != 3:
         raise ValueError("data cursor: unused samples have three fields")
-    (idle,) = _wholes(packed[2][:1])
+    counts = _wholes(packed[2][0], 3)
     returned, given_up = (_ranges(each, position) for each in packed[2][1:])
-    if used > position - _length(returned) - _length(given_up):
+    if used + sum(counts[1:]) > position - _length(returned) or _length(given_up) > counts[2]:
         raise ValueError("data cursor: it has lost count")
+    last = packed[3]
+    if not isinstance(last, tuple | list):
+        raise ValueError("data cursor: a report was expected")
+    if last:
+        last = (*_wholes(last[:-1], _REPORTED), _ranges(last[-1], position))
     pending = None if packed[4] is None else _pending(packed[4])
-    return plan, where, (idle, returned, given_up), last, pending, Pace.unpack(packed[5])
+    return plan, where, (counts, returned, given_up), last, pending, Pace.unpack(packed[5])
 
 
 def _ranges(packed: Any, end: int) -> Ranges:
@@ -460,12 +511,10 @@ def _pending(packed: Any) -> list[tuple[Any, ...]]:
         raise ValueError("data cursor: too many rounds are pending")
     pending = []
     for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 4:
-            raise ValueError(
-                "data cursor: a pending round has what its rule needs, a roster, contributors and "
-                "their samples"
-            )
+        if not isinstance(row, tuple | list) or len(row) != 6:
+            raise ValueError("data cursor: a pending round has six fields")
         contributors = _wholes(row[2])
         samples = _wholes(row[3], len(contributors))
-        pending.append((*_wholes(row[:1]), _wholes(row[1]), contributors, samples))
+        peers = _wholes(row[1]), contributors, samples, _wholes(row[4]), _wholes(row[5])
+        pending.append((*_wholes(row[:1]), *peers))
     return pending

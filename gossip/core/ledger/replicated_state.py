@@ -264,24 +264,18 @@ class ReplicatedState:
                 )
             )
         else:
-            effects.append(
-                Apply(
-                    round_id,
-                    (),
-                    collected=collected,
-                    is_step=self.was_step,
-                    collectives=collectives_before,
-                )
-            )
-            given = lost.rejected or any(self._slices.values()) or not configured
-            if given and self.was_step:
-                effects.append(Report("lost_round", {"round": round_id, "reason": lost.reason}))
+            effects += self._lose_round(commits, lost, collectives_before)
         before = {} if self.cursor.pace.even else self.cursor.pace.levels()
         took_us = {c.peer: c.took_us for c in commits[0].contributors}
         self.round_times.observe(took_us.values())
-        epoch = self.cursor.commit(self._sharers, used, took_us) if self.was_step else None
+        epoch = None
         if self.was_step:
-            self._absent = frozenset(self._sharers) - used.keys() if used else frozenset()
+            unused: dict[PeerId, str] = {}
+            for commit in commits:
+                for each in commit.rejected:
+                    unused[each.peer] = each.reason
+            epoch = self.cursor.commit(self._sharers, used, took_us, unused)
+            self._absent = frozenset(self._sharers if used else ()).difference(used, unused)
         if epoch is not None:
             effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
@@ -292,6 +286,25 @@ class ReplicatedState:
             effects += self._tell_batch(len(self._next_sharers(out)))
         unlike = self._observe_speeds(self.speeds, commits) if self.speeds is not None else ()
         effects += [*unlike, self._tell_round(commits[0], alive, scores)]
+        return effects
+
+    def _lose_round(
+        self, commits: Sequence[Commit], lost: Commit, collectives_before: int
+    ) -> list[Effect]:
+        """What follows from a round that ``lost`` made nothing of."""
+        effects: list[Effect] = [
+            Apply(
+                lost.round_id,
+                (),
+                collected=commits[0].collected,
+                is_step=self.was_step,
+                collectives=collectives_before,
+            )
+        ]
+        skipped = {each.peer for each in commits[0].rejected if each.reason == "skipped"}
+        asked = {p for p, had in self._slices.items() if had or not self.cursor.configured}
+        if self.was_step and not asked <= skipped:
+            effects.append(Report("lost_round", {"round": lost.round_id, "reason": lost.reason}))
         return effects
 
     def _tables(

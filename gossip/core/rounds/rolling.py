@@ -870,6 +870,7 @@ class RollingRounds:
             own.rates if first else (),
             own.took_us,
             own.collective if first else b"",
+            own.skipped and first,
             own.micro_batches,
             own.pass_us,
             own.replica if first else b"",

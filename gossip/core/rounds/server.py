@@ -628,7 +628,7 @@ class Server:
             parent=self.parent,
             digest=result.payload.digest if result.payload is not None else b"",
             contributors=contributors,
-            rejected=_rejected(shard.faulty, progress.outside, result),
+            rejected=_rejected(shard, progress.outside, result),
             roster=roster,
             loss=shard.mean_loss(progress.rows),
             reason=(progress.why or result.reason)[:REASON_CHARACTERS]
@@ -650,10 +650,15 @@ class Server:
 
 
 def _rejected(
-    faulty: Sequence[PeerId], outside: Sequence[Row], result: Aggregated
+    shard: ShardRound, outside: Sequence[Row], result: Aggregated
 ) -> tuple[Rejection, ...]:
-    """What a commit says of updates that it does not use, ascending."""
-    found = [Rejection(peer, "non_finite") for peer in faulty]
+    """What a commit says of those whose samples it does not use, ascending."""
+    found: list[Rejection] = []
+    for peer, (update, payload) in shard.answers.items():
+        if payload is not None and not payload.finite:
+            found.append(Rejection(peer, "non_finite"))
+        elif payload is None and update.skipped:
+            found.append(Rejection(peer, "skipped"))
     if result.payload is not None:
         # without a measure where the rule could not tell
         measured = zip(outside, result.outside, strict=False)

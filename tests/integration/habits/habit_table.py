@@ -189,9 +189,6 @@ HABITS: Mapping[str, Habit] = {
 }
 
 NOT_YET: Mapping[tuple[str, str], str] = {
-    ("skip_bad_batches", "single"): "the skipped batch comes again until the epoch is over",
-    ("skip_bad_batches", "resumed"): "a checkpoint is left out if its writer skips that batch",
-    ("skip_bad_batches", "fewer"): "skipped batches come again until the run is over",
     ("growing_buffer", "killed"): "a buffer of another shape is refused by a returning peer",
     ("growing_buffer", "resumed"): "a buffer of another shape is refused in a checkpoint",
     ("growing_buffer", "fewer"): "a buffer of another shape is refused in a checkpoint",

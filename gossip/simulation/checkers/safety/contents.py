@@ -53,7 +53,8 @@ class _Branch:
 
     roster: tuple[PeerId, ...]
     steps: int = 0
-    used: Ranges | None = None
+    used: Ranges | None = None  # or never to be
+    end: int = 0  # of all samples that were given out
 
 
 class Conserved(Checker):
@@ -72,6 +73,7 @@ class Conserved(Checker):
         # what each has applied last, since it took over a state
         self._previous: dict[PeerId, tuple[Payload, ...]] = {}
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
+        self._skipped: set[tuple[PeerId, int]] = set()
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
         self._branches: dict[bytes, _Branch] = {}
         self._batch = 0
@@ -82,6 +84,8 @@ class Conserved(Checker):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             self._sent.setdefault((peer, event.round_id), []).append(event.samples)
+            if event.skipped:
+                self._skipped.add((peer, event.round_id))
         elif isinstance(event, events.DataConfigured):
             self._batch = event.batch
         elif isinstance(event, Restored) and not event.error:
@@ -183,9 +187,13 @@ class Conserved(Checker):
             for contributor, samples in sorted(used_by.items())
             for pair in _first(samples, tuple(slices.get(contributor, ())))
         ]
+        if is_step:
+            fresh += _never_again(commits, slices, before.end)
         merged = _disjoint([*before.used, *fresh])
         assert merged is not None, "none of what is given out was used"
-        return _Branch(commits[0].roster, before.steps + is_step, merged)
+        stops = [stop for ranges in slices.values() for _, stop in ranges] if is_step else []
+        end = max([before.end, *stops])
+        return _Branch(commits[0].roster, before.steps + is_step, merged, end)
 
     def _judge_header(
         self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
@@ -200,6 +208,11 @@ class Conserved(Checker):
             raise self.violated(swarm, peer, f"{where} has contributors {names} and no aggregate")
         if both := set(names) & {rejection.peer for rejection in commit.rejected}:
             raise self.violated(swarm, peer, f"{where} both uses and rejects {sorted(both)}")
+        for rejection in commit.rejected:
+            if rejection.reason == "skipped":
+                told = (rejection.peer, commit.round_id) in self._skipped
+                text = f"{where} says that peer {rejection.peer} skipped its samples: it did not"
+                self.demand(told, swarm, peer, text)
         for c in commit.contributors:
             sent = self._sent.get((c.peer, commit.round_id), [])
             self.judged += 1
@@ -261,6 +274,21 @@ def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
         for c in commit.contributors:
             told.setdefault(c.peer, []).append(c.samples)
     return {peer: min(said) for peer, said in told.items() if len(said) == len(commits)}
+
+
+def _never_again(
+    commits: list[Commit], slices: dict[PeerId, Any], end: int
+) -> list[tuple[int, int]]:
+    """Of samples that nobody used those that are not given out again: a script skipped them, or no
+    update on them was finite for the second time, which is so before ``end``."""
+    told = {each.peer: each.reason for commit in commits for each in commit.rejected}
+    return [
+        (start, min(stop, end) if told[peer] != "skipped" else stop)
+        for peer, ranges in slices.items()
+        if told.get(peer) in ("skipped", "non_finite")
+        for start, stop in ranges
+        if start < end or told[peer] == "skipped"
+    ]
 
 
 def _first(samples: int, ranges: Ranges) -> Ranges:

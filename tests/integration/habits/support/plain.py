@@ -48,7 +48,8 @@ class PlainPeer:
         self._stepped: set[int] = set()  # optimizers, in this step
         self._used: dict[int, int] = {}  # samples of this step's contributors
         self._samples = 0
-        self._passing = False
+        self._passing = self._skips = False
+        self._skipped: set[int] = set()
         self._used_alone = 0
         self._loader: Any = None
         if self.count > 1:
@@ -100,8 +101,7 @@ class PlainPeer:
         while (epoch := self._cursor.epoch) < total:
             yield epoch
             while self._cursor.epoch == epoch:
-                self._used_alone = 0  # what ``break`` leaves is read in the next epoch
-                self._pass_step()
+                self._pass_step()  # what ``break`` leaves is read in the next epoch
 
     def each_step(self, call: Callable[[], object]) -> Callable[[], object]:
         self._callbacks.append(call)
@@ -155,8 +155,9 @@ class PlainPeer:
         if there are none."""
         parameters = self._parameters(at)
         if self.count == 1:
+            self._skipped = {0} if self._skips else set()
             return contributes
-        about = [float(contributes), float(self._samples)]
+        about = [float(contributes), float(self._samples), float(self._skips)]
         about += [float(p.grad is not None) for p in parameters]
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         # Gradients travel as float32, which float64 holds exactly beside the counts.
@@ -167,10 +168,11 @@ class PlainPeer:
         dist.all_gather(rows, own)
         given = {peer: row for peer, row in enumerate(rows) if row[0]}
         self._used = {peer: int(row[1]) for peer, row in given.items()}
+        self._skipped = {peer for peer, row in enumerate(rows) if row[2]}
         if not given:
             return False
         mean = torch.stack([row[len(about) :].float() for row in given.values()]).mean(0)
-        seen = torch.stack(list(given.values()))[:, 2 : len(about)].any(0)
+        seen = torch.stack(list(given.values()))[:, 3 : len(about)].any(0)
         for p, part, has in zip(parameters, mean.split([p.numel() for p in parameters]), seen):  # noqa: B905
             p.grad = _put(p, part.view_as(p)) if has else p.grad
         return True
@@ -185,7 +187,7 @@ class PlainPeer:
     def _end_step(self, stepped: bool) -> None:
         self._stepped.clear()
         used = {0: self._used_alone} if self.count == 1 else self._used
-        self._cursor.commit(range(self.count), used)
+        self._cursor.commit(range(self.count), used, unused=dict.fromkeys(self._skipped, "skipped"))
         self.step += 1
         if stepped:
             for call in self._callbacks:
@@ -213,20 +215,19 @@ class PlainPeer:
     def epoch_over(self, epoch: int) -> None:
         pass
 
-    def pass_round(self) -> None:
-        # Alone, a batch that no step follows does not come again: a DataLoader gives each once.
-        self._used_alone = self.EVERY_SAMPLE
-        self._pass_step()
+    def pass_round(self, skipped: bool = False) -> None:
+        self._pass_step(skipped)
 
-    def _pass_step(self) -> None:
+    def _pass_step(self, skipped: bool = False) -> None:
         self._batches.drop()
         self._samples, self._passing, stepped = 0, True, False
+        self._skips, self._used_alone = skipped, 0
         for at, optimizer in enumerate(self._optimizers):
             for p in self._parameters(at):
                 p.grad = None
             if stepped := self._average(at, False):
                 optimizer.step()
-        self._passing = False
+        self._passing = self._skips = False
         if not stepped:
             self._end_step(False)
 
