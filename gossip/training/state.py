@@ -37,6 +37,7 @@ BLOCK_BYTES = 4 * 2**20
 """What is written at once of a state."""
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
+_CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _ALIGNMENT = 8
 _DAMAGED = (KeyError, TypeError, IndexError, ValueError, RecursionError)
 """What reading a document leads to that no peer of ours has packed, or that was damaged since."""
@@ -714,8 +715,8 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
         theirs, ours = state[name], own.get(name)
         if name not in parameters and name not in places:
             continue  # A module's own extra state, which only the module understands.
-        # A buffer may have grown, or be None until a first step; none of torch's own modules does.
-        grows = name in places and not type(places[name][0]).__module__.startswith("torch.")
+        # A buffer of the script may have grown, or be None until a first step; none of torch does.
+        grows = name in places and _is_of_script(places[name][0])
         if ours is None and grows and isinstance(theirs, Tensor):
             continue
         if (
@@ -730,6 +731,11 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
                 "model",
                 hint,
             )
+
+
+def _is_of_script(module: torch.nn.Module) -> bool:
+    """Whether its buffers are the script's: torch's containers have none of their own."""
+    return isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.")
 
 
 def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:

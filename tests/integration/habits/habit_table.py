@@ -189,9 +189,6 @@ HABITS: Mapping[str, Habit] = {
 }
 
 NOT_YET: Mapping[tuple[str, str], str] = {
-    ("growing_buffer", "killed"): "a buffer of another shape is refused by a returning peer",
-    ("growing_buffer", "resumed"): "a buffer of another shape is refused in a checkpoint",
-    ("growing_buffer", "fewer"): "a buffer of another shape is refused in a checkpoint",
     **{
         ("closed_stdout", situation): "a launcher whose output is closed ends without a message"
         for situation in _swarms("")

@@ -7,11 +7,11 @@ from torch.nn.functional import mse_loss
 import gossip
 
 model = habit.model()
+model.register_buffer("seen", torch.zeros(0, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
-model.register_buffer("seen", torch.zeros(0, 8))
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:
