@@ -258,8 +258,19 @@ for group in app.registered_groups:
     group.short_help = _in_short(told or (callback and callback.callback.__doc__) or "")
 
 
+def _open_closed_streams() -> None:
+    """Open standard streams that were closed (``>&-``), or files and sockets take their numbers."""
+    for at, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            assert opened == at, "the lowest number that is free"
+            os.set_inheritable(opened, True)
+            setattr(sys, name, open(opened, "r" if at == 0 else "w"))  # noqa: SIM115
+
+
 def main() -> None:
     """Entry point of ``gossip``."""
+    _open_closed_streams()
     try:
         app()
     except GossipError as error:

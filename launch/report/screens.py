@@ -53,6 +53,18 @@ class Screen(Protocol):
         """The run is over."""
 
 
+class _Output(Console):
+    """A console whose reader may leave (``| head``): further lines go to the file ``spare``."""
+
+    spare = os.devnull
+
+    def on_broken_pipe(self) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.file.fileno())  # what is buffered, and what others write, goes nowhere
+        os.close(null)
+        self.file = open(self.spare, "a")  # noqa: SIM115 - to the end of the run
+
+
 class PlainScreen:
     """Lines.
 
@@ -72,8 +84,8 @@ class PlainScreen:
         name: Callable[[int], str] = lambda peer: f"{peer}|",
         output: str = "all",
     ) -> None:
-        self._console = Console(file=out or sys.stdout, highlight=False, soft_wrap=True)
-        self._errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._console = _Output(file=out or sys.stdout, highlight=False, soft_wrap=True)
+        self._errors = _Output(file=sys.stderr, highlight=False, soft_wrap=True)
         self._every_s, self._quiet, self._name = every_s, quiet, name
         self._output, self._folder = PeerOutput(output), EventFolder()
         self._began = time.monotonic()
@@ -82,7 +94,8 @@ class PlainScreen:
         self._loss_asked = False
 
     def introduce(self, about: About) -> None:
-        """Says what was started."""
+        """Say what was started. Once nobody reads the lines, they go to a file of the run."""
+        self._console.spare = self._errors.spare = os.path.join(about.folder, SCREEN_LOG)
         self.say(about.in_words())
 
     def output(self, peer: int, text: str, err: bool) -> None:
@@ -342,6 +355,7 @@ def _taking_part(view: RunView) -> str:
 
 
 STAMP_WIDTH = 9
+SCREEN_LOG = "screen.log"
 
 
 def stamped(text: str, seconds: float) -> Text:

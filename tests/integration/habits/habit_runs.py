@@ -119,10 +119,10 @@ class HabitRuns:
         own = {"HABIT_SITUATION": "single", "HABIT_SUPPORT": str(SUPPORT), **environment}
         if plain:
             own[zygote.FIRST] = str(SUPPORT / "begin.py")
-        return self._start(folder, [], own)
+        return self._start(folder, [], own, head=self.habit.head and not plain)
 
     def _start(
-        self, folder: Path, launcher: list[str], environment: Mapping[str, str]
+        self, folder: Path, launcher: list[str], environment: Mapping[str, str], head: bool
     ) -> subprocess.Popen[Any]:
         command = [sys.executable, *launcher, f"{self.name}.py", *self.habit.words]
         process = zygote.Popen(
@@ -131,10 +131,10 @@ class HabitRuns:
             env={**os.environ, "HABIT_OUT": str(folder), **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(folder / "stderr").open("wb") if self.habit.head else subprocess.STDOUT,
+            stderr=(folder / "stderr").open("wb") if head else subprocess.STDOUT,
             start_new_session=True,
         )
-        if self.habit.head:
+        if head:
             assert process.stdout
             process.stdout.readline()
             process.stdout.close()
@@ -150,7 +150,8 @@ class HabitRuns:
     ) -> subprocess.Popen[Any]:
         words = ["-m", "gossip.launch.cli", "run", "-n", str(peers), "--aggregator", "mean"]
         words += ["--run-dir", "out", "--output", "all", *options]
-        return self._start(folder, words, {"HABIT_SITUATION": situation})
+        about = {"HABIT_SITUATION": situation}
+        return self._start(folder, words, about, head=self.habit.head)
 
     def _swarm(self, name: str, situation: str, *options: str) -> Run:
         folder = self.folder / name
