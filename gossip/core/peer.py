@@ -489,7 +489,7 @@ class Peer:
         """A state was packed, taken over or made, or the trainer asks which one is agreed."""
         match event:
             case SnapshotTaken():
-                return self.recovery.giving.on_snapshot(event, now)
+                return self.recovery.on_snapshot(event, now)
             case Restored():
                 return self._on_restored(event, now)
             case ConfirmState():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from gossip.core import (
-    PIECE_BYTES,
     Envelope,
     Payload,
     PeerId,
@@ -31,12 +30,8 @@ def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
     content[len(content) // 2 if not parts else parts[0] // 2] ^= 1
     content.setflags(write=False)
     outline = outline_of(payload)
-    return Payload(
-        content,
-        content.nbytes,
-        True,
-        *described(content, parts, outline.piece_bytes if outline else PIECE_BYTES),
-    )
+    about = (outline.piece_bytes, outline.base) if outline else ()
+    return Payload(content, content.nbytes, True, *described(content, parts, *about))
 
 
 def _kept(attacker: ByzantinePeer, round_id: int) -> Any:

@@ -153,6 +153,7 @@ class Snapshot:
     nbytes: int
     error: str
     parts: tuple[int, ...] = ()  # lengths
+    base: int = 0  # bytes at the front of the first part that rarely change
 
 
 @record

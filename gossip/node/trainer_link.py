@@ -618,7 +618,9 @@ class TrainerLink:
             os.close(fd)
 
         def describe() -> Payload:
-            return Payload(state, said.nbytes, True, *described(state.data, said.parts))
+            return Payload(
+                state, said.nbytes, True, *described(state.data, said.parts, base=said.base)
+            )
 
         def taken(payload: Payload) -> None:
             self._emit(events.SnapshotTaken(said.round_id, payload, said.parts))

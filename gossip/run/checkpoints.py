@@ -32,6 +32,8 @@ from .untrusted import object_in, open_in, read_at_most, read_object, shown, who
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+BASE_FILE, MODEL_FILE = "base.safetensors", "model.safetensors"
+"""Parameters that no round moves, if there are any; and all else of the model."""
 LATEST = "latest"
 NOTE = "checkpoints.json"
 HOSTS = "hosts.json"  # in the folder of a run of many hosts: who they are
@@ -80,6 +82,12 @@ class Checkpoint:
         """Of all data files."""
         return sum([entry["bytes"] for entry in self.manifest["files"].values()])
 
+    @property
+    def model_files(self) -> list[str]:
+        """Names of the files that have the model together."""
+        base = [BASE_FILE] if BASE_FILE in self.manifest["files"] else []
+        return [*base, MODEL_FILE]
+
     def read(self, name: str) -> bytes:
         """All of a data file.
 
@@ -106,7 +114,7 @@ class Checkpoint:
 
         Raises: DamagedCheckpoint: It is not what was written. OSError: ``out`` cannot be written.
         """
-        store(out, self._chunks(name))
+        store(out, self.chunks(name))
 
     def look(self, name: str) -> None:
         """Whether a data file is there with its size. Raises: DamagedCheckpoint: It is not."""
@@ -118,7 +126,7 @@ class Checkpoint:
 
     def verify(self, name: str) -> None:
         """Reads a data file. Raises: DamagedCheckpoint: It is not what was written."""
-        for _ in self._chunks(name):
+        for _ in self.chunks(name):
             pass
 
     def open(self, name: str) -> BinaryIO:
@@ -134,7 +142,7 @@ class Checkpoint:
             raise DamagedCheckpoint(str(self.path / name), f"{expected} bytes", f"{size} bytes")
         return file
 
-    def _chunks(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """A data file in pieces. Raises DamagedCheckpoint, at the latest after the last piece."""
         entry, where = self.manifest["files"][name], str(self.path / name)
         digest, size = blake2b(digest_size=DIGEST_BYTES), 0
@@ -167,7 +175,11 @@ def store(out: Path, pieces: Iterator[bytes]) -> None:
 
 
 def write(
-    folder: Path, step: int, files: Mapping[str, Buffer], about: Mapping[str, Any], keep: int
+    folder: Path,
+    step: int,
+    files: Mapping[str, Buffer | Checkpoint],
+    about: Mapping[str, Any],
+    keep: int,
 ) -> Path:
     """Writes the checkpoint of ``step``, and returns its folder when it is durable.
 
@@ -175,7 +187,8 @@ def write(
     history, is moved aside. When the new one is durable, older ones go.
 
     Args:
-        files: Name -> contents. Nothing may change them meanwhile.
+        files: Name -> contents, which nothing may change meanwhile, or the checkpoint that has the
+            same file.
         about: What the manifest says beside the files: JSON, all numbers finite. Two checkpoints of
             one step are the same if its ``history`` is, where they have one.
         keep: How many of the checkpoints up to this one stay: this one does in any case.
@@ -186,7 +199,10 @@ def write(
     try:
         if not _is_there(outgoing.place, about):
             for name, data in files.items():
-                outgoing.add(name, _pieces(data))
+                if isinstance(data, Checkpoint):
+                    outgoing.link(name, data)
+                else:
+                    outgoing.add(name, _pieces(data))
         return outgoing.finish(about, keep)
     finally:
         outgoing.drop()
@@ -211,9 +227,29 @@ class OutgoingCheckpoint:
         _one_writer.acquire()
         self._is_writer = True
 
-    def add(self, name: str, pieces: Iterator[memoryview]) -> None:
+    def add(self, name: str, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
         """Writes a file, each piece before the next is taken. Raises: OSError: It could not be
         written."""
+        self._open.append(_create(self._path_of(name)))
+        self._written[name] = _append(self._open[-1], pieces)
+
+    def link(self, name: str, source: Checkpoint) -> None:
+        """Add a file of another checkpoint as a hard link, or as a verified copy where the file
+        system has none. The bytes stay on disk as long as one of the checkpoints is there.
+
+        Raises: DamagedCheckpoint: It is not what was written. OSError: It could not be written.
+        """
+        source.look(name)
+        place = self._path_of(name)
+        try:
+            os.link(source.path / name, place, follow_symlinks=False)
+        except OSError:
+            self.add(name, source.chunks(name))
+        else:
+            self._written[name] = source.manifest["files"][name]
+
+    def _path_of(self, name: str) -> Path:
+        """Return where a file goes, in a folder that is there."""
         assert _FILE.fullmatch(name), name
         assert name != MANIFEST, name
         if not self._has_scratch:
@@ -221,8 +257,7 @@ class OutgoingCheckpoint:
             _remove(self._scratch)
             self._has_scratch = True
             os.mkdir(self._scratch)
-        self._open.append(_create(self._scratch / name))
-        self._written[name] = _append(self._open[-1], pieces)
+        return self._scratch / name
 
     def finish(self, about: Mapping[str, Any], keep: int) -> Path:
         """Makes it durable, if anything was added, and removes older ones. Takes, returns and
@@ -408,7 +443,7 @@ def _point_latest(folder: Path) -> None:
     """``latest`` has the name of the newest checkpoint, for people and scripts. Nothing here
     reads it."""
     newest = next(
-        (path.name for _, path in reversed(_listed(folder)) if _opened(path) is not None), None
+        (path.name for _, path in reversed(_listed(folder)) if open_or_none(path) is not None), None
     )
     if newest is None or _text_in(folder, LATEST) == newest:
         return
@@ -440,7 +475,7 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
     """Removes checkpoints older than the ``keep`` newest whole ones up to ``step``, and what dead
     processes of this host left half done. What cannot be removed stays."""
     older = [(each, path) for each, path in _listed(folder) if each <= step]
-    opened = {each: found for each, path in older if (found := _opened(path)) is not None}
+    opened = {each: found for each, path in older if (found := open_or_none(path)) is not None}
     oldest = min(list(opened)[-keep:], default=0)
     # A deterministic run goes on from this one only, if some of its peers died before others.
     spared = max([each for each, found in opened.items() if found.everybody], default=0)
@@ -608,7 +643,7 @@ def _good_at(folder: Path, step: int, there: list[tuple[int, Path]]) -> Checkpoi
     return checkpoint
 
 
-def _opened(path: Path) -> Checkpoint | None:
+def open_or_none(path: Path) -> Checkpoint | None:
     try:
         return open_at(path)
     except ConfigError:
@@ -617,7 +652,7 @@ def _opened(path: Path) -> Checkpoint | None:
 
 def _is_there(place: Path, about: Mapping[str, Any]) -> bool:
     """Whether there is a checkpoint of this history, and all its files are what was written."""
-    if place.is_symlink() or (checkpoint := _opened(place)) is None:
+    if place.is_symlink() or (checkpoint := open_or_none(place)) is None:
         return False
     same = checkpoint.manifest.get("history") == about.get("history")
     return same and not verify(checkpoint)

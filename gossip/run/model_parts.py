@@ -1,5 +1,5 @@
-"""One model file of the files of a pipeline's stages, tensor by tensor: it takes the memory of a
-chunk, however large the model is."""
+"""One model file of the files that have parts of a model, tensor by tensor: it takes the memory of
+a chunk, however large the model is."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class _Piece:
         return self.nbytes / max(1, math.prod(self.shape)) if self.nbytes else math.inf
 
 
-def join_parts(parts: Sequence[Checkpoint], name: str, out: Path) -> None:
-    """Writes a safetensors file with the tensors of the data files ``name`` of several
-    checkpoints, which were verified before; whole or not at all.
+def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
+    """Write a safetensors file with the model that checkpoints have together, which were verified
+    before; whole or not at all.
 
     Raises:
         ConfigError: A file is not of that format, or two have a tensor of one name.
@@ -49,7 +49,7 @@ def join_parts(parts: Sequence[Checkpoint], name: str, out: Path) -> None:
     """
     with ExitStack() as opened:
         found: dict[str, _Piece] = {}
-        for part in parts:
+        for part, name in [(each, name) for each in parts for name in each.model_files]:
             where = part.path / name
             for piece in _pieces_in(opened.enter_context(part.open(name)), where):
                 if piece.name in found:

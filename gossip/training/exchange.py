@@ -43,7 +43,7 @@ from .rates import learning_rate_of, rates_of, stepping_with
 from .rebuilding import GradientNorms, MadeState
 from .replicas import Divergence, ReplicaCheck
 from .seeding import drawing_from
-from .state import plan_state, unpack_state
+from .state import PackingPlan, plan_state, unpack_state
 
 logger = logging.getLogger(__name__)
 
@@ -326,8 +326,13 @@ class Exchange:
         for part in self._trained.parts:
             part.forget_slots()
 
+    def _plan_state(self) -> PackingPlan:
+        trained = self._trained
+        extra = self._extra.now()
+        return plan_state(trained.model, trained.optimizer, extra, trained.layout.parameters)
+
     def _introduce(self) -> None:
-        state = plan_state(self._trained.model, self._trained.optimizer, self._extra.now())
+        state = self._plan_state()
         model = (
             self._trained.parts[0].elements,
             self._trained.layout.digest,
@@ -751,13 +756,7 @@ class Exchange:
             or self.round_id == 0
         ):
             return control.error_of(halted)
-        told = self.last_state.leave(
-            self.round_id,
-            halted.reason,
-            self._trained.model,
-            self._trained.optimizer,
-            self._extra.now(),
-        )
+        told = self.last_state.leave(self.round_id, halted.reason, self._plan_state)
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
     def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer, changes: int) -> None:
@@ -1021,11 +1020,7 @@ class Exchange:
         can be computed."""
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
-            self._say(
-                *copy_state(
-                    self.round_id, self._trained.model, self._trained.optimizer, self._extra.now
-                )
-            )
+            self._say(*copy_state(self.round_id, self._plan_state))
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
@@ -1068,8 +1063,7 @@ class Exchange:
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None
         self._arena.note_progress(self.round_id)
-        state = plan_state(self._trained.model, self._trained.optimizer, self._extra.now())
-        self._say(control.RebuiltReply(*about, state.digest(), made.fresh))
+        self._say(control.RebuiltReply(*about, self._plan_state().digest(), made.fresh))
 
     # --- speaking ---------------------------------------------------------------------------------
 

@@ -7,16 +7,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gossip.errors import ConfigError
 
-from .state import plan_state
+from .state import PackingPlan
 
 FOLDER = "last_state"
 MANIFEST = "manifest.json"
@@ -30,16 +28,9 @@ class LastState:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder, self._about = folder, about
 
-    def leave(
-        self,
-        round_id: int,
-        reason: str,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        extra: Mapping[str, Any],
-    ) -> str:
-        """Writes ``last_state/`` with one safetensors file for each part of the state, and
-        ``manifest.json`` with their digests.
+    def leave(self, round_id: int, reason: str, make_plan: Callable[[], PackingPlan]) -> str:
+        """Writes ``last_state/`` with the files of the state, and ``manifest.json`` with their
+        digests.
 
         The folder is there as a whole or not at all; one from before stays until then. Who is
         killed between the two leaves that one as ``.last_state.old``.
@@ -53,7 +44,7 @@ class LastState:
             new.mkdir(parents=True)
             written = {
                 part: _write(new / f"{part}.safetensors", file.blocks())
-                for part, file in plan_state(model, optimizer, extra).files.items()
+                for part, file in make_plan().files.items()
             }
             manifest = {
                 "format": FORMAT,

@@ -16,7 +16,6 @@ from gossip.pipelines import TrainedLayer, between, counterparts
 from gossip.run import checkpoints
 
 from .state import (
-    MODEL_FILE,
     TRAINING_FILE,
     StateMismatch,
     load_checkpoint,
@@ -181,7 +180,7 @@ class StageRebuilder:
                 self.say(f"passed over: {line}")
             if found is None:
                 return None
-            files = {name: found.read(name) for name in (MODEL_FILE, TRAINING_FILE)}
+            files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
             extra = load_checkpoint(files, self.stage.model, self.optimizer, self.check)
         except ConfigError as error:
             self.say(f"no checkpoint of the stage can be used: {error}")
@@ -225,8 +224,8 @@ class StageRebuilder:
     ) -> tuple[dict[int, TrainedLayer], dict[str, Any], list[dict[str, Any]]]:
         """The layers of another stage, what goes with them, and the groups of its optimizer. Raises
         StateMismatch, KeyError, TypeError, ValueError: It is no such state."""
-        state, said, own = [read_state_file(part) for part in split_state(packed)]
-        tensors: dict[str, Tensor] = {**own["model"], **state["model"]}
+        base, state, said, own = [read_state_file(file) for file in split_state(packed)]
+        tensors: dict[str, Tensor] = {**own["model"], **base["model"], **state["model"]}
         extra = dict(said["extra"])
         norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(self.stage.numbers(stage))
         moments = {names[at]: entries for at, entries in state["optimizer"].items()}

@@ -18,7 +18,7 @@ from gossip.run import SavedStage, checkpoints
 
 from .rebuilding import NORMS, StageModel, load_layers, take_settings, under
 from .saving import LEDGER_FILE
-from .state import MODEL_FILE, TRAINING_FILE, CheckExtra, StateMismatch, read_some
+from .state import TRAINING_FILE, CheckExtra, StateMismatch, read_some
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,10 @@ def _layers_in(
     first, last = part.layers
     names = stage.names_in_order(range(first, last + 1))
     own = {at for at, name in enumerate(names) if name.partition(".")[0] in stage.model}
-    with found.open(MODEL_FILE) as file:
-        tensors = read_some(file, lambda name: name.partition(".")[0] in stage.model, {})
+    tensors: dict[str, Any] = {}
+    for each in found.model_files:
+        with found.open(each) as file:
+            tensors |= read_some(file, lambda name: name.partition(".")[0] in stage.model, {})
     with found.open(TRAINING_FILE) as file:
         training = read_some(file, lambda name: _is_wanted(name, own), {"optimizer": own})
     moments = {names[at]: entries for at, entries in training["optimizer"].items()}

@@ -17,7 +17,7 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 
 from .own_state import has_own, mean_of, write_own
-from .state import MODEL_FILE, StateFile
+from .state import StateFile
 
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
@@ -84,6 +84,7 @@ class CheckpointSaver:
         self.newest = -1
         self._lock_fd = -1
         self._memory: dict[str, bytearray] = {}
+        self._written: Path | None = None  # the last checkpoint that this process has written
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
@@ -190,28 +191,49 @@ class CheckpointSaver:
                 self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
         of_own = None if own is None else self._copied("own", own)
         told = {**self._about, **about}
+        if checkpoints.BASE_FILE in files:
+            told["base"] = files[checkpoints.BASE_FILE].digest().hex()
+        if base := self._find_same_base(told):
+            self._memory.pop(checkpoints.BASE_FILE, None)  # it may never be copied again
         self.newest = step if files else self.newest
         outgoing: checkpoints.OutgoingCheckpoint | None = None
-        conclude: Callable[[], object] | None = None
+        conclude: Callable[[], Path] | None = None
         if files and self._streams:
-            outgoing = self._streamed(step, files, ledger)
+            outgoing = self._streamed(step, files, ledger, base)
             conclude = None if outgoing is None else partial(outgoing.finish, told, self._keep)
         elif files:
-            data = {name: self._copied(name, file) for name, file in files.items()}
+            data = {
+                name: base if base and name == checkpoints.BASE_FILE else self._copied(name, file)
+                for name, file in files.items()
+            }
             conclude = partial(self._write_copies, step, {LEDGER_FILE: ledger, **data}, told)
         self._idle.clear()
         self._submit(lambda: self._write(step, of_own, conclude, outgoing))
 
+    def _find_same_base(self, about: Mapping[str, Any]) -> checkpoints.Checkpoint | None:
+        """Return the last checkpoint of this process if its base is that of ``about``. A base that
+        another process has written may have been damaged since."""
+        last = None if self._written is None else checkpoints.open_or_none(self._written)
+        same = last is not None and "base" in about and last.manifest.get("base") == about["base"]
+        return last if same else None
+
     def _streamed(
-        self, step: int, files: Mapping[str, StateFile], ledger: bytes
+        self,
+        step: int,
+        files: Mapping[str, StateFile],
+        ledger: bytes,
+        base: checkpoints.Checkpoint | None,
     ) -> checkpoints.OutgoingCheckpoint | None:
         """The files as they are, which are yet to be made durable; None where that has failed."""
         outgoing = checkpoints.OutgoingCheckpoint(self.folder, step)
         try:
             outgoing.add(LEDGER_FILE, iter((memoryview(ledger),)))
             for name, file in files.items():
-                outgoing.add(name, file.blocks())
-        except OSError as error:
+                if base and name == checkpoints.BASE_FILE:
+                    outgoing.link(name, base)
+                else:
+                    outgoing.add(name, file.blocks())
+        except (OSError, ConfigError) as error:
             outgoing.drop()
             self._fails(f"step {step}: {error}")
             return None
@@ -270,7 +292,7 @@ class CheckpointSaver:
         self,
         step: int,
         own: memoryview | None,
-        conclude: Callable[[], object] | None,
+        conclude: Callable[[], Path] | None,
         outgoing: checkpoints.OutgoingCheckpoint | None,
     ) -> None:
         """What belongs to this peer, and then the checkpoint, if there is one (``conclude``)."""
@@ -278,7 +300,7 @@ class CheckpointSaver:
             if own is not None:
                 write_own(self.folder, self._peer, step, own, self._keep)
             if conclude is not None:
-                conclude()
+                self._written = conclude()
         except (OSError, ConfigError) as error:
             self._fails(f"step {step}: {error}")
         else:
@@ -291,10 +313,10 @@ class CheckpointSaver:
             if outgoing is not None:
                 outgoing.drop()
 
-    def _write_copies(self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    def _write_copies(self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
         if self._averaged:
             data, about = self._with_mean(step, data, about)
-        checkpoints.write(self.folder, step, data, about, self._keep)
+        return checkpoints.write(self.folder, step, data, about, self._keep)
 
     def _with_mean(
         self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]
@@ -314,12 +336,14 @@ class CheckpointSaver:
         file = StateFile(mean)
         memory = bytearray(file.nbytes)
         file.write(memoryview(memory))
-        return {**data, MODEL_FILE: memoryview(memory)[: file.length]}, {**about, "mean_of": of}
+        whole = {**data, checkpoints.MODEL_FILE: memoryview(memory)[: file.length]}
+        return whole, {**about, "mean_of": of}
 
     def _fails(self, why: str) -> None:
         if not self.failed:
             self._say(f"cannot save checkpoints to {self.folder}: {why}; training goes on")
         self.failed = why
+        self._written = None
 
 
 def _run_of(path: Path) -> str | None:

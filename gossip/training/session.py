@@ -79,7 +79,6 @@ from .start_search import (
     rebuilt,
 )
 from .state import (
-    MODEL_FILE,
     TRAINING_FILE,
     StateFile,
     StateMismatch,
@@ -757,8 +756,9 @@ class Session:
 
         A checkpoint has the model, the optimizer, what ``keep`` was given, the position in the
         data and the history of the run. One of the living peers writes it, while training goes on.
-        ``model.safetensors`` in it is a plain file. With ``gossip run --resume auto`` the run goes
-        on from the newest one in ``folder`` (``docs/checkpoints.md``).
+        ``model.safetensors`` in it is a plain file; parameters that are not trained are in
+        ``base.safetensors`` beside it. With ``gossip run --resume auto`` the run goes on from the
+        newest one in ``folder`` (``docs/checkpoints.md``).
 
         Args:
             folder: Where to; a path relative to the working folder.
@@ -1769,7 +1769,7 @@ class Session:
             self._say(f"passed over: {line}")
         if found is None:
             return
-        files = {name: found.read(name) for name in (MODEL_FILE, TRAINING_FILE)}
+        files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
         trained = self._trained
         _check_rounds(found, self._config)
         try:
@@ -1896,7 +1896,9 @@ class Session:
             if own is not None:
                 saver.save(step, own, {}, b"", {})
             return
-        files = plan_checkpoint(trained.model, trained.optimizer, self._extra_state())
+        # Gossip rounds save the mean of all models, in one file.
+        moved = trained.layout.parameters if self._is_rolling else None
+        files = plan_checkpoint(trained.model, trained.optimizer, self._extra_state(), moved)
         about = {
             "writer": self.id,
             "parameters": trained.layout.digest_parameters().hex(),

@@ -1,11 +1,13 @@
 """A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be
 kept. Never pickle.
 
-It has three parts, each a safetensors file: what all peers hold alike after the same commits
-(parameters, and the optimizer's memory), what their scripts set (learning rates, and what was given
-to ``Session.keep``), and what is everybody's own (buffers, such as the running statistics of a
-BatchNorm). In each is one JSON document, under the metadata key ``gossip``, that says where each
-tensor belongs. Equal states give equal bytes, so states are compared by digests of these parts.
+It has four files in the safetensors format: the base (parameters that no round moves), what all
+peers hold alike after the same commits (the other parameters, and the optimizer's memory), what
+their scripts set (learning rates, and what was given to ``Session.keep``), and what is everybody's
+own (buffers, such as the running statistics of a BatchNorm). In each is one JSON document, under
+the metadata key ``gossip``, that says where each tensor belongs. Equal states give equal bytes, so
+states are compared by digests. The base has a file of its own because it rarely changes: the same
+base is neither saved nor sent again.
 
 Parameters and persistent buffers are read from the modules and not from ``model.state_dict()``,
 which scripts override: a replica is exact in all that is trained, whatever a script saves of it.
@@ -25,14 +27,16 @@ from typing import Any, BinaryIO, TypeAlias
 import safetensors
 import safetensors.torch
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
 from gossip.errors import ConfigError, UnsupportedModel
+from gossip.run import checkpoints
 
 FORMAT = 2
-PARTS = ("state", "settings", "own")
-MODEL_FILE, TRAINING_FILE = "model.safetensors", "training.safetensors"
+FILES = ("base", "state", "settings", "own")
+TRAINING_FILE = "training.safetensors"
 BLOCK_BYTES = 4 * 2**20
 """What is written at once of a state."""
 _KEY = "gossip"
@@ -112,6 +116,7 @@ class StateFile:
         self.length = len(self._header) + end
         """Bytes of the file itself. ``nbytes`` has what is between it and a file behind it, too."""
         self.nbytes = _aligned(self.length)
+        self.has_tensors = bool(tensors)
 
     def write(self, memory: memoryview) -> None:
         """Copies everything into ``memory``, which is zero and has ``nbytes``."""
@@ -135,19 +140,29 @@ class StateFile:
                 for part in torch.split(row, max(1, BLOCK_BYTES // row.element_size())):
                     yield part.cpu().view(torch.uint8).numpy().data
 
+    def digest(self) -> bytes:
+        """Return 16 bytes over the file, which is hashed where it lies."""
+        found = blake3(max_threads=torch.get_num_threads())
+        for block in self.blocks():
+            found.update(block)
+        return found.digest(DIGEST_BYTES)
+
 
 class PackingPlan:
     """How a state is packed: all is known but the numbers, which ``write`` copies, each once.
 
     Attributes:
-        files: One for each part, in the order of ``PARTS``.
-        parts: Bytes of each, with what is between it and the next.
+        files: Those of a state, in the order of ``FILES``.
+        base: Bytes of the base, with what is between it and the next file; 0: it is empty.
+        parts: Bytes of what peers hold alike, the base among it, and of each other file.
         nbytes: Of all.
     """
 
     def __init__(self, files: Sequence[StateFile]) -> None:
-        self.files = dict(zip(PARTS, files, strict=True))
-        self.parts = tuple([file.nbytes for file in files])
+        self.files = dict(zip(FILES, files, strict=True))
+        base, state, *others = [file.nbytes for file in files]
+        self.base = base if files[0].has_tensors else 0
+        self.parts = (base + state, *others)
         self.nbytes = sum(self.parts)
 
     def write(self, memory: memoryview) -> None:
@@ -168,20 +183,27 @@ class PackingPlan:
 
 
 def plan_state(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any],
+    trained: Sequence[Tensor] | None = None,
 ) -> PackingPlan:
     """How to pack the model's state (persistent buffers included), the optimizer's, and ``extra``.
 
     Args:
         extra: Tensors, numbers, strings, None, lists, tuples and dicts of such.
+        trained: Parameters that rounds move; None: all.
     Raises: UnsupportedModel: Something is none of these; the message says where.
     """
     of_optimizer, names = optimizer_document(optimizer), names_of(model, optimizer)
     groups = of_optimizer.pop("groups")
     parameters, own = model_document(model)
+    base = _select_base(parameters, trained)
+    moved = {name: each for name, each in parameters.items() if name not in base}
     return PackingPlan(
         (
-            StateFile({"model": parameters, **of_optimizer}, names),
+            StateFile({"model": base}),
+            StateFile({"model": moved, **of_optimizer}, names),
             StateFile({"groups": groups, "extra": dict(extra)}),
             StateFile({"model": own}),
         )
@@ -189,19 +211,35 @@ def plan_state(
 
 
 def plan_checkpoint(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any],
+    trained: Sequence[Tensor] | None = None,
 ) -> dict[str, StateFile]:
     """The files of a checkpoint, by name. ``model.safetensors`` has the model's tensors under
-    their own names, so that anybody can load it.
+    their own names, so that anybody can load it, but for those in ``base.safetensors``.
 
+    Args:
+        trained: As of ``plan_state``.
     Raises: UnsupportedModel: Something cannot be kept; the message says where.
     """
     parameters, own = model_document(model)
+    base = _select_base(parameters, trained)
+    rest = {name: each for name, each in {**parameters, **own}.items() if name not in base}
     training = {**optimizer_document(optimizer), "extra": dict(extra)}
     return {
-        MODEL_FILE: StateFile({**parameters, **own}),
+        **({checkpoints.BASE_FILE: StateFile({**base})} if base else {}),
+        checkpoints.MODEL_FILE: StateFile(rest),
         TRAINING_FILE: StateFile(training, names_of(model, optimizer)),
     }
+
+
+def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tensors:
+    """Return the parameters that no round moves. A script may still move them."""
+    if trained is None:
+        return {}
+    moved = {id(each) for each in trained}
+    return {name: each for name, each in parameters.items() if id(each) not in moved}
 
 
 def optimizer_document(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -278,10 +316,12 @@ def load_checkpoint(
 ) -> dict[str, Any]:
     """Loads the files of ``plan_checkpoint``. Returns and raises as ``unpack_state``."""
     try:
-        of_model, training = [
-            {key: _decode(part, tensors) for key, part in document.items()}
-            for document, tensors in (_read(files[MODEL_FILE]), _read(files[TRAINING_FILE]))
-        ]
+        documents = {
+            name: {key: _decode(part, tensors) for key, part in document.items()}
+            for name, (document, tensors) in [(name, _read(files[name])) for name in files]
+        }
+        training = documents[TRAINING_FILE]
+        of_model = {**documents.get(checkpoints.BASE_FILE, {}), **documents[checkpoints.MODEL_FILE]}
         of_optimizer, extra = read_optimizer(training), training["extra"]
     except _DAMAGED as error:
         raise StateMismatch(
@@ -363,10 +403,13 @@ def load_whole(
 
 
 def pack_state(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, extra: Mapping[str, Any]
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: Mapping[str, Any],
+    trained: Sequence[Tensor] | None = None,
 ) -> bytes:
     """The state as ``plan_state`` packs it."""
-    plan = plan_state(model, optimizer, extra)
+    plan = plan_state(model, optimizer, extra, trained)
     memory = bytearray(plan.nbytes)
     plan.write(memoryview(memory))
     return bytes(memory)
@@ -396,11 +439,11 @@ def unpack_state(
     """
     documents = [_read(file) for file in _files(bytes(data))]
     try:
-        state, said, own = [
+        base, state, said, own = [
             {key: _decode(part, tensors) for key, part in document.items()}
             for document, tensors in documents
         ]
-        of_model = {**own["model"], **state["model"]}
+        of_model = {**own["model"], **base["model"], **state["model"]}
         groups, extra = (
             (said["groups"], said["extra"])
             if settings
@@ -569,9 +612,9 @@ def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
 
 
 def _files(data: bytes) -> list[bytes]:
-    """The parts of a packed state: each says itself where it ends."""
+    """The files of a packed state: each says itself where it ends."""
     files, at = [], 0
-    for _ in PARTS:
+    for _ in FILES:
         begin, header = _header(data, at)
         try:
             entries = [entry for name, entry in header.items() if name != "__metadata__"]
@@ -592,14 +635,14 @@ def _files(data: bytes) -> list[bytes]:
 
 
 def split_state(data: bytes) -> list[bytes]:
-    """Each part of a packed state, in the order of ``PARTS``: a safetensors file.
-    Raises StateMismatch."""
+    """Each file of a packed state, in the order of ``FILES``. Raises StateMismatch."""
     return _files(data)
 
 
 def part_sizes(data: bytes) -> tuple[int, ...]:
     """Bytes of each part of a packed state. Raises StateMismatch."""
-    return tuple([_aligned(len(file)) for file in _files(data)])
+    base, state, *others = [_aligned(len(file)) for file in _files(data)]
+    return (base + state, *others)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:

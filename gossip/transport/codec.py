@@ -62,8 +62,8 @@ from gossip.errors import Malformed
 
 PROTOCOL_VERSION = 1
 HEADER_BYTES_MAX = 64 * 1024
-# of ``StateOffer.outline``: two numbers, and a digest for each piece
-OUTLINE_BYTES_MAX = (PIECES_MAX + 1) * DIGEST_BYTES
+# of ``StateOffer.outline``: three numbers, and a digest for each piece
+OUTLINE_BYTES_MAX = (PIECES_MAX + 2) * DIGEST_BYTES
 ID_BYTES_MAX = 64  # of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]

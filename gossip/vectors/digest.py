@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from blake3 import blake3
@@ -80,21 +82,22 @@ def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[byt
 
 
 def described(
-    data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES
+    data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES, base: int = 0
 ) -> tuple[bytes, tuple[bytes, ...]]:
     """What stands for a packed state in parts of ``lengths``: for all of it, and for each part.
 
-    That is ``digests_of``, where the first part is no larger than a piece.
+    That is ``digests_of``, where the first part is no larger than a piece. ``base``: as of
+    ``PieceManifest``.
     """
     if len(lengths) < 2 or lengths[0] <= piece_bytes:
         return digests_of(data, lengths)
     whole = _bytes_of(data)
-    cut = whole[: lengths[0]]
-    while -(-len(cut) // piece_bytes) > PIECES_MAX:
-        piece_bytes *= 2
-    digests = [payload_digest(cut[at : at + piece_bytes]) for at in range(0, len(cut), piece_bytes)]
+    outline = PieceManifest(lengths[0], piece_bytes, (), base)
+    while outline.count > PIECES_MAX:
+        outline = replace(outline, piece_bytes=2 * outline.piece_bytes)
+    digests = [payload_digest(whole[start:stop]) for start, stop in pairwise(outline.edges)]
     parts = (
-        PieceManifest(len(cut), piece_bytes, tuple(digests)).packed(),
+        replace(outline, digests=tuple(digests)).packed(),
         *digests_of(whole[lengths[0] :], lengths[1:])[1],
     )
     return digest_of(b"".join(parts)), parts

@@ -19,7 +19,6 @@ from gossip.run import real, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-MODEL = "model.safetensors"
 WHERE_HELP = "A run's folder, its name under runs/, or a folder of checkpoints; @STEP behind it."
 
 
@@ -171,9 +170,9 @@ def export(
         Path, typer.Argument(help="A file, or a folder to put it into.", show_default=False)
     ],
 ) -> None:
-    """Copy model.safetensors out of a checkpoint, the newest by default, when it is whole. Those of
-    a pipeline's stages become one."""
-    from gossip.run import checkpoints
+    """Copy the model out of a checkpoint, the newest by default, when it is whole. Its frozen base
+    and the stages of a pipeline become one file with the rest."""
+    from gossip.run import checkpoints, join_parts
 
     folder, step = checkpoints.resolve(where)
     if checkpoints.stage_folders(folder):
@@ -187,9 +186,12 @@ def export(
             f"no checkpoint in {shown(folder)} is whole",
             "gossip checkpoints --verify says what is damaged",
         )
-    place = out / MODEL if out.is_dir() else out
+    place = out / checkpoints.MODEL_FILE if out.is_dir() else out
     try:
-        found.copy(MODEL, place)
+        if found.model_files == [checkpoints.MODEL_FILE]:
+            found.copy(checkpoints.MODEL_FILE, place)
+        else:
+            join_parts([found], place)
     except OSError as error:
         raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
     print(f"{shown(place)}: the model of step {found.step}")
@@ -236,9 +238,9 @@ def _export_stages(folder: Path, step: int | None, out: Path) -> None:
             f"no step in {shown(folder)} is whole in each of its stages",
             f"gossip checkpoints {shown(first)} --verify says what is damaged",
         )
-    place = out / MODEL if out.is_dir() else out
+    place = out / checkpoints.MODEL_FILE if out.is_dir() else out
     try:
-        join_parts([part.open() for part in found], MODEL, place)
+        join_parts([part.open() for part in found], place)
     except OSError as error:
         raise ConfigError(f"cannot write {shown(place)}: {error.strerror}") from error
     print(f"{shown(place)}: the model of step {found[0].step}, from {len(found)} stages")

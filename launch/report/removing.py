@@ -140,7 +140,8 @@ def _remove(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; links are not followed."""
+    """Bytes of a file, or of all files in a folder; links are not followed. A file with several
+    names counts once for all of them."""
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size
@@ -155,4 +156,5 @@ def _sizes_in(folder: Path) -> Iterator[int]:
             if entry.is_dir(follow_symlinks=False):
                 yield size_of(Path(entry.path))
             else:
-                yield entry.stat(follow_symlinks=False).st_size
+                found = entry.stat(follow_symlinks=False)
+                yield found.st_size // max(1, found.st_nlink)

@@ -13,21 +13,30 @@ import zygote
 from effort import effort
 from swarm import ProcessSwarm, again
 
+from gossip.run import checkpoints
+
 pytestmark = pytest.mark.timeout(300)
 
-PIECES = 3
+PIECES = 4
+"""Three of the base, and one of what is trained."""
 FROZEN = 6_000_000  # parameters of 4 bytes that no round has to carry
+TRAINED_BYTES_MAX = 100_000
+"""For all but the base: of a checkpoint, and of what is sent of a state."""
+OF_LIFE = "int(os.environ['GOSSIP_INCARNATION'])"
+"""A peer that is started again makes another base, so all of a state has to be sent to it."""
 SHARE_MIN = 0.2  # on a machine that has more to do than this
 
 TRAINER = """
-import time
+import os, time
 import gossip
 peer = gossip.init()
 import torch
 model = torch.nn.Linear(6, 3)
-model.frozen = torch.nn.Parameter(torch.arange(FROZEN).float(), requires_grad=False)
+model.frozen = torch.nn.Parameter(torch.arange(FROZEN).float() + SHIFT, requires_grad=False)
 optimizer = torch.optim.Adam([model.weight, model.bias], lr=0.01)
 model, optimizer = peer.prepare(model, optimizer)
+if SAVES:
+    peer.save_every(peer.run_dir / "ckpt", every=2, keep=1000)
 until = peer.run_dir / "until"
 while not until.exists() or peer.round < int(until.read_text()):
     torch.manual_seed(1000 * peer.id + peer.round)
@@ -41,12 +50,16 @@ peer.close()
 """
 
 
-def large_swarm(folder: Path, n: int, frozen: int = FROZEN, **config: Any) -> ProcessSwarm:
+def large_swarm(
+    folder: Path, n: int, frozen: int = FROZEN, shift: str = OF_LIFE, **config: Any
+) -> ProcessSwarm:
+    """``shift``: of a process's base."""
     folder.mkdir(exist_ok=True)
+    trainer = TRAINER.replace("SHIFT", shift).replace("SAVES", str(shift == "0"))
     return ProcessSwarm(
         folder,
         n,
-        trainer=TRAINER.replace("FROZEN", str(frozen)),
+        trainer=trainer.replace("FROZEN", str(frozen)),
         ahead=20,
         aggregator="median",
         **config,
@@ -99,17 +112,54 @@ def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits
         restored = start_again(swarm, 3)
         assert (swarm.folder / "died").exists(), "nobody was killed: the test proves nothing"
         assert restored["nbytes"] > 4 * FROZEN
-        served = [
-            event
-            for donor in range(3)
-            for event in swarm.events(donor, "snapshot_served")
-            if "piece" in event
-        ]
-        assert {event["piece"] for event in served} == set(range(1, PIECES + 1))
+
+        def served_pieces() -> list[int]:
+            told = [each for donor in range(3) for each in swarm.events(donor, "snapshot_served")]
+            return [event["piece"] for event in told if "piece" in event]
+
+        # The donors write it down on their own, some time after it is restored here.
+        swarm.wait(lambda: {*served_pieces()} == {*range(1, PIECES + 1)}, "word of each piece")
         # One changes with every round; and what the dead one had to send comes from another.
-        assert len(served) <= PIECES + 2, "what was here came again"
+        assert len(served_pieces()) <= PIECES + 2, "what was here came again"
         again(swarm, 3, 0)
         said = swarm.finish(0, 1, 2, 3)
+        assert len(set(said.values())) == 1, said
+    finally:
+        swarm.close()
+
+
+def test_a_base_that_all_have_is_not_sent_and_saved_once(tmp_path: Path) -> None:
+    """As of LoRA. Neither at the start nor to a peer that comes back."""
+    swarm = large_swarm(tmp_path / "run", 3, shift="0")
+    try:
+        swarm.wait_round(2, 3)
+        kill(swarm, 2)
+        restored = start_again(swarm, 2)
+        assert restored["nbytes"] > 4 * FROZEN, "the state has the base"
+        again(swarm, 2, 0)
+        said = swarm.finish(0, 1, 2)
+        assert len(set(said.values())) == 1, said
+        served = [
+            event["nbytes"] for peer in range(3) for event in swarm.events(peer, "snapshot_served")
+        ]
+        assert served
+        assert sum(served) < len(served) * TRAINED_BYTES_MAX, served
+        saved = [checkpoints.open_at(path) for _, path in checkpoints.listed(swarm.folder / "ckpt")]
+        bases = [(each.path / checkpoints.BASE_FILE).stat() for each in saved]
+        assert len(saved) > 4
+        assert len({each.st_ino for each in bases}) <= 2, "one of each peer that has written"
+        for each, base in zip(saved, bases, strict=True):
+            assert base.st_size > 4 * FROZEN
+            assert each.nbytes - base.st_size < TRAINED_BYTES_MAX
+    finally:
+        swarm.close()
+
+
+def test_bases_that_each_process_draws_for_itself_are_made_equal(tmp_path: Path) -> None:
+    swarm = large_swarm(tmp_path, 3, shift="os.getpid()")
+    try:
+        swarm.wait_round(2, 2)
+        said = swarm.finish(0, 1, 2)
         assert len(set(said.values())) == 1, said
     finally:
         swarm.close()

@@ -17,6 +17,7 @@ from gossip.simulation.checkers import RunConditions, every_checker
 from gossip.simulation.world.driver import Swarm
 from gossip.simulation.world.liars import ByzantinePeers
 from gossip.simulation.world.observer import Observer
+from gossip.simulation.world.toy_trainer import ToyTrainer
 
 PIECES, PIECE_BYTES = 12, 4
 SLOW_S = 0.05  # of what the taker says: several questions are on their way at any time
@@ -81,6 +82,24 @@ def test_the_pieces_come_from_all_who_vouch_and_each_of_them_once() -> None:
     assert sorted(piece for _, piece in pieces.came) == list(range(1, PIECES + 1))
     assert len({donor for donor, _ in pieces.came}) == 3, "f + 1 have vouched"
     assert pieces.nbytes == PIECES * PIECE_BYTES
+
+
+@pytest.mark.parametrize("f", [0, 2])
+def test_pieces_that_training_has_not_changed_are_not_sent(
+    f: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first half of the parameters is frozen, and the same in each life of a peer."""
+    update, frozen = ToyTrainer.update, PIECES // 2
+
+    def update_others(self: ToyTrainer, *about: Any) -> list[float]:
+        return [0.0] * frozen + update(self, *about)[frozen:]
+
+    monkeypatch.setattr(ToyTrainer, "update", update_others)
+    pieces = Pieces()
+    swarm = returning(6, f, pieces)
+    comes_back(swarm)
+    assert sorted(piece for _, piece in pieces.came) == [*range(frozen + 1, PIECES + 1)]
+    assert pieces.nbytes == frozen * PIECE_BYTES
 
 
 @pytest.mark.parametrize("offers", [True, False])

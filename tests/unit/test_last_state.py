@@ -15,13 +15,14 @@ import torch
 
 from gossip.launch.local import lost_state
 from gossip.training.last_state import LastState
+from gossip.training.state import plan_state
 
 
 def leave(folder: Path, round_id: int) -> str:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return LastState(folder, {"run": "r", "peer": 0}).leave(
-        round_id, "too few", model, optimizer, {}
+        round_id, "too few", lambda: plan_state(model, optimizer, {})
     )
 
 

@@ -103,6 +103,7 @@ class Peer:
         assert known is not None
         self.known, self.optimizer = known, adam(self.model.parameters())
         self.norms = GradientNorms(self.model)
+        self.moved = list(self.model.parameters())[1:]  # the first one is of the base
         self.said: list[str] = []
         if gradient is not None:
             for parameter in self.model.parameters():
@@ -112,8 +113,8 @@ class Peer:
 
     @property
     def packed(self) -> memoryview:
-        state = pack_state(self.model, self.optimizer, {NORMS: self.norms.state(), "kept": 5})
-        return memoryview(state)
+        extra = {NORMS: self.norms.state(), "kept": 5}
+        return memoryview(pack_state(self.model, self.optimizer, extra, self.moved))
 
     def copy(self) -> dict[str, Tensor]:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -132,7 +133,7 @@ class Peer:
 
     def save(self, folder: Path, step: int) -> None:
         place = checkpoints.stage_folder(folder, self.known.stage)
-        files = plan_checkpoint(self.model, self.optimizer, {"kept": step})
+        files = plan_checkpoint(self.model, self.optimizer, {"kept": step}, self.moved)
         data: dict[str, Any] = {}
         for name, file in files.items():
             data[name] = memoryview(bytearray(file.nbytes))

@@ -30,7 +30,7 @@ def test_tensors_of_all_types_are_joined_as_they_are(tmp_path: Path) -> None:
         {"2.count": torch.tensor(2**40), "2.weight": torch.randn(2, 2, dtype=torch.float64)},
     ]
     parts = [part(tmp_path, at, save(model)) for at, model in enumerate(models)]
-    join_parts(parts, NAME, tmp_path / "whole")
+    join_parts(parts, tmp_path / "whole")
     found = load_file(tmp_path / "whole")
     expected = models[0] | models[1] | models[2]
     assert found.keys() == expected.keys()
@@ -48,7 +48,7 @@ def test_joining_takes_the_memory_of_a_chunk(tmp_path: Path) -> None:
     parts = [part(tmp_path, at, save({f"{at}": torch.ones(chunk)})) for at in range(2)]
     tracemalloc.start()
     try:
-        join_parts(parts, NAME, tmp_path / "whole")
+        join_parts(parts, tmp_path / "whole")
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -81,6 +81,6 @@ def file_of(header: bytes, data: bytes = b"") -> bytes:
 def test_what_is_no_part_of_the_model_is_refused(tmp_path: Path, data: bytes, said: str) -> None:
     parts = [part(tmp_path, 0, save({"0.weight": torch.ones(2)})), part(tmp_path, 1, data)]
     with pytest.raises(ConfigError, match=said):
-        join_parts(parts, NAME, tmp_path / "whole")
+        join_parts(parts, tmp_path / "whole")
     assert not (tmp_path / "whole").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stage-0", "stage-1"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_recovery import CHAIN, CORE, LINEAGE, RecoveryBench, answers, ask, begins, packed
 
-from gossip.core.events import Payload, Restored
+from gossip.core.events import Payload, Restored, SnapshotTaken
 from gossip.core.messages import PIECES_MAX, StateAttestation, StateOffer, StateRequest
 from gossip.core.transfer.chunks import CREDIT, PieceFetcher, PieceManifest, cut
 from gossip.core.transfer.donor import (
@@ -29,21 +29,24 @@ SIZES = (18, 2, 3)
 
 
 def state(
-    alike: bytes = b"parameters in five", settings: bytes = b"lr", own: bytes = b"own"
+    alike: bytes = b"parameters in five",
+    settings: bytes = b"lr",
+    own: bytes = b"own",
+    base: int = 0,
 ) -> Payload:
     content = np.frombuffer(alike + settings + own, np.uint8)
     return Payload(
         content,
         content.nbytes,
         True,
-        *described(content, [len(alike), len(settings), len(own)], PIECE_BYTES),
+        *described(content, [len(alike), len(settings), len(own)], PIECE_BYTES, base),
     )
 
 
 TRUE = state()
 OUTLINE = PieceManifest.read(TRUE.parts[0])
 assert OUTLINE is not None
-LIE = state(b"PARAMETERS in five")
+LIE = state(b"PARAMETERS IN FIVE")
 
 
 # --- what stands for it ---------------------------------------------------------------------------
@@ -63,6 +66,19 @@ def test_an_outline_says_how_long_the_pieces_are_and_what_each_is() -> None:
     assert PieceManifest.read(OUTLINE.packed()) == OUTLINE
 
 
+def test_no_piece_has_bytes_of_the_base_and_others() -> None:
+    _, parts = described(b"basesthe rest" + b"lr", (13, 2), 4, base=5)
+    outline = PieceManifest.read(parts[0])
+    assert outline is not None
+    assert PieceManifest.read(outline.packed()) == outline
+    assert [outline.bounds(piece) for piece in range(1, 5)] == [(0, 4), (4, 5), (5, 9), (9, 13)]
+    assert outline.digests == tuple(map(payload_digest, (b"base", b"s", b"the ", b"rest")))
+    _, longer = described(b"basesthe rest of it", (19, 0), 4, base=5)
+    other = PieceManifest.read(longer[0])
+    assert other is not None
+    assert other.digests[:2] == outline.digests[:2]
+
+
 def test_of_more_pieces_than_a_message_can_name_each_is_larger() -> None:
     _, parts = described(bytes(PIECES_MAX * 8 + 6), (PIECES_MAX * 8 + 1, 5), 2)
     outline = PieceManifest.read(parts[0])
@@ -78,6 +94,9 @@ def test_of_more_pieces_than_a_message_can_name_each_is_larger() -> None:
         PieceManifest(16, 4, OUTLINE.digests),
         PieceManifest(2**63, 4, OUTLINE.digests),
         PieceManifest(4, 4, OUTLINE.digests[:1]),
+        PieceManifest(18, 4, OUTLINE.digests, 19),
+        PieceManifest(18, 4, OUTLINE.digests, 2**63),
+        PieceManifest(18, 4, OUTLINE.digests, 5),
         PieceManifest(4 * PIECES_MAX + 4, 4, (PIECES_MAX + 1) * OUTLINE.digests[:1]),
     ],
 )
@@ -154,9 +173,10 @@ def wanted(bench: RecoveryBench) -> list[tuple[int, int]]:
     ]
 
 
-def offered() -> RecoveryBench:
-    """Peers 1, 2 and 3 have vouched, and peer 1 has offered."""
+def offered(own: Payload | None = LIE) -> RecoveryBench:
+    """Peers 1, 2 and 3 have vouched, and peer 1 has offered. ``own``: what the trainer copies."""
     bench = RecoveryBench()
+    bench.own = own
     bench.core.state_bytes = TRUE.nbytes
     bench.begin()
     for peer in (1, 2, 3):
@@ -183,6 +203,46 @@ def test_the_pieces_are_asked_from_all_who_vouch_at_once_and_restored_together()
     assert [round_id for round_id, _, _ in bench.rounds.adopted] == [9]
     assert bench.reports[-1].fields["nbytes"] == TRUE.nbytes
     assert not bench.core._kept, "nothing of it is kept"
+
+
+def test_pieces_that_the_own_state_has_are_not_asked_for() -> None:
+    """Wherever they are in it."""
+    bench = offered(own=state(b"a rs ipara, and more", base=2))
+    assert wanted(bench) == [(1, 2), (2, 4), (3, 5)]
+    for sender, piece in ((3, 5), (2, 4), (1, 2)):
+        give(bench, sender, piece)
+    (restore,) = bench.restores
+    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
+
+
+def test_a_state_whose_pieces_are_all_here_is_restored_at_once() -> None:
+    bench = offered(own=state(settings=b"LR", own=b"OWN"))
+    assert wanted(bench) == []
+    (restore,) = bench.restores
+    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_trainer_that_does_not_copy_its_state_in_time_gets_all_pieces(copies: bool) -> None:
+    """``copies``: it does later, when the donors have been asked."""
+    bench = offered(own=None)
+    assert wanted(bench) == []
+    bench.wait(bench.settings.rounds.round_timeout_s)
+    assert [piece for _, piece in wanted(bench)] == [1, 2, 3, 4, 5]
+    if copies:
+        bench.do(bench.core.on_snapshot(SnapshotTaken(0, TRUE), bench.now))
+    for sender, piece in ((1, 1), (1, 4), (2, 2), (2, 5), (3, 3)):
+        give(bench, sender, piece)
+    (restore,) = bench.restores
+    assert b"".join(part.tobytes() for part in restore.payload.data) == TRUE.data.tobytes()
+
+
+def test_a_copy_for_this_peer_alone_is_given_to_nobody() -> None:
+    bench = offered(own=None)
+    bench.core.giving.expect_rounds(come=False)  # the copies of the last round are kept
+    bench.do(bench.core.on_snapshot(SnapshotTaken(7, TRUE, SIZES), bench.now))
+    assert not bench.core.giving.copies
+    assert len(bench.restores) == 1
 
 
 def test_nobody_has_more_than_two_pieces_to_send_at_a_time() -> None:

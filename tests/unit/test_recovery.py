@@ -131,6 +131,7 @@ class RecoveryBench:
         self.reports: list[Report] = []
         self.restores: list[Restore] = []
         self.snapshots = 0
+        self.own: Payload | None = LIE  # what its trainer copies; None: nothing comes
         self.alarms: dict[int, float] = {}
 
     def do(self, effects: list[Effect]) -> None:
@@ -142,6 +143,10 @@ class RecoveryBench:
                     self.reports.append(effect)
                 case Restore():
                     self.restores.append(effect)
+                case TakeSnapshot() if self.core.pieces is not None:
+                    if self.own is not None:
+                        taken = SnapshotTaken(0, self.own)
+                        self.do(self.core.on_snapshot(taken, self.now))
                 case TakeSnapshot():
                     self.snapshots += 1
                 case SetTimer(token, at):

@@ -51,7 +51,8 @@ def save(folder: Path) -> list[tuple[nn.ModuleDict, torch.optim.Optimizer]]:
         model, own = trained(*layers)
         extra = {"kept": {"epoch": 7}, NORMS: {str(at): float(at) for at in layers}}
         files = {}
-        for name, file in plan_checkpoint(model, own, extra).items():
+        moved = list(model.parameters())[1:]
+        for name, file in plan_checkpoint(model, own, extra, moved).items():
             memory = bytearray(file.nbytes)
             file.write(memoryview(memory))
             files[name] = bytes(memory[: file.length])

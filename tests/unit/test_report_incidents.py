@@ -636,7 +636,7 @@ def test_samples_that_wait_are_explained_and_so_is_the_checkpoint_that_stays(
         recorded.SavedState(300, None, None, "torn"),
     ]
     told = " ".join(kept.saved_states(run).text)
-    assert f"after this run: {tmp_path}/step-000000200/model.safetensors" in told
+    assert f"after this run: {tmp_path}/step-000000200. gossip checkpoints export" in told
     assert "a deterministic run can go on from no other" in told
 
 

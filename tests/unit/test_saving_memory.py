@@ -21,7 +21,7 @@ from gossip.training.last_state import LastState
 from gossip.training.saving import CheckpointSaver, SavePlan
 from gossip.training.state import (
     BLOCK_BYTES,
-    PARTS,
+    FILES,
     StateFile,
     pack_state,
     plan_checkpoint,
@@ -131,12 +131,12 @@ def test_the_digest_of_a_state_and_what_a_peer_leaves_of_it_take_no_copy(tmp_pat
     tracemalloc.start()
     try:
         digest = plan_state(model, optimizer, extra).digest()
-        LastState(tmp_path, {}).leave(3, "lost", model, optimizer, extra)
+        LastState(tmp_path, {}).leave(3, "lost", lambda: plan_state(model, optimizer, extra))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert digest == state_digest(packed)
-    left = [(tmp_path / "last_state" / f"{part}.safetensors").read_bytes() for part in PARTS]
+    left = [(tmp_path / "last_state" / f"{part}.safetensors").read_bytes() for part in FILES]
     assert left == split_state(packed)
     assert most < BLOCK_BYTES
 

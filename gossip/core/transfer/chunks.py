@@ -4,11 +4,16 @@ What all peers hold alike, the first part of a packed state, is cut into pieces 
 than one. What stands for it is its *outline*, which those who vouch vouch for: so every piece can
 be checked by itself as soon as it is there, whoever sends it. The other parts are small or
 everybody's own, and come whole with the offer.
+
+A state begins with its *base*, which training does not change. No piece has bytes of the base and
+others, so states with the same base have the same pieces of it, and a taker fetches only the pieces
+that its own state has not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from gossip.core.digests import digest_of
@@ -24,50 +29,56 @@ CREDIT = 2
 without a pause."""
 
 _NUMBER = 8  # bytes
+_HEADER = 3 * _NUMBER
 
 
 @record
 class PieceManifest:
-    """Of what is cut: its length, that of a piece, and the digest of each piece in order."""
+    """Of what is cut: its length, that of a piece, and the digest of each piece in order. ``base``:
+    bytes at its front that are cut by themselves."""
 
     nbytes: int
     piece_bytes: int
     digests: tuple[bytes, ...]
+    base: int = 0
 
     def packed(self) -> bytes:
         """Longer than any digest: nothing else can be taken for it."""
-        return b"".join(
-            [
-                *[number.to_bytes(_NUMBER, "big") for number in (self.nbytes, self.piece_bytes)],
-                *self.digests,
-            ]
-        )
+        numbers = self.nbytes, self.piece_bytes, self.base
+        return b"".join([*[each.to_bytes(_NUMBER, "big") for each in numbers], *self.digests])
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
         """None when it is none, whatever a peer may have sent."""
-        nbytes, piece_bytes, rest = (
-            int.from_bytes(data[:_NUMBER], "big"),
-            int.from_bytes(data[_NUMBER : 2 * _NUMBER], "big"),
-            data[2 * _NUMBER :],
-        )
-        count, odd = divmod(len(rest), DIGEST_BYTES)
+        nbytes, piece_bytes, base = [
+            int.from_bytes(data[at : at + _NUMBER], "big") for at in range(0, _HEADER, _NUMBER)
+        ]
+        digests = [data[at : at + DIGEST_BYTES] for at in range(_HEADER, len(data), DIGEST_BYTES)]
         if (
-            odd
-            or not 1 < count <= PIECES_MAX
+            not 1 < len(digests) <= PIECES_MAX
+            or len(digests[-1]) != DIGEST_BYTES
             or piece_bytes < 1
-            or -(-nbytes // piece_bytes) != count
+            or base > nbytes
         ):
             return None
-        return PieceManifest(
-            nbytes,
-            piece_bytes,
-            tuple([rest[at : at + DIGEST_BYTES] for at in range(0, len(rest), DIGEST_BYTES)]),
-        )
+        found = PieceManifest(nbytes, piece_bytes, tuple(digests), base)
+        return found if found.count == len(digests) else None
+
+    @property
+    def count(self) -> int:
+        """Number of pieces, by the lengths."""
+        return -(-self.base // self.piece_bytes) - (self.base - self.nbytes) // self.piece_bytes
+
+    @property
+    def edges(self) -> list[int]:
+        """Where each piece begins, and where the last one ends."""
+        of_base = range(0, self.base, self.piece_bytes)
+        return [*of_base, *range(self.base, self.nbytes, self.piece_bytes), self.nbytes]
 
     def bounds(self, piece: int) -> tuple[int, int]:
         """Where the piece begins and ends. They are counted from 1."""
-        return (piece - 1) * self.piece_bytes, min(piece * self.piece_bytes, self.nbytes)
+        edges = self.edges
+        return edges[piece - 1], edges[piece]
 
 
 def outline_of(payload: Payload) -> PieceManifest | None:
@@ -149,8 +160,10 @@ class PieceFetcher:
 
     def length(self, sender: PeerId, piece: int) -> int:
         """Bytes of what ``sender`` was asked for; -1: it was not."""
+        if (sender, piece) not in self.asked:
+            return -1
         start, stop = self.outline.bounds(piece)
-        return stop - start if (sender, piece) in self.asked else -1
+        return stop - start
 
     def take(self, sender: PeerId, piece: int, payload: Payload) -> bool:
         """Whether this is what was asked for. Then it is kept."""
@@ -162,6 +175,15 @@ class PieceFetcher:
             del self.asked[sender, piece]
             self.kept[payload.digest] = payload.data
         return right
+
+    def keep_own(self, payload: Payload) -> None:
+        """Keep the pieces that a packed state of our own has, too."""
+        if (own := outline_of(payload)) is None:
+            return
+        wanted = {*self.outline.digests}
+        for digest, (start, stop) in zip(own.digests, pairwise(own.edges), strict=True):
+            if digest in wanted:
+                self.kept[digest] = payload.data[start:stop]
 
     def release(self, gone: Iterable[PeerId]) -> None:
         """Of what they were asked for nothing will come.

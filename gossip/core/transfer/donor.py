@@ -54,7 +54,8 @@ AHEAD_MAX = 64
 
 NEVER = 2**63
 OUTDATED = -2
-"""Stands for a round of a state that was left since the trainer was asked to copy it."""
+"""Stands for a round of a state that is given to nobody, or was left since the trainer was asked to
+copy it."""
 
 NO_STATE = "has no state to give"
 TAKES_OVER = "takes over another state itself"
@@ -225,6 +226,11 @@ class Donor:
         # By the time that a large state is copied and described its round may be long over, and
         # this not kept any more.
         self._beside[round_id] = self.source.snapshot(round_id)
+        return [TakeSnapshot()]
+
+    def copy_own(self) -> list[Effect]:
+        """Have the trainer copy its state for this peer alone."""
+        self._taking.append(OUTDATED)
         return [TakeSnapshot()]
 
     def on_round(self, now: float) -> list[Effect]:

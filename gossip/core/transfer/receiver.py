@@ -7,9 +7,10 @@ they are in different rounds it names one a little ahead: of the (f + 1)-th high
 peers say they are in, so that no liar chooses it. What f + 1 vouch for is agreed; one of them sends
 it, and it is compared with the digest before anything of it is used. A donor that sends something
 else, or nothing, gives way to the next of them, and they to another round. The pieces of a large
-state come from all who vouch for it at once (``chunks``): who sends a wrong one is not asked again,
-and what is here stays, whoever else fails. A piece that came right earns the next question; nothing
-else does but time (``backoff``), so nobody is asked often who answers soon and gives nothing.
+state come from all who vouch for it at once (``chunks``), but for those that the own state has,
+too. A peer that sends a wrong piece is not asked again, and what is here stays, whoever else fails.
+A piece that came right earns the next question; nothing else does but time (``backoff``), so nobody
+is asked often who answers soon and gives nothing.
 
 Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a
 state (the rest is dead, or says that it has none), or those within reach do not agree in the time
@@ -36,6 +37,7 @@ from gossip.core.events import (
     Restore,
     Restored,
     Send,
+    SnapshotTaken,
     Token,
 )
 from gossip.core.frozen import record
@@ -582,7 +584,15 @@ class Recovery:
         self._rest = payload
         self._backoff.delivered(sender)
         self.pieces = PieceFetcher(outline, self._kept, [sender, *self._sources])
-        return self._fetch(self.pieces, now)
+        return self.giving.copy_own()
+
+    def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
+        """The trainer has copied its state, for others or to keep what it has of another."""
+        effects = self.giving.on_snapshot(event, now)
+        if self.pieces is None or self.stage != "asking":
+            return effects
+        self.pieces.keep_own(event.payload)
+        return effects + self._fetch(self.pieces, now)
 
     def _hear_refusal(self, sender: PeerId, reason: str, now: float) -> None:
         self._no_state.hear(sender, reason)

@@ -90,8 +90,8 @@ def saved_states(run: RecordedRun) -> Section:
         newest = whole_ones[-1]
         by = f", written {_written(run, newest.wall)}" if newest.wall is not None else ""
         found.text.append(
-            f"The newest model{by}: {run.saves_to}/step-{newest.step:09d}/model.safetensors. "
-            "safetensors.torch.load_file reads it, gossip checkpoints export copies it."
+            f"The newest checkpoint{by}: {run.saves_to}/step-{newest.step:09d}. gossip checkpoints "
+            "export makes one file of its model, which safetensors.torch.load_file reads."
         )
     if any(one.spared for one in run.saved):
         found.text.append(
