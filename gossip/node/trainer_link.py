@@ -244,6 +244,8 @@ class TrainerLink:
                 outgoing = self._outbox[0]
                 message = self._placed(outgoing)
                 if message is None:
+                    if isinstance(outgoing.what, events.StartRound) and self._yield_turn(outgoing):
+                        continue
                     break
                 self._outbox.popleft()
                 batch.append(outgoing)
@@ -260,6 +262,18 @@ class TrainerLink:
                 if outgoing.close_fd and outgoing.fd is not None:
                     os.close(outgoing.fd)
         return told
+
+    def _yield_turn(self, outgoing: _Outgoing) -> bool:
+        """Let what is queued go before the begin of a round that has no slot yet: all slots are
+        given to a trainer that has left its loop. Drop it if the round is over. Returns whether
+        anything else is queued."""
+        if len(self._outbox) == 1:
+            return False
+        self._outbox.popleft()
+        rounds = [each.what for each in self._outbox]
+        if not any(isinstance(what, events.Apply | events.StartRound) for what in rounds):
+            self._outbox.append(outgoing)
+        return True
 
     def _placed(self, outgoing: _Outgoing) -> control.FromNode | None:
         """The message with its slot, or None while there is no slot for it."""

@@ -443,13 +443,13 @@ class Exchange:
         self.restored_at = round_id
         self.collectives = round_id - step
 
-    def ledger(self) -> bytes:
-        """What belongs to a checkpoint of the state as it is, beside the trainer's; waits for it.
-        Empty: there is none now."""
+    def ledger(self, gives_up: Callable[[], bool]) -> bytes:
+        """What belongs to a checkpoint of the state as it is, beside the trainer's; waits for it
+        until ``gives_up``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
         self._say(control.LedgerRequest())
         self._flush()
-        self._serve(lambda: self._ledger is not None or self._halted is not None)
+        self._serve(lambda: self._ledger is not None or self._halted is not None or gives_up())
         said = self._ledger
         if said is None or said.round_id != self.round_id or not said.ledger:
             return b""

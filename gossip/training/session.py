@@ -1890,7 +1890,13 @@ class Session:
 
     def _save_parts(self, saver: CheckpointSaver, own: StateFile | None, whole: bool) -> None:
         trained = self._trained
-        ledger = self._exchange.ledger() if whole else b""
+        began = time.monotonic()
+
+        def gives_up() -> bool:
+            hurries = self.closed and self._termination.since is not None
+            return time.monotonic() - began >= (HURRIED_CLOSE_S if hurries else SAVED_S)
+
+        ledger = self._exchange.ledger(gives_up) if whole else b""
         step = self.step  # behind whatever was applied while the ledger was waited for
         if not ledger:
             if own is not None:

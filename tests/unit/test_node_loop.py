@@ -446,6 +446,29 @@ def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
         assert [array[0] for array in reading] == list(range(8)), "what is in flight was written to"
 
 
+def test_a_round_without_a_slot_holds_up_nothing_else() -> None:
+    """As for a trainer that has left its loop: it is given slots, and fills none."""
+    core = FakeCore()
+    with NodeRig(core) as stage:
+        stage.prepare()
+        for r in range(control.UPDATE_SLOTS):
+            core.say(StartRound(r, None))
+            given = stage.hear()
+        core.say(
+            StartRound(5, None),
+            Apply(5, (vector(5, 5, 5, 5),)),
+            StartRound(6, None),
+            events.LedgerReply(6, b"ledger"),
+        )
+        told = stage.hear()
+        assert (type(told), told.round_id) == (control.ApplyCommand, 5), "round 5 is over"
+        assert stage.hear() == control.LedgerReply(6, b"ledger")
+        assert stage.is_silent()
+        stage.trainer.send(control.Contribute(given.round_id, given.slot, 0, None, 0.1, False))
+        told = stage.hear()
+        assert (type(told), told.round_id) == (control.StartRoundCommand, 6), "it was kept"
+
+
 def test_a_round_told_again_with_samples_keeps_its_slot() -> None:
     core = FakeCore()
     with NodeRig(core) as stage:
