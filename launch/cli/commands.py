@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -271,6 +272,8 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """Entry point of ``gossip``."""
     _open_closed_streams()
+    # Job runners may leave it ignored: then the kernel forgets how a process has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         app()
     except GossipError as error:

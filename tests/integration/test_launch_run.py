@@ -263,3 +263,13 @@ def test_a_run_without_a_reader_of_its_output_comes_to_its_end(folder: Path, clo
     assert json.loads((folder / "out" / "summary.json").read_text())["status"] == "finished"
     assert ("arguments ['20']" in told) == ("head" in closed)
     assert "Traceback" not in (folder / "out" / "peer-0" / "out.log").read_text()
+
+
+def test_a_run_ends_where_the_parent_ignores_the_end_of_children(folder: Path) -> None:
+    """As some job runners do. The kernel forgot how each peer had ended, and the run hung."""
+    line = f"trap '' CHLD; exec {' '.join(command('train.py', '20', '--raise'))}"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr.replace("| Traceback", "")
