@@ -25,6 +25,7 @@ from .warm import ForkedProcess, WarmStart
 
 # a trainer's death is its node's to announce; then the node drains and leaves too
 GROUP_GRACE_S = 8.0
+LEFT_BEHIND_S = 1.0  # for what else of its group outlives both
 DRAIN_S = 1.0
 LAST_WORDS_S = 0.2
 POLL_S = 0.05
@@ -181,12 +182,14 @@ class PeerProcess:
                 ended_at,
             )
             self._listener.on_exit(life)
-            for _ in range(int(GROUP_GRACE_S / POLL_S)):
-                if not self.members():
+            until = time.monotonic() + GROUP_GRACE_S
+            while self.members():
+                if readers[0].done():  # neither trainer nor node holds the status channel
+                    until = min(until, time.monotonic() + LEFT_BEHIND_S)
+                if time.monotonic() >= until:
+                    self.send_all(signal.SIGKILL)
                     break
                 await asyncio.sleep(POLL_S)
-            else:
-                self.send_all(signal.SIGKILL)
             # Everybody who could write is gone, but for children that took a session of their own:
             # they are not waited for.
             await asyncio.wait(readers, timeout=DRAIN_S)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 PEER = int(os.environ["GOSSIP_PEER"])
 INCARNATION = int(os.environ["GOSSIP_INCARNATION"])
@@ -78,6 +79,9 @@ def main() -> None:
     print(f"hello from {PEER}.{INCARNATION}", flush=True)
     print("to stderr", file=sys.stderr, flush=True)
     tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
+    if mine == "grandchild":
+        child = subprocess.Popen(["sleep", "3600"])
+        Path(os.environ["GOSSIP_RUN_DIR"], f"child-{PEER}").write_text(str(child.pid))
     if mine == "raise":
         raise ValueError(
             f"Expected input batch_size (32) to match target batch_size (31) in {PEER}"

@@ -362,6 +362,18 @@ async def test_a_node_that_does_not_leave_after_its_trainer_is_killed(
     assert not any(map(alive, pids_of(tmp_path / "run")))
 
 
+async def test_a_child_of_the_script_that_outlives_the_peer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.launch.local.peer_process.GROUP_GRACE_S", 1e6)
+    watched, _ = supervisor(tmp_path, "grandchild")
+    outcome = await run(watched)
+    assert outcome.finished == [0, 1, 2]
+    children = [int(path.read_text()) for path in (tmp_path / "run").glob("child-*")]
+    assert len(children) == 3
+    assert not any(map(alive, children))
+
+
 async def test_one_interrupt_wakes_those_who_sleep_so_that_they_can_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "asleep")
     heard.when.append(
