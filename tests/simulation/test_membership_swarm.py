@@ -78,6 +78,35 @@ def test_nobody_dies_of_jitter_that_is_as_long_as_the_probe_timeout() -> None:
     assert not told(swarm, "dead")
 
 
+@pytest.mark.parametrize("jitter", [0.0, 0.3])
+@pytest.mark.parametrize("way_s", [0.01, 0.05, 0.1, 0.2])
+def test_nobody_is_suspected_for_being_far_away(way_s: float, jitter: float) -> None:
+    """Round trips of 20 to 400 ms, which is four times the probe timeout that is set."""
+    delay_s = way_s * (1 - jitter), way_s * (1 + jitter)
+    swarm = member_swarm(4, 3, Network(LinkModel(delay_s=delay_s)), encoded=False)
+    swarm.run_for(60)
+    assert not told(swarm, "suspect")
+    swarm.crash(0)
+    crashed_at = swarm.now
+    swarm.run_until(lambda: dead_everywhere(swarm, 0), 4.0)
+    assert {change.peer for _, _, change in told(swarm, "suspect")} == {0}
+    assert swarm.now - crashed_at < 2.2 + 4 * way_s
+
+
+def test_a_far_link_does_not_make_a_near_one_patient() -> None:
+    network = Network(**WITHOUT_HINTS)
+    swarm = member_swarm(4, 3, network, encoded=False)
+    network.shape([(3, peer) for peer in range(3)], delay_s=(0.2, 0.2))
+    network.shape([(peer, 3) for peer in range(3)], delay_s=(0.2, 0.2))
+    swarm.run_for(20)
+    assert not told(swarm, "suspect")
+    crashed_at = swarm.now
+    swarm.crash(0)
+    swarm.run_until(lambda: dead_everywhere(swarm, 0), 6.0)
+    found = [at for at, by, _ in told(swarm, "suspect", since=crashed_at, about=0) if by != 3]
+    assert min(found) - crashed_at < 1.0
+
+
 @pytest.mark.parametrize("pause_s", [0.3, 0.7, 2.0, 10.0])
 def test_the_pause_of_an_observer_kills_nobody_else(pause_s: float) -> None:
     swarm = member_swarm(6, 2)

@@ -40,7 +40,7 @@ FIVE_OF_SIX = Schedule(
     ),
 )
 ONE_AFTER_THE_OTHER = Schedule(
-    66,
+    72,
     peers=6,
     aggregator="krum",
     active_s=12.184,

@@ -23,6 +23,12 @@ NACK_AFTER = 0.8
 LOADED_VERDICT_S = 1.5
 """No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
+FIRST_TIMEOUT_S = 1.0
+"""The timeout of a probe before any round trip is known (RFC 6298, 2.1)."""
+TIMEOUT_MAX_S = 4.0  # that a peer can reach by answering late
+GAINS = 0.125, 0.25
+"""Of a sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
+LATE_PROBES_MAX = 64  # probes that ended without an answer, which may come and tell a round trip
 NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
 
 
@@ -50,6 +56,7 @@ class Probe:
     began: float
     ends: float
     token: Token
+    pinged_at: float  # for the last time
     helpers: tuple[PeerId, ...] = ()
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
@@ -85,7 +92,11 @@ class ProbeTimedOut:
 
 
 class Prober:
-    """All probes of one peer. ``talk`` gives the rumours to send along to a peer."""
+    """All probes of one peer. ``talk`` gives the rumours to send along to a peer.
+
+    A probe waits as long as round trips of its link have taken (RFC 6298), and the set timeout at
+    least.
+    """
 
     def __init__(
         self,
@@ -103,6 +114,9 @@ class Prober:
         self._nonces: dict[PeerId, int] = {}
         # when helpers were asked last, by whom it was about
         self._asked_at: dict[PeerId, float] = {}
+        self._late: dict[int, Probe] = {}
+        # mean and mean deviation of a link's round trip, seconds
+        self._round_trips: dict[PeerId, tuple[float, float]] = {}
         self.relays: dict[int, Relay] = {}
         self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
         self._place = 0
@@ -143,12 +157,12 @@ class Prober:
             return []
         nonce = self._nonce()
         probe = self.probes[nonce] = Probe(
-            member.peer, nonce, now, now + self._patience_s(), token=0
+            member.peer, nonce, now, now + self._patience_s(member.peer), token=0, pinged_at=now
         )
         self._nonces[member.peer] = nonce
         if not member.linked:
             return self._ask_in_turn(probe, now)
-        at = now + self.awareness.scale(self.settings.probe_timeout_s) / self.settings.probe_tries
+        at = now + self._timeout_s(member.peer) / self.settings.probe_tries
         timer = self.timers.set(at, ProbeStep(nonce, 1, at))
         probe.token = timer.token
         return [Send(member.peer, Ping(nonce, member.peer, self.talk(member.peer))), timer]
@@ -180,13 +194,16 @@ class Prober:
                 probe.token = timer.token
                 return [timer], None
             self._end(probe)
+            self._late[probe.nonce] = probe
+            if len(self._late) > LATE_PROBES_MAX:
+                del self._late[next(iter(self._late))]
             unheard = sum(self._is_missed(h, probe) for h in probe.helpers) if probe.helpers else 1
             return [], ProbeTimedOut(probe.peer, unheard, probe.began)
         if step.stage == self.settings.probe_tries:
             return self._ask_helpers(probe, now), None
-        at = now + self.awareness.scale(self.settings.probe_timeout_s) / self.settings.probe_tries
+        at = now + self._timeout_s(probe.peer) / self.settings.probe_tries
         timer = self.timers.set(at, ProbeStep(step.nonce, step.stage + 1, at))
-        probe.token = timer.token
+        probe.token, probe.pinged_at = timer.token, now
         return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
 
     def is_loaded(self, now: float) -> bool:
@@ -209,10 +226,26 @@ class Prober:
             suspicion is None or tuple(suspicion.accusers) == (self.view.local,)
         )
 
-    def _patience_s(self) -> float:
+    def _timeout_s(self, peer: PeerId) -> float:
+        """Until helpers are asked about ``peer``."""
+        least_s, trips = self.settings.probe_timeout_s, self._round_trips
+        # of a link that is not known yet: as of the slowest that is
+        known = [trips[peer]] if peer in trips else trips.values()
+        usual_s = [mean_s + max(least_s / 2, 4 * deviation_s) for mean_s, deviation_s in known]
+        return self.awareness.scale(
+            max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=FIRST_TIMEOUT_S)))
+        )
+
+    def _patience_s(self, peer: PeerId) -> float:
         """Until the verdict, from the first question on."""
-        timeout_s = self.awareness.scale(self.settings.probe_timeout_s)
-        return max(self.awareness.scale(self.settings.probe_interval_s), 1.5 * timeout_s)
+        interval_s = self.awareness.scale(self.settings.probe_interval_s)
+        return max(interval_s, 1.5 * self._timeout_s(peer))
+
+    def _observe_round_trip(self, peer: PeerId, took_s: float) -> None:
+        mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
+        in_mean, in_deviation = GAINS
+        deviation_s += in_deviation * (abs(took_s - mean_s) - deviation_s)
+        self._round_trips[peer] = mean_s + in_mean * (took_s - mean_s), deviation_s
 
     def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
         """Helpers are asked about one out of reach once in a probe interval. Their answers bring
@@ -221,7 +254,7 @@ class Prober:
         at = self._asked_at.get(probe.peer, float("-inf")) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
-        probe.began, probe.ends = at, at + self._patience_s()
+        probe.began, probe.ends = at, at + self._patience_s(probe.peer)
         timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries, at))
         probe.token = timer.token
         return [timer]
@@ -257,6 +290,9 @@ class Prober:
             return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
                 relay.peer, relay.began, ack.progress, True
             )
+        late = self._late.pop(ack.nonce, None)
+        if late is not None and sender == late.peer == ack.target:
+            self._observe_round_trip(sender, now - late.pinged_at)
         probe = self.probes.get(ack.nonce)
         if (
             probe is None
@@ -265,6 +301,8 @@ class Prober:
         ):
             return [], None
         self._end(probe)
+        if sender == probe.peer:
+            self._observe_round_trip(sender, now - probe.pinged_at)
         return [*self.timers.cancel(probe.token)], ProbeAnswered(
             probe.peer, probe.began, ack.progress, sender == probe.peer
         )
@@ -300,7 +338,7 @@ class Prober:
         if target is None or not target.linked or len(self.relays) >= RELAYS_MAX:
             return [Send(asker, Nack(request.nonce, request.target))]
         nonce = self._nonce()
-        at = now + NACK_AFTER * self.settings.probe_timeout_s
+        at = now + NACK_AFTER * self._timeout_s(request.target)
         timer = self.timers.set(at, RelayExpired(nonce, at))
         self.relays[nonce] = Relay(asker, request.nonce, request.target, now, timer.token)
         return [Send(request.target, Ping(nonce, request.target, self.talk(request.target))), timer]
