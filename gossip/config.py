@@ -388,7 +388,8 @@ class RunConfig(BaseModel):
         default=MembershipSettings().probe_interval_s, description="between two probes of a peer"
     )
     probe_timeout_s: Seconds = Field(
-        default=MembershipSettings().probe_timeout_s, description="a probe waits for its answer at least"
+        default=MembershipSettings().probe_timeout_s,
+        description="a probe waits for its answer at least",
     )
 
     @field_validator("host")

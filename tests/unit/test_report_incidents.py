@@ -408,6 +408,13 @@ def test_a_suspect_that_no_fault_explains_is_told_of(tmp_path: Path) -> None:
     assert (found.who, found.noticed) == ((1,), "suspected at 0:01.0 (round 4) (it stood out)")
 
 
+def test_who_is_suspected_once_more_at_the_end_is_not_trusted_again(tmp_path: Path) -> None:
+    said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "trust": 0.4}
+    names = "suspected", "trusted", "suspected"
+    rows = [{"t": 1.0 + at, "event": name, "round": at, **said} for at, name in enumerate(names)]
+    assert one(made(tmp_path, rows), "suspicion").back == "suspected at the end"
+
+
 def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: Path) -> None:
     launcher(tmp_path, ended=0.0)
     run = made(tmp_path, [{"t": 9.0, "peer": 0, "event": "round", "round": 469, "step": 470}])

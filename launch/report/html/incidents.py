@@ -208,16 +208,22 @@ def _moment(run: RecordedRun, row: Mapping[str, Any]) -> str:
 
 
 def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
+    words = {
+        "suspected": "suspected",
+        "quarantined": "in quarantine",
+        "parole": "on parole",
+        "cleared": "trusted again",
+        "trusted": "trusted again",
+    }
     last = {}
     for row in run.events:
-        if row.get("event") in ("quarantined", "parole", "trusted") and row.get("subject") in who:
+        if row.get("event") in words and row.get("subject") in who:
             last[row["subject"]] = row
     times = sum(
         row.get("event") == "parole" and row.get("subject") in who for row in _once(run, "parole")
     )
-    ends = {str(row.get("event")) for row in last.values()}
-    words = {"quarantined": "in quarantine", "parole": "on parole", "trusted": "trusted again"}
-    told = f"{' or '.join(words[end] for end in sorted(ends))} at the end" if ends else NONE
+    ends = sorted({words[str(row["event"])] for row in last.values()})
+    told = f"{' or '.join(ends)} at the end" if ends else NONE
     if not times:
         return told
     return f"{told}; {'once' if times == 1 else f'{times} times'} on parole"
