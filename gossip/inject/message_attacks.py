@@ -23,12 +23,12 @@ from gossip.core import (
     Payload,
     PeerId,
     Ping,
+    Push as PushMessage,
     PushPull,
     Rumor,
     Status,
     Update,
 )
-from gossip.core import Push as PushMessage
 
 from . import state_attacks as state_lies  # noqa: F401 - its lies have names, too
 from .byzantine import LIES, ByzantinePeer, OutMessage, lie, say

@@ -46,9 +46,7 @@ from gossip.launch.options import (
     Track,
 )
 from gossip.launch.plan import command as plan
-from gossip.launch.report import command as tend
-from gossip.launch.report import counted, print_error
-from gossip.launch.report import html as pages
+from gossip.launch.report import command as tend, counted, html as pages, print_error
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.simulate import simulate
 from gossip.launch.ssh import command as hosts_cli

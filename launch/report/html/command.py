@@ -49,8 +49,7 @@ def report(
     from gossip.errors import ConfigError
     from gossip.launch.report import run_state
 
-    from . import live as serving
-    from . import page
+    from . import live as serving, page
 
     folders = [run_state.find(run, runs_dir) for run in runs]
     if live:
