@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from gossip.core import CoreSettings, PeerId
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
-from gossip.simulation.world import Observer
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm, Observer
 
 Life = tuple[PeerId, int]
 """A process: a peer and its incarnation."""
@@ -229,26 +226,26 @@ class Checker(PassiveObserver):
         self.circumstances = circumstances or RunConditions()
         self.judged = 0
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
 
-    def settled(self, swarm: Swarm[Any]) -> None:
+    def settled(self, swarm: AnySwarm) -> None:
         """In the calm, all has come about that must."""
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """The run is over."""
 
-    def violated(self, swarm: Swarm[Any], peer: PeerId, text: str) -> Violation:
+    def violated(self, swarm: AnySwarm, peer: PeerId, text: str) -> Violation:
         return Violation(self.invariant, peer, swarm.now, text)
 
-    def demand(self, holds: bool, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+    def demand(self, holds: bool, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         """For where the text costs nothing to make."""
         self.judged += 1
         if not holds:
             raise self.violated(swarm, peer, text)
 
 
-def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
+def life_of(swarm: AnySwarm, peer: PeerId) -> Life:
     return peer, swarm.hosts[peer].incarnation
 
 
@@ -261,7 +258,7 @@ def updates_needed(
 
 
 def lose_start(
-    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId
+    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: AnySwarm, peer: PeerId
 ) -> None:
     """The last who had what the run began with is dying, before any round was over: who is left
     begins with something else."""
@@ -300,7 +297,7 @@ class TaintedStates:
         """Whose state cannot be relied on."""
         return {*self.circumstances.equivocating, *self._peers}
 
-    def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def restores(self, swarm: AnySwarm, peer: PeerId) -> None:
         """``peer`` takes over the state of its donor."""
         core = swarm.inspections.get(peer)
         if core is None or not self.circumstances.false_states:
@@ -313,7 +310,7 @@ class TaintedStates:
             self._peers[peer] = None
 
 
-def took_unattested_state(swarm: Swarm[Any], peer: PeerId) -> bool:
+def took_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
     """Whether it has said so of the state that it is taking over."""
     for _, report in reversed(swarm.hosts[peer].reports):
         if report.event in ("recovering", "unattested_state"):

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .driver import SimulationStuck as SimulationStuck, Swarm as Swarm, address as address
+    from .driver import (
+        AnySwarm as AnySwarm,
+        SimulationStuck as SimulationStuck,
+        Swarm as Swarm,
+        address as address,
+    )
     from .machine import NS as NS
     from .membership_only import (
         MemberCore as MemberCore,

@@ -3,8 +3,6 @@ and who holds the state waits for those who come."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     BEHIND_MAX,
     BEHIND_S,
@@ -20,9 +18,7 @@ from gossip.core import (
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 SLACK = 2
 """Rounds that may end between its word that it is ready and the commit that names it."""
@@ -40,10 +36,10 @@ class CountsWhenItKeepsUp(Checker):
         super().__init__(circumstances)
         self._roster: dict[PeerId, frozenset[PeerId]] = {}  # of the last commit at each peer
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._roster.pop(peer, None)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Committed) or effect.commit.shard != 0:
             return  # the first shard's commit says who is in the next round
         now, before = frozenset(effect.commit.roster), self._roster.get(peer)
@@ -81,14 +77,14 @@ class WaitsForThoseWhoCome(Checker):
         self._crashed_at = float("-inf")
         self._coming: dict[PeerId, set[PeerId]] = {}  # by whom each was told of
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._crashed_at = swarm.now
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, PeerExpected):
             self._coming.setdefault(event.peer, set()).add(peer)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if isinstance(effect, Report) and core is not None and rounds is not None:

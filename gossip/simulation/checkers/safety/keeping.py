@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Effect, PeerId, Report
 from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 
 class KeepsWhatWasHeld(Checker):
@@ -26,11 +22,11 @@ class KeepsWhatWasHeld(Checker):
         self._before: dict[PeerId, tuple[int, PeerId]] = {}
         self._told: dict[PeerId, int] = {}  # the round that it says is lost
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._before[peer] = self._held
         self._told.pop(peer, None)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
         if effect.event == "round":

@@ -3,7 +3,7 @@ followed by all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import (
     Aggregate,
@@ -19,11 +19,9 @@ from gossip.core import (
     digest_of,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.world import AnySwarm
 
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 KEPT = 1024
 """Rounds and shards: more than anybody is behind by."""
@@ -51,10 +49,10 @@ class DecidesTogether(Checker):
         # by round and parent
         self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._asked[peer], self._own[peer] = {}, {}
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         place = self._asked[peer].pop(event.ticket, None) if isinstance(event, Aggregated) else None
         if place is None or not isinstance(event, Aggregated) or not event.statistics:
             return
@@ -64,7 +62,7 @@ class DecidesTogether(Checker):
         _forget(self._measured)
         _forget(self._own[peer])
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, Commit):
             commit = effect.message
             if commit.shard == 0 and commit.digest:
@@ -81,7 +79,7 @@ class DecidesTogether(Checker):
         elif isinstance(effect, Aggregate) and effect.step == "combine":
             self._judge_weights(swarm, peer, effect)
 
-    def _judge_parts(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _judge_parts(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
         outside = sorted([row.peer for row in ask.outside])
         self.demand(
@@ -102,7 +100,7 @@ class DecidesTogether(Checker):
                 f"decides in round {ask.round_id} on what nobody has measured of shard {shard}",
             )
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if (
             rounds is None
@@ -121,7 +119,7 @@ class DecidesTogether(Checker):
                 first.cross_shard_progress.step not in ("measured", "decide"), swarm, peer, text
             )
 
-    def _judge_weights(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _judge_weights(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or rounds.round_id != ask.round_id:
             return  # it has gone on within the same event
@@ -145,7 +143,7 @@ class DecidesTogether(Checker):
                 swarm, peer, f"combines {where} with the weights {taken}; {decided} were decided"
             )
 
-    def _on_committed(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
+    def _on_committed(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not core.settings.cross_shard or peer in self.circumstances.equivocating:
             return  # a liar holds what it has made, and the others what they could take

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     Ack,
@@ -37,9 +36,7 @@ from gossip.core import (
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 _ANSWERED_BY: dict[type, str] = {
     Ping: "acks",
@@ -76,16 +73,16 @@ class AnswersOnce(Checker):
         # to whom, of which round, shard and attempt
         self._offered: dict[PeerId, set[tuple[PeerId, int, int, int]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._owed[peer], self._offered[peer] = Counter(), set()
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not Received or (what := _ANSWERED_BY.get(type(event.message))) is None:
             return
         if type(event.message) is not PushPull or not event.message.reply:
             self._owed[peer][event.sender, what] += 1
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send:
             return
         said, offered = effect.message, self._offered[peer]
@@ -131,7 +128,7 @@ class CommitsForAReason(Checker):
         self._wanted: dict[PeerId, dict[PeerId, list[int]]] = {}
         self._sent: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._spread[peer], self._asked[peer], self._wanted[peer], self._sent[peer] = (
             Counter(),
             Counter(),
@@ -139,7 +136,7 @@ class CommitsForAReason(Checker):
             Counter(),
         )
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not Received:
             return
         message = event.message
@@ -161,7 +158,7 @@ class CommitsForAReason(Checker):
         else:
             self._asked[peer][event.sender, message.round_id, message.shard] += 1
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is Aggregate:
             if effect.step == "measure":
                 return
@@ -215,11 +212,11 @@ class OffersOnce(Checker):
         self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}
         self._sums: dict[PeerId, Counter[int]] = {}  # that were asked for, by round
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
         self._sums[peer] = Counter()
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is Restored:
             self._resumed[peer] += 1
         elif type(event) is Received and type(event.message) is UpdateRequest:
@@ -244,7 +241,7 @@ class OffersOnce(Checker):
             if what is None or key[2:5] == what:
                 del said[key]
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is Report:
             self._resumed[peer] += effect.event == "kept_own_state"
             return

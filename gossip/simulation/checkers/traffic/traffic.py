@@ -4,7 +4,6 @@ message has its measure."""
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     Ack,
@@ -24,9 +23,7 @@ from gossip.simulation.checkers.base import (
     life_of,
 )
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 AGAIN = 3
 """Times that one may have to begin with the same news again: an accusation, say,
@@ -52,7 +49,7 @@ class NewsGrowOld(Checker):
         super().__init__(circumstances)
         self._told: Counter[News] = Counter()
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) not in self.effects:
             return
         rumors = effect.message.rumors  # type: ignore[union-attr]
@@ -94,10 +91,10 @@ class AsksInMeasure(Checker):
         super().__init__(circumstances)
         self._asked: dict[PeerId, deque[float]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._asked[peer] = deque(maxlen=max(most for most, _ in REQUESTS))
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) is not CommitRequest:
             return
         rounds = rolling_of(swarm.inspections.get(peer))

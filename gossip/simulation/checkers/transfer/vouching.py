@@ -3,8 +3,6 @@ and what it is told."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     Effect,
     Event,
@@ -22,9 +20,7 @@ from gossip.core import (
     parts_of,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions, took_unattested_state
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
 
@@ -45,11 +41,11 @@ class TakesNoFewersWord(Checker):
         self._began: dict[PeerId, float] = {}
         self._able: dict[PeerId, float] = {}  # since when it has a state
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._vouched[peer] = {}
         self._able.pop(peer, None)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if core is None or core.phase not in ("running", "draining"):
             self._able.pop(peer, None)
@@ -67,7 +63,7 @@ class TakesNoFewersWord(Checker):
                 else {}
             )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None or core.rolling is None or core.recovery.need == 1:
             return
@@ -96,7 +92,7 @@ class TakesNoFewersWord(Checker):
 
     def _judge_content(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         agreed: StateAttestation,
@@ -125,7 +121,7 @@ class TakesNoFewersWord(Checker):
                 swarm, peer, f"restores {where} with settings that nobody has vouched for"
             )
 
-    def _judge_few(self, swarm: Swarm[Any], peer: PeerId, core: Inspection) -> None:
+    def _judge_few(self, swarm: AnySwarm, peer: PeerId, core: Inspection) -> None:
         f, waited_s = core.settings.f, swarm.now - self._began[peer]
         able = [other for other in swarm.hosts if self._has_a_state(swarm, core, other)]
         what = f"takes the word of fewer than {f + 1} for the state, and peers {able} have one"
@@ -137,7 +133,7 @@ class TakesNoFewersWord(Checker):
             f"{what}; it has asked for {waited_s:.2f} s",
         )
 
-    def _has_a_state(self, swarm: Swarm[Any], core: Inspection, other: PeerId) -> bool:
+    def _has_a_state(self, swarm: AnySwarm, core: Inspection, other: PeerId) -> bool:
         """Whether it can be asked for one, and could when ``core`` asked last."""
         host = swarm.hosts[other]
         able = (
@@ -169,15 +165,15 @@ class AnswersForTheRoundAsked(Checker):
         # who, under which nonce: of which rounds (0: any)
         self._asked: dict[PeerId, dict[tuple[PeerId, int], set[int]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._asked[peer] = {}
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.message, StateRequest):
             asked = event.message
             self._asked[peer].setdefault((event.sender, asked.nonce), set()).add(asked.round_id)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Send)
             or not isinstance(effect.message, StateAttestation | StateOffer)
@@ -214,10 +210,10 @@ class NamesARoundToCome(Checker):
         # under which nonce, and before which round (0: any)
         self._asked: dict[PeerId, tuple[int, int]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._asked.pop(peer, None)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Send)
             or not isinstance(effect.message, StateRequest)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, log
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     ACCUSATIONS_MAX,
@@ -23,9 +22,7 @@ from gossip.core import (
     TrustSettings,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 HISTORIES_KEPT = 512
 TURNS = ("passed_over", "serves_again")
@@ -199,10 +196,10 @@ class OmissionsFollowTheCommits(Checker):
         # for whose result of which round, in vain
         self._waited: dict[PeerId, dict[tuple[PeerId, int], None]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._turns[peer], self._pending[peer], self._waited[peer] = [], [], {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not core.settings.f or core.rolling is None:
             return
@@ -249,7 +246,7 @@ class OmissionsFollowTheCommits(Checker):
             del waited[next(iter(waited))]
 
     def _judge_accusations(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, commit: Commit
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, commit: Commit
     ) -> None:
         history = self._histories.get(commit.parent)
         if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
@@ -274,7 +271,7 @@ class OmissionsFollowTheCommits(Checker):
 
     def _follow(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         done: list[Committed],

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     DIGEST_BYTES,
@@ -27,11 +26,9 @@ from gossip.core import (
 )
 from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
 from gossip.simulation.checkers.safety import members_of
+from gossip.simulation.world import AnySwarm
 
 from .ledger import CLEARLY, Ledger, RoundEvidence
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
@@ -51,10 +48,10 @@ class TrustFollowsTheCommits(Checker):
         self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
         self._pending: dict[PeerId, list[Committed]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._changes[peer], self._pending[peer] = [], []
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event in TOLD:
                 self._changes[peer].append((effect.fields["subject"], effect.event))
@@ -80,7 +77,7 @@ class TrustFollowsTheCommits(Checker):
 
     def _follow(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         done: list[Committed],
@@ -117,7 +114,7 @@ class TrustFollowsTheCommits(Checker):
             del self._ledgers[next(iter(self._ledgers))]
 
     def _judge_commit(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, before: Ledger, commit: Commit
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, before: Ledger, commit: Commit
     ) -> None:
         if commit.server in self.circumstances.equivocating:
             return
@@ -133,7 +130,7 @@ class TrustFollowsTheCommits(Checker):
                 swarm, peer, f"{where} was made by peer {commit.server}, which may not serve"
             )
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _on_aggregate(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if core is None or rounds is None or not core.settings.f or rounds.round_id != ask.round_id:
@@ -163,7 +160,7 @@ class TrustFollowsTheCommits(Checker):
         self._judge_f(swarm, peer, core, ask, ledger)
 
     def _judge_outside(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
     ) -> None:
         """Who is in quarantine is measured in every second round."""
         rounds = core.rolling
@@ -181,7 +178,7 @@ class TrustFollowsTheCommits(Checker):
             raise self.violated(swarm, peer, f"{text}, and {sorted(measured)} are")
 
     def _judge_f(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
     ) -> None:
         """Only proof lowers f, or that too few are left when some have sent no numbers; and there
         are no more liars among the updates than the rule is to tolerate."""
@@ -273,7 +270,7 @@ class TrustFollowsExperience(Checker):
         self._asked: dict[PeerId, dict[int, Aggregate]] = {}
         self._judged: dict[PeerId, dict[PeerId, int]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         core = swarm.inspections.get(peer)
         self._ledgers.pop(peer, None)
         if core is not None and core.gossip is not None and core.settings.f:
@@ -281,7 +278,7 @@ class TrustFollowsExperience(Checker):
             self._ledgers[peer] = Ledger(settings.trust, settings.f, settings.updates_for)
             self._changes[peer], self._asked[peer], self._judged[peer] = [], {}, {}
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if peer not in self._ledgers or core is None:
             return
@@ -307,7 +304,7 @@ class TrustFollowsExperience(Checker):
                     known = self._judged[peer].get(other, 0)
                     self._judged[peer][other] = max(known, stood_out)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         ledger = self._ledgers.get(peer)
@@ -329,7 +326,7 @@ class TrustFollowsExperience(Checker):
             self._ledgers[peer] = after
 
     def _on_aggregate(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ledger: Ledger, ask: Aggregate
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ledger: Ledger, ask: Aggregate
     ) -> None:
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}
@@ -371,10 +368,10 @@ class AccusesByExperience(Checker):
         self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
         self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._refused[peer], self._waited[peer], self._handed[peer] = set(), set(), {}
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
             isinstance(event, Received)
             and isinstance(event.message, Commit)
@@ -385,7 +382,7 @@ class AccusesByExperience(Checker):
                 content
             )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
                 silent = int(effect.fields["reason"].split()[3])  # no commit from PEER in time
