@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from gossip.core import CoreSettings, PeerId
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
 from gossip.simulation.world import AnySwarm, Observer
+
+Record = TypeVar("Record")
 
 Life = tuple[PeerId, int]
 """A process: a peer and its incarnation."""
@@ -225,6 +227,25 @@ class Checker(PassiveObserver):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         self.circumstances = circumstances or RunConditions()
         self.judged = 0
+        self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
+        self.make_records()
+
+    def make_records(self) -> None:
+        """Create what the checker records of a run."""
+
+    def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
+        """Return records of each peer's present life: ``make`` creates one when a life begins.
+        Without it a life begins with none."""
+        records: dict[PeerId, Record] = {}
+        self._of_lives.append((records, make))
+        return records
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        for records, make in self._of_lives:
+            if make is None:
+                records.pop(peer, None)
+            else:
+                records[peer] = make()
 
     def begin_calm(self, swarm: AnySwarm) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""

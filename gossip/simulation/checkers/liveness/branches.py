@@ -4,7 +4,7 @@ stay on its own."""
 from __future__ import annotations
 
 from gossip.core import Effect, Event, NotServing, PeerId, Received, Report, Update
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import rolling_of
 from gossip.simulation.world import AnySwarm
 
@@ -23,13 +23,9 @@ class JoinsTheLarger(Checker):
     effects = (Report,)
     afters = (Update, NotServing)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._left: dict[PeerId, bytes] = {}  # which branch last
+    def make_records(self) -> None:
+        self._left: dict[PeerId, bytes] = self.per_life()  # which branch last
         self._back_at: dict[PeerId, float] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._left.pop(peer, None)
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gossip.core import Halt, Restore
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import ToyTrainer
 
 if TYPE_CHECKING:
@@ -21,12 +21,9 @@ class EverybodyEnds(Checker):
     invariant = "L12"
     effects = (Halt, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._sent: dict[PeerId, int] = {}  # the round of the state that this life was sent last
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._sent.pop(peer, None)
+    def make_records(self) -> None:
+        # the round of the state that this life was sent last
+        self._sent: dict[PeerId, int] = self.per_life()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Restore):

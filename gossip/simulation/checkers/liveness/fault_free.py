@@ -4,7 +4,7 @@ links and processors; and where only payloads of some trickle, nobody waits for 
 from __future__ import annotations
 
 from gossip.core import Apply, Committed, Contributed, Effect, Event, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
@@ -24,8 +24,7 @@ class NothingGoesWrong(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._idle: set[tuple[int, PeerId]] = set()  # who had no samples in which round
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
@@ -62,8 +61,7 @@ class NobodyWaitsForATrickle(Checker):
     invariant = "L11"
     effects = (Apply,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._applied_at: dict[PeerId, float] = {}
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:

@@ -54,8 +54,7 @@ def converged_after_s(settings: MembershipSettings, n: int) -> float:
 class Liveness(Checker):
     """Is content, or says what is lacking; from its deadline on it must be content."""
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self.calm_at: float | None = None
         self._last_life_at = NEVER
 
@@ -173,16 +172,15 @@ class RoundsGoOn(RoundLiveness):
     invariant = "L2"
     effects = (Apply,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._applied_at: dict[PeerId, float] = {}
+    def make_records(self) -> None:
+        super().make_records()
+        self._applied_at: dict[PeerId, float] = self.per_life()
         self._applied: dict[PeerId, int] = {}
         self._settled_at: float | None = None
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         super().on_start(swarm, peer)
         self._applied[peer] = 0
-        self._applied_at.pop(peer, None)
 
     def settled(self, swarm: AnySwarm) -> None:
         self._settled_at = swarm.now
@@ -245,13 +243,9 @@ class EverybodyContributes(RoundLiveness):
     invariant = "L4"
     effects = (Committed,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._contributes: dict[PeerId, None] = {}  # in its present life, in the calm
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._contributes.pop(peer, None)
+    def make_records(self) -> None:
+        super().make_records()
+        self._contributes: dict[PeerId, None] = self.per_life()  # in its present life, in the calm
 
     def begin_calm(self, swarm: AnySwarm) -> None:
         super().begin_calm(swarm)
@@ -299,8 +293,8 @@ class OneLineage(RoundLiveness):
     invariant = "L5"
     effects = (Restore,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
+        super().make_records()
         self._misled = TaintedStates(self.circumstances)
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
@@ -413,14 +407,15 @@ class NobodyStarves(Checker):
     ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
-        self._waits: dict[PeerId, tuple[int, float]] = {}  # rounds without a turn, and since when
-        self._able: dict[PeerId, int] = {}  # rounds in a row in which it could have had one
+        # rounds without a turn, and since when
+        self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
+        # rounds in a row in which it could have had one
+        self._able: dict[PeerId, int] = self.per_life()
         self._born_at: dict[PeerId, float] = {}
         self._latest = -1
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._waits.pop(peer, None)
-        self._able.pop(peer, None)
+        super().on_start(swarm, peer)
         self._born_at[peer] = swarm.now
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:

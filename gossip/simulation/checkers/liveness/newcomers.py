@@ -16,7 +16,7 @@ from gossip.core import (
     Report,
     quorum_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import rolling_of
 from gossip.simulation.world import AnySwarm
 
@@ -32,12 +32,9 @@ class CountsWhenItKeepsUp(Checker):
     invariant = "L9"
     effects = (Committed,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._roster: dict[PeerId, frozenset[PeerId]] = {}  # of the last commit at each peer
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._roster.pop(peer, None)
+    def make_records(self) -> None:
+        # of the last commit at each peer
+        self._roster: dict[PeerId, frozenset[PeerId]] = self.per_life()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Committed) or effect.commit.shard != 0:
@@ -70,8 +67,7 @@ class WaitsForThoseWhoCome(Checker):
     events = (PeerExpected,)
     effects = (Halt, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # the roster that each lacks a quorum of
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
         self._crashed_at = float("-inf")

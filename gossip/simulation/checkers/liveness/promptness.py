@@ -58,13 +58,9 @@ class NobodyWaitsForTheSkipped(Checker):
     effects = (Update, Report)
     afters = (Hello,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # who has asked for which attempt of a round
-        self._asked: dict[PeerId, dict[tuple[PeerId, int], tuple[int, int]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer] = {}
+        self._asked = self.per_life(dict[tuple[PeerId, int], tuple[int, int]])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.message, UpdateRequest):
@@ -169,7 +165,7 @@ class OverWhenAllIsThere(Checker):
     ) -> None:
         super().__init__(circumstances)
         self.disturbances = disturbances
-        self._offers: dict[PeerId, _Offer] = {}
+        self._offers: dict[PeerId, _Offer] = self.per_life()
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
         self._changed_at = NEVER
@@ -181,7 +177,7 @@ class OverWhenAllIsThere(Checker):
         self._paused.append((swarm.now, stands_s(swarm, peer)))
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._offers.pop(peer, None)
+        super().on_start(swarm, peer)
         self._lives_at = swarm.now
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
@@ -382,13 +378,9 @@ class AsksForWhatItLacks(Checker):
     events = (Ack, Update, UpdateRequest, Commit, NotServing)
     effects = (Update, CommitRequest, StateRequest, Apply, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # that others are ahead, and it has asked for nothing since
-        self._told_at: dict[PeerId, float] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._told_at.pop(peer, None)
+        self._told_at: dict[PeerId, float] = self.per_life()
 
     def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         # It could not ask meanwhile, and what is not about rounds may be handled first.
@@ -435,12 +427,9 @@ class TakesAStateInstead(Checker):
     events = (UpdateRequest, Commit, NotServing)
     afters = (UpdateRequest, Commit, NotServing)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._lost: dict[PeerId, int] = {}  # the round in which it cannot go on by commits
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._lost.pop(peer, None)
+    def make_records(self) -> None:
+        # the round in which it cannot go on by commits
+        self._lost: dict[PeerId, int] = self.per_life()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         self._lost.pop(peer, None)

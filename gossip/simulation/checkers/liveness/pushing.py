@@ -15,7 +15,7 @@ from gossip.core import (
     Send,
     StartRound,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import is_worth_waiting, members_of, targets_of
 from gossip.simulation.world import AnySwarm
 
@@ -32,13 +32,9 @@ class PushesToAll(Checker):
     effects = (Push,)
     afters = (Contributed,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._targets: dict[PeerId, tuple[PeerId, ...]] = {}
+    def make_records(self) -> None:
+        self._targets: dict[PeerId, tuple[PeerId, ...]] = self.per_life()
         self._pushed: dict[PeerId, dict[tuple[PeerId, str], None]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._targets.pop(peer, None)
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
@@ -140,8 +136,7 @@ class EachReadsItsOwn(Checker):
     invariant = "S11"
     effects = (StartRound,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # Epoch and newcomer, -1: of the first -> sample -> who reads it in which round.
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 

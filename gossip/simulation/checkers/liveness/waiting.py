@@ -56,15 +56,11 @@ class WaitsForNobodyInVain(Checker):
     events = (LinkDown, Ack, *TELLING)
     effects = (Report,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # whose link broke, and who has told of no round since
-        self._silent: dict[PeerId, set[PeerId]] = {}
+        self._silent = self.per_life(set[PeerId])
         # in which round and shard, by whom handed over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._silent[peer], self._refused[peer] = set(), {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         silent = self._silent[peer]
@@ -139,12 +135,9 @@ class NoRoundStands(Checker):
         super().__init__(circumstances)
         self.disturbances = disturbances
         # in which round and shard, by whom handed over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
         # how many have had a second turn, and since when they have
-        self._once_round: dict[PeerId, dict[tuple[int, int], tuple[int, float]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._refused[peer], self._once_round[peer] = {}, {}
+        self._once_round = self.per_life(dict[tuple[int, int], tuple[int, float]])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
@@ -287,15 +280,10 @@ class KeepsWhoSpeaks(Checker):
     events = (Hello,)
     effects = (Commit,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # who has said that it goes on no more, in whatever life
-        self._leaving: dict[PeerId, set[PeerId]] = {}
-        self._judged: dict[PeerId, tuple[int, int, int]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._leaving[peer] = set()
-        self._judged.pop(peer, None)
+        self._leaving = self.per_life(set[PeerId])
+        self._judged: dict[PeerId, tuple[int, int, int]] = self.per_life()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (

@@ -4,7 +4,7 @@ round teaches anything."""
 from __future__ import annotations
 
 from gossip.core import Aggregate, Aggregated, Effect, Event, PeerId
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 
@@ -19,12 +19,8 @@ class RuleAnswers(Checker):
     events = (Aggregated,)
     effects = (Aggregate,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[int, Aggregate]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer] = {}
+    def make_records(self) -> None:
+        self._asked = self.per_life(dict[int, Aggregate])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)

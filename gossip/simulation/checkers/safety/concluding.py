@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gossip.core import ConfirmState, Effect, Event, PeerId, Restore, StateConfirmed
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates
+from gossip.simulation.checkers.base import Checker, TaintedStates
 from gossip.simulation.world import AnySwarm, ToyTrainer
 
 from .rounds import rolling_of
@@ -22,14 +22,13 @@ class EndsAlike(Checker):
     events = (ConfirmState,)
     effects = (StateConfirmed, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._told: dict[int, tuple[bytes, PeerId]] = {}
-        self.waiting: dict[PeerId, float] = {}  # who has asked, and since when
+        self.waiting: dict[PeerId, float] = self.per_life()  # who has asked, and since when
         self._misled = TaintedStates(self.circumstances)
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self.waiting.pop(peer, None)
+        super().on_start(swarm, peer)
         self._misled.forget(peer)
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:

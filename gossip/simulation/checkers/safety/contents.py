@@ -36,7 +36,7 @@ from gossip.core import (
     outline_of,
     parts_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates
+from gossip.simulation.checkers.base import Checker, TaintedStates
 from gossip.simulation.world import OWN_BYTES, AnySwarm, bytes_of_state, digest_of
 from gossip.vectors import described, payload_digest, to_bytes
 
@@ -63,10 +63,9 @@ class Conserved(Checker):
     events = (Contributed, events.DataConfigured, Restored)
     effects = (Aggregate, Committed, Apply, StartRound)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...] | None]] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+    def make_records(self) -> None:
+        self._rows = self.per_life(dict[tuple[int, int], tuple[Row, ...] | None])
+        self._pending = self.per_life(list[Committed])
         # what each has applied last, since it took over a state
         self._previous: dict[PeerId, tuple[Payload, ...]] = {}
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
@@ -76,7 +75,8 @@ class Conserved(Checker):
         self._batch = 0
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._rows[peer], self._pending[peer], self._previous[peer] = {}, [], ()
+        super().on_start(swarm, peer)
+        self._previous[peer] = ()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
@@ -316,15 +316,14 @@ class TakesOverTheDonorsState(Checker):
     effects = (Restore, Committed, Update, Report)
     afters = (Restored,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
         self._taken: dict[int, list[bytes]] = {}
         self._heads: dict[int, dict[bytes, None]] = {}  # of the round before
-        self._first: dict[PeerId, int] = {}
+        self._first: dict[PeerId, int] = self.per_life()
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._first.pop(peer, None)
+        super().on_start(swarm, peer)
         self._misled.forget(peer)
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
@@ -423,14 +422,9 @@ class CheckedBeforeUse(Checker):
     effects = (Aggregate, Apply, Committed)
     afters = (Update, UpdateRequest, Commit, StateOffer)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._refusable: dict[PeerId, tuple[str, tuple[Any, ...]]] = {}
-        self._commits: dict[PeerId, list[Commit]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._commits[peer] = []
-        self._refusable.pop(peer, None)
+    def make_records(self) -> None:
+        self._refusable: dict[PeerId, tuple[str, tuple[Any, ...]]] = self.per_life()
+        self._commits = self.per_life(list[Commit])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(

@@ -24,7 +24,7 @@ from gossip.core import (
     Row,
     StartRound,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 from gossip.topologies import Roster
 
@@ -168,14 +168,10 @@ class TakesWhatItWasPushed(Checker):
     events = (Push, Contributed)
     effects = (StartRound, Aggregate, Apply, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._desks: dict[PeerId, _Desk] = {}
+    def make_records(self) -> None:
+        self._desks = self.per_life(_Desk)
         # round -> gradient and parameters, of all lives
         self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._desks[peer] = _Desk()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import Applied, Committed, CoreSettings, Effect, Event, PeerId, StartRound
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm, ToyTrainer
 
 from .rounds import rolling_of
@@ -18,14 +18,10 @@ class TakesTurns(Checker):
     events = (Applied,)
     effects = (Committed, StartRound)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # The chain behind a round: steps in that history, and the roster of the next round.
         self._steps: dict[bytes, tuple[int, tuple[PeerId, ...]]] = {}
-        self._before: dict[PeerId, dict[int, int]] = {}  # a round that is not applied: steps before
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._before[peer] = {}
+        self._before = self.per_life(dict[int, int])  # a round that is not applied: steps before
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         trainer, core = swarm.hosts[peer].trainer, swarm.inspections.get(peer)

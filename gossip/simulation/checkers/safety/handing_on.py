@@ -23,7 +23,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 from .believing import is_doubtful, must_be_refused
@@ -52,12 +52,8 @@ class HandsOnWhatItHolds(Checker):
     effects = (Commit,)
     afters = (UpdateRequest, Update)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, _CommitAsked] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked.pop(peer, None)
+    def make_records(self) -> None:
+        self._asked: dict[PeerId, _CommitAsked] = self.per_life()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, UpdateRequest | Update):
@@ -143,18 +139,12 @@ class TakesWhatWasCommitted(Checker):
     effects = (Report,)
     afters = (Commit,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._heard: dict[PeerId, _Heard] = {}
+    def make_records(self) -> None:
+        self._heard: dict[PeerId, _Heard] = self.per_life()
         # by round and shard: who handed it over
-        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}
+        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = self.per_life()
         # likewise, of those of whom it was not taken
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._heard.pop(peer, None)
-        self._doubted.pop(peer, None)
-        self._refused[peer] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
@@ -266,12 +256,8 @@ class GivesWhatIsAskedFor(Checker):
     effects = (Commit, NotServing)
     afters = (CommitRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._owed: dict[PeerId, _Owed] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._owed.pop(peer, None)
+    def make_records(self) -> None:
+        self._owed: dict[PeerId, _Owed] = self.per_life()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, CommitRequest):

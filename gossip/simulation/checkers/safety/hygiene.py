@@ -25,7 +25,7 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, Violation
+from gossip.simulation.checkers.base import Checker, Violation
 from gossip.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
@@ -45,8 +45,7 @@ class NothingRaises(Checker):
     invariant = "S14"
     effects = (Halt,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._most: dict[PeerId, int] = {}
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
@@ -101,8 +100,7 @@ class Bounded(Checker):
     invariant = "S15"
     afters = (TimerFired,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._timers: dict[PeerId, int] = {}
 
     def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
@@ -224,13 +222,9 @@ class TimersAndHalt(Checker):
     events = (TimerFired,)
     effects = (SetTimer, CancelTimer, Halt)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._pending: dict[PeerId, dict[Token, None]] = {}
-        self._used: dict[PeerId, set[Token]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._pending[peer], self._used[peer] = {}, set()
+    def make_records(self) -> None:
+        self._pending = self.per_life(dict[Token, None])
+        self._used = self.per_life(set[Token])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, TimerFired):

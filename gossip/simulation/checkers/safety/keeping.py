@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import Effect, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 
@@ -15,16 +15,15 @@ class KeepsWhatWasHeld(Checker):
     invariant = "S19"
     effects = (Report,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._held: tuple[int, PeerId] = (0, -1)
         # what had been held when its life began
         self._before: dict[PeerId, tuple[int, PeerId]] = {}
-        self._told: dict[PeerId, int] = {}  # the round that it says is lost
+        self._told: dict[PeerId, int] = self.per_life()  # the round that it says is lost
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         self._before[peer] = self._held
-        self._told.pop(peer, None)
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):

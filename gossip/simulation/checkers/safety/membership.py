@@ -35,8 +35,7 @@ class StandingNeverFalls(TableChecker):
 
     invariant = "S1"
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._highest: dict[PeerId, int] = {}  # that a peer has had itself, in all its lives
         self._seen: dict[PeerId, dict[PeerId, int]] = {}
 
@@ -91,8 +90,7 @@ class NoReturnFromTheDead(TableChecker):
     invariant = "S2"
     forbidden = "alive"
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._gone: dict[PeerId, dict[PeerId, int]] = {}  # the standing with which a subject went
 
     def born(self, swarm: AnySwarm, peer: PeerId) -> None:
@@ -163,8 +161,7 @@ class OneAddressALife(TableChecker):
 
     invariant = "S5"
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # the last life in which a peer had an address
         self._lives: dict[PeerId, dict[tuple[str, str], int]] = {}
         # observer -> subject -> life, control address

@@ -56,8 +56,7 @@ class ComputesAlike(StageChecker):
     events = (BackwardDone, Contributed)
     effects = (Report,)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         # by stage and round, then by micro-batch
         self.gradients: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(dict)
         self.mixed: set[int] = set()  # rounds in which a stage was made anew
@@ -161,8 +160,7 @@ class UsesNothingOld(StageChecker):
     events = (Received,)
     effects = (RunForward, StartRound, Report)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         self._clear: dict[PeerId, tuple[dict[Any, Any], ...]] = {}
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
@@ -249,11 +247,8 @@ class FindsLiarsAlone(StageChecker):
         crowds = [members for members in stages if len(liars.intersection(members)) > 1]
         self._bears = not crowds
         # who is in quarantine as each peer sees it, and what the present commit changes about that
-        self._locked: dict[PeerId, set[PeerId]] = {}
-        self._changes: dict[PeerId, list[Report]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._locked[peer], self._changes[peer] = set(), []
+        self._locked = self.per_life(set[PeerId])
+        self._changes = self.per_life(list[Report])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
@@ -310,8 +305,7 @@ class SharesAlike(StageChecker):
     invariant = "S28"
     effects = (StartRound,)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         # by stage, round, and the hash of the round before
         self._weights: dict[tuple[int, int, bytes], Mapping[PeerId, float]] = {}
 
@@ -337,8 +331,7 @@ class LeavesWhatIsCounted(StageChecker):
     events = (Received, BackwardDone)
     effects = (RunForward, StartRound)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         self._round: dict[PeerId, int] = {}
         self._told: dict[PeerId, dict[PeerId, tuple[int, Counted]]] = {}  # and in which life
         self._had: dict[PeerId, set[int]] = {}  # in its own sum, in this round
@@ -389,8 +382,7 @@ class SendsToWhoHasBegun(StageChecker):
     invariant = "S33"
     effects = (Activation, StartRound, Report)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         self._begun: set[PeerId] = set()
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:

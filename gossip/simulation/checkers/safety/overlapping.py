@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import Contributed, Effect, Event, PeerId, StartRound, events
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm, MadeOf, ToyTrainer
 
 
@@ -16,12 +16,8 @@ class ComputedInTurn(Checker):
     events = (Contributed,)
     effects = (StartRound,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._given: dict[PeerId, StartRound] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._given.pop(peer, None)
+    def make_records(self) -> None:
+        self._given: dict[PeerId, StartRound] = self.per_life()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, StartRound):

@@ -17,7 +17,7 @@ from gossip.core import (
     Payload,
     PeerId,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 from .exchange import gossip_of
@@ -42,14 +42,10 @@ class CommitsWhatTheRuleSaid(Checker):
     events = (Aggregated, Contributed)
     effects = (Aggregate, Committed)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._questions: dict[PeerId, dict[int, _Question]] = {}
+    def make_records(self) -> None:
+        self._questions = self.per_life(dict[int, _Question])
         # round -> shards, of all lives
         self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._questions[peer] = {}
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Aggregated):
@@ -151,14 +147,9 @@ class AppliesWhatTheRuleSaid(Checker):
     events = (Aggregated, Contributed)
     effects = (Aggregate, Apply)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[int, _RuleAsked]] = {}  # of the present round, by ticket
-        self._own: dict[PeerId, Contributed] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer] = {}
-        self._own.pop(peer, None)
+    def make_records(self) -> None:
+        self._asked = self.per_life(dict[int, _RuleAsked])  # of the present round, by ticket
+        self._own: dict[PeerId, Contributed] = self.per_life()
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):

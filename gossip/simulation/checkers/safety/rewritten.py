@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.core import Aggregate, Commit, Committed, Effect, PeerId
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 KEPT = 64
@@ -17,12 +17,8 @@ class CountsRewrittenAlone(Checker):
     invariant = "S11"
     effects = (Aggregate, Committed)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._rows: dict[PeerId, dict[tuple[int, int], tuple[PeerId, ...]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._rows[peer] = {}
+    def make_records(self) -> None:
+        self._rows = self.per_life(dict[tuple[int, int], tuple[PeerId, ...]])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not self.circumstances.rewriting:

@@ -87,16 +87,15 @@ class AppliedOnce(Checker):
     effects = (Committed, Apply, StartRound, Restore, Report)
     afters = (Restored,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._places: dict[PeerId, _Place] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+        self._pending = self.per_life(list[Committed])
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
-        self._told: dict[PeerId, StartRound] = {}
+        self._told: dict[PeerId, StartRound] = self.per_life()
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._told.pop(peer, None)
-        self._places[peer], self._pending[peer] = _Place(0, b""), []
+        super().on_start(swarm, peer)
+        self._places[peer] = _Place(0, b"")
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored) and not event.error:
@@ -210,13 +209,9 @@ class UsedOnce(Checker):
     events = (Push,)
     effects = (Aggregate,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._came: dict[PeerId, dict[int, tuple[Payload, tuple[PeerId, int, str, int]]]] = {}
-        self._used: dict[PeerId, dict[tuple[PeerId, int, str, int], int]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._came[peer], self._used[peer] = {}, {}
+    def make_records(self) -> None:
+        self._came = self.per_life(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
+        self._used = self.per_life(dict[tuple[PeerId, int, str, int], int])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
@@ -269,8 +264,7 @@ class IdenticalReplicas(Checker):
     effects = (Apply, Restore)
     afters = (Restored,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
         # what it is -> round and history -> it, and who held it first
         self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
@@ -384,22 +378,17 @@ class OneHistory(Checker):
         super().__init__(circumstances)
         self.disturbances = disturbances
         self._calm_at: float | None = None
-        self._promised: dict[PeerId, _Promise] = {}
-        self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
-        self._leaves: dict[PeerId, int] = {}  # before which round each said it did
+        self._promised: dict[PeerId, _Promise] = self.per_life()
+        self._offered = self.per_life(dict[tuple[int, int, bytes], int])
+        self._leaves: dict[PeerId, int] = self.per_life()  # before which round each said it did
         # in which round and shard, by whom handed over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
         ] = {}  # parent, round, shard -> digest -> who had it first
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
         self._began_at: dict[tuple[int, bytes], float] = {}  # with the first who was in it
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._offered[peer], self._refused[peer] = {}, {}
-        self._leaves.pop(peer, None)
-        self._promised.pop(peer, None)
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, Commit):

@@ -18,7 +18,7 @@ from gossip.core import (
     Send,
     digest_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 from .rounds import rolling_of
@@ -39,18 +39,14 @@ class DecidesTogether(Checker):
     effects = (Aggregate, Committed, Commit)
     afters = (Aggregated, PartialStatistics, Commit)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # ticket -> round and shard that are being measured
-        self._asked: dict[PeerId, dict[int, tuple[int, int]]] = {}
+        self._asked = self.per_life(dict[int, tuple[int, int]])
         # round and shard -> what anybody has measured of it
         self._measured: dict[tuple[int, int], set[bytes]] = {}
-        self._own: dict[PeerId, dict[tuple[int, int], bytes]] = {}
+        self._own = self.per_life(dict[tuple[int, int], bytes])
         # by round and parent
         self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer], self._own[peer] = {}, {}
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         place = self._asked[peer].pop(event.ticket, None) if isinstance(event, Aggregated) else None

@@ -34,7 +34,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import rolling_of
 from gossip.simulation.world import AnySwarm
 
@@ -67,14 +67,10 @@ class AnswersOnce(Checker):
     events = tuple(_ANSWERED_BY)
     effects = (*_ANSWERS, Update)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._owed: dict[PeerId, Counter[tuple[PeerId, str]]] = {}
+    def make_records(self) -> None:
+        self._owed = self.per_life(Counter[tuple[PeerId, str]])
         # to whom, of which round, shard and attempt
-        self._offered: dict[PeerId, set[tuple[PeerId, int, int, int]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._owed[peer], self._offered[peer] = Counter(), set()
+        self._offered = self.per_life(set[tuple[PeerId, int, int, int]])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not Received or (what := _ANSWERED_BY.get(type(event.message))) is None:
@@ -120,21 +116,12 @@ class CommitsForAReason(Checker):
     events = (Commit, Update, UpdateRequest, CommitRequest, Counted)
     effects = (Aggregate, Commit)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._spread: dict[PeerId, Counter[tuple[int, int]]] = {}
-        self._asked: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
+    def make_records(self) -> None:
+        self._spread = self.per_life(Counter[tuple[int, int]])
+        self._asked = self.per_life(Counter[tuple[PeerId, int, int]])
         # who has asked for all from which rounds on, ascending
-        self._wanted: dict[PeerId, dict[PeerId, list[int]]] = {}
-        self._sent: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._spread[peer], self._asked[peer], self._wanted[peer], self._sent[peer] = (
-            Counter(),
-            Counter(),
-            {},
-            Counter(),
-        )
+        self._wanted = self.per_life(dict[PeerId, list[int]])
+        self._sent = self.per_life(Counter[tuple[PeerId, int, int]])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not Received:
@@ -204,17 +191,16 @@ class OffersOnce(Checker):
     events = (UpdateRequest, Restored, PartialOverdue, LinkDown, NotServing)
     effects = (Update, UpdateRequest, Report, CollectUpdate)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._said: dict[PeerId, Counter[tuple[PeerId, type, int, int, int, bytes]]] = {}
+    def make_records(self) -> None:
+        self._said = self.per_life(Counter[tuple[PeerId, type, int, int, int, bytes]])
         self._resumed: Counter[PeerId] = Counter()
         # how often it was told that of a round and shard
-        self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}
-        self._sums: dict[PeerId, Counter[int]] = {}  # that were asked for, by round
+        self._overdue = self.per_life(Counter[tuple[int, int]])
+        self._sums = self.per_life(Counter[int])  # that were asked for, by round
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
-        self._sums[peer] = Counter()
+        super().on_start(swarm, peer)
+        self._resumed[peer] = 0
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is Restored:

@@ -28,7 +28,7 @@ from gossip.core import (
     TimerFired,
     retransmit_limit,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 TIMES = 2.0
@@ -104,16 +104,14 @@ class SpeaksInMeasure(Checker):
         Restore,
     )
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._said: dict[PeerId, dict[tuple[type, PeerId], deque[float]]] = {}
-        self._most: dict[PeerId, dict[type, int]] = {}
+    def make_records(self) -> None:
+        self._said = self.per_life(dict[tuple[type, PeerId], deque[float]])
+        self._most: dict[PeerId, dict[type, int]] = self.per_life()
         self._quiet_from = float("inf")
         self._n = 0  # peers that there were when the bounds were made
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._said[peer] = {}
-        self._most.pop(peer, None)
+        super().on_start(swarm, peer)
         if len(swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
             self._n = len(swarm.hosts)
             self._said = {peer: {} for peer in swarm.hosts}
@@ -199,13 +197,9 @@ class FallsSilent(Checker):
     invariant = "S15"
     effects = (Gossip,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # how many it has had, since when it tells the last, when it did
-        self._news: dict[PeerId, tuple[int, float, float]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._news.pop(peer, None)
+        self._news: dict[PeerId, tuple[int, float, float]] = self.per_life()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (

@@ -19,7 +19,6 @@ from gossip.core import (
 from gossip.simulation.checkers.base import (
     Checker,
     Life,
-    RunConditions,
     life_of,
 )
 from gossip.simulation.checkers.safety import rolling_of
@@ -45,8 +44,7 @@ class NewsGrowOld(Checker):
     invariant = "S15"
     effects = (Ping, PingRequest, Ack, Gossip)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._told: Counter[News] = Counter()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
@@ -87,8 +85,7 @@ class AsksInMeasure(Checker):
     invariant = "S15"
     effects = (CommitRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._asked: dict[PeerId, deque[float]] = {}
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:

@@ -19,7 +19,7 @@ from gossip.core import (
     StateOffer,
     StateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 from gossip.vectors import payload_digest
 
@@ -58,13 +58,9 @@ class AsksForWhatIsMissing(Checker):
     events = (StateOffer,)
     effects = (StateRequest, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._here: dict[PeerId, set[bytes]] = {}  # digests of pieces
-        self._false: dict[PeerId, set[PeerId]] = {}  # who have sent a wrong one
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._here[peer], self._false[peer] = set(), set()
+    def make_records(self) -> None:
+        self._here = self.per_life(set[bytes])  # digests of pieces
+        self._false = self.per_life(set[PeerId])  # who have sent a wrong one
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         found = _right_piece(swarm, peer, event)
@@ -111,13 +107,9 @@ class FetchesInMeasure(Checker):
     events = (StateOffer,)
     effects = (StateRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[PeerId, deque[float]]] = {}  # who, by whom: when
-        self._right: dict[PeerId, dict[PeerId, deque[float]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer], self._right[peer] = {}, {}
+    def make_records(self) -> None:
+        self._asked = self.per_life(dict[PeerId, deque[float]])  # who, by whom: when
+        self._right = self.per_life(dict[PeerId, deque[float]])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and _right_piece(swarm, peer, event):
@@ -154,13 +146,9 @@ class GivesInMeasure(Checker):
     invariant = "S15"
     effects = (StateOffer,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # by round: the copy, to whom what
-        self._given: dict[PeerId, dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._given[peer] = {}
+        self._given = self.per_life(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)

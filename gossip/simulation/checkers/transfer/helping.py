@@ -25,7 +25,7 @@ from gossip.core import (
     Stop,
     TimerFired,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 LATE_S = 0.25
@@ -41,14 +41,14 @@ class RemindsTheSilent(Checker):
     effects = (StateRequest,)
     afters = (TimerFired,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._nonce: dict[PeerId, int] = {}
         # when whom was asked last, or is seen to be within reach again
-        self._since: dict[PeerId, dict[PeerId, float]] = {}
+        self._since = self.per_life(dict[PeerId, float])
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._nonce[peer], self._since[peer] = -1, {}
+        super().on_start(swarm, peer)
+        self._nonce[peer] = -1
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
@@ -98,12 +98,8 @@ class SaysThatNoRoundComes(Checker):
     effects = (StateAttestation, StateOffer)
     afters = (StateRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._told: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whom, under which nonce
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._told[peer] = set()
+    def make_records(self) -> None:
+        self._told = self.per_life(set[tuple[PeerId, int]])  # whom, under which nonce
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, StateAttestation | StateOffer):
@@ -135,14 +131,14 @@ class StaysForTakers(Checker):
     events = (StateRequest, Stop)
     effects = (Halt, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # by whom, and when last, by the own clock
-        self._asked: dict[PeerId, dict[PeerId, float]] = {}
+        self._asked = self.per_life(dict[PeerId, float])
         self._urged: dict[PeerId, int] = {}
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer], self._urged[peer] = {}, 0
+        super().on_start(swarm, peer)
+        self._urged[peer] = 0
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Stop):

@@ -19,7 +19,7 @@ from gossip.core import (
     attested_digest,
     parts_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, took_unattested_state
+from gossip.simulation.checkers.base import Checker, took_unattested_state
 from gossip.simulation.world import AnySwarm
 
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
@@ -35,15 +35,10 @@ class TakesNoFewersWord(Checker):
     events = (StateAttestation, TimerFired, Received)
     effects = (Report, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._vouched: dict[PeerId, dict[PeerId, StateAttestation]] = {}
+    def make_records(self) -> None:
+        self._vouched = self.per_life(dict[PeerId, StateAttestation])
         self._began: dict[PeerId, float] = {}
-        self._able: dict[PeerId, float] = {}  # since when it has a state
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._vouched[peer] = {}
-        self._able.pop(peer, None)
+        self._able: dict[PeerId, float] = self.per_life()  # since when it has a state
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
@@ -160,13 +155,9 @@ class AnswersForTheRoundAsked(Checker):
     events = (StateRequest,)
     effects = (StateAttestation, StateOffer)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # who, under which nonce: of which rounds (0: any)
-        self._asked: dict[PeerId, dict[tuple[PeerId, int], set[int]]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer] = {}
+        self._asked = self.per_life(dict[tuple[PeerId, int], set[int]])
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.message, StateRequest):
@@ -205,13 +196,9 @@ class NamesARoundToCome(Checker):
     invariant = "S12"
     effects = (StateRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # under which nonce, and before which round (0: any)
-        self._asked: dict[PeerId, tuple[int, int]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked.pop(peer, None)
+        self._asked: dict[PeerId, tuple[int, int]] = self.per_life()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (

@@ -21,7 +21,7 @@ from gossip.core import (
     Send,
     TrustSettings,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm
 
 HISTORIES_KEPT = 512
@@ -188,16 +188,12 @@ class OmissionsFollowTheCommits(Checker):
     invariant = "S14"
     effects = (Committed, Apply, Report, Commit)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
-        self._turns: dict[PeerId, list[tuple[PeerId, str]]] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+        self._turns = self.per_life(list[tuple[PeerId, str]])
+        self._pending = self.per_life(list[Committed])
         # for whose result of which round, in vain
-        self._waited: dict[PeerId, dict[tuple[PeerId, int], None]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._turns[peer], self._pending[peer], self._waited[peer] = [], [], {}
+        self._waited = self.per_life(dict[tuple[PeerId, int], None])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)

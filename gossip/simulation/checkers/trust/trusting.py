@@ -24,7 +24,7 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
+from gossip.simulation.checkers.base import REFUSALS, Checker
 from gossip.simulation.checkers.safety import members_of
 from gossip.simulation.world import AnySwarm
 
@@ -42,14 +42,10 @@ class TrustFollowsTheCommits(Checker):
     invariant = "S14"
     effects = (Committed, Apply, Report, Aggregate)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._ledgers: dict[bytes, Ledger] = {}  # by the hash of the last round
-        self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._changes[peer], self._pending[peer] = [], []
+        self._changes = self.per_life(list[tuple[PeerId, str]])
+        self._pending = self.per_life(list[Committed])
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
@@ -263,16 +259,15 @@ class TrustFollowsExperience(Checker):
     events = (Aggregated, Push)
     effects = (Aggregate, Apply, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._ledgers: dict[PeerId, Ledger] = {}
+    def make_records(self) -> None:
+        self._ledgers: dict[PeerId, Ledger] = self.per_life()
         self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
         self._asked: dict[PeerId, dict[int, Aggregate]] = {}
         self._judged: dict[PeerId, dict[PeerId, int]] = {}
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         core = swarm.inspections.get(peer)
-        self._ledgers.pop(peer, None)
         if core is not None and core.gossip is not None and core.settings.f:
             settings = core.settings
             self._ledgers[peer] = Ledger(settings.trust, settings.f, settings.updates_for)
@@ -361,15 +356,11 @@ class AccusesByExperience(Checker):
     events = (Commit,)
     effects = (Report, Committed)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # whose results of which rounds, as hashes
-        self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}
-        self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
-        self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._refused[peer], self._waited[peer], self._handed[peer] = set(), set(), {}
+        self._handed = self.per_life(dict[tuple[PeerId, int], set[bytes]])
+        self._refused = self.per_life(set[tuple[PeerId, int]])  # whose results of which rounds
+        self._waited = self.per_life(set[tuple[PeerId, int]])  # likewise, in vain
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
