@@ -22,6 +22,7 @@ from gossip.launch.doctor import doctor
 from gossip.launch.drill import command as drill
 from gossip.launch.join import join
 from gossip.launch.local import swarm_keys as keygen
+from gossip.launch.optional import optional
 from gossip.launch.options import (
     UNSET,
     Advertise,
@@ -200,9 +201,7 @@ def demo(
     settings: Settings = UNSET,
     keys: Keys = None,
     config: Config = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, optional("Draw the curves into this PNG.")] = None,
     only: Annotated[
         bool,
         typer.Option(
