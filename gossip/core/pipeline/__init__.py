@@ -10,6 +10,6 @@ from .barrier import (
 from .flow import FlowTimer as FlowTimer, MicroBatchFlow as MicroBatchFlow
 from .rebuild import RebuildTimer as RebuildTimer, StageRebuild as StageRebuild
 from .route import Router as Router
-from .stage import STAGE_TIMERS as STAGE_TIMERS, StagePipeline as StagePipeline
+from .stage import StagePipeline as StagePipeline
 from .stage_watch import StageWatch as StageWatch
 from .work import Work as Work
