@@ -9,7 +9,7 @@ from __future__ import annotations
 from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
 from gossip.simulation.world import NS, AnySwarm, LinkModel
 
-from .base import PassiveObserver
+from .base import Checker, PassiveObserver, RunConditions
 
 STILL_S = 0.25
 """A process that was stopped for so long stood still."""
@@ -164,3 +164,13 @@ def _loses(model: LinkModel) -> bool:
 def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
     """How long a process that is stopped, or goes on just now, has been standing still."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS
+
+
+class DisturbedChecker(Checker):
+    """Checker that excuses the peers that were disturbed."""
+
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
+        super().__init__(circumstances)
+        self.disturbances = disturbances

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from gossip.core import Effect, Inspection, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions, updates_needed
-from gossip.simulation.checkers.disturbances import NEVER, Disturbances
+from gossip.simulation.checkers.base import updates_needed
+from gossip.simulation.checkers.disturbances import NEVER, DisturbedChecker
 from gossip.simulation.checkers.safety import rolling_of
 from gossip.simulation.world import AnySwarm
 
@@ -40,7 +40,7 @@ class _Crash:
     hung: tuple[PeerId, ...]
 
 
-class CrashCostsLittle(Checker):
+class CrashCostsLittle(DisturbedChecker):
     """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and
     no more time than it takes to notice it and a round timeout.
     Judged where nothing else happens meanwhile."""
@@ -48,11 +48,7 @@ class CrashCostsLittle(Checker):
     invariant = "L3"
     effects = (Report,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         # rounds that changed nothing, though there were enough for the rule
         self._lost: dict[int, None] = {}
         self._started_at = NEVER

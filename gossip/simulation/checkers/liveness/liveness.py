@@ -26,11 +26,10 @@ from gossip.core import (
 )
 from gossip.simulation.checkers.base import (
     Checker,
-    RunConditions,
     TaintedStates,
     updates_needed,
 )
-from gossip.simulation.checkers.disturbances import NEVER, Disturbances
+from gossip.simulation.checkers.disturbances import NEVER, DisturbedChecker
 from gossip.simulation.checkers.safety import memory_s
 from gossip.simulation.world import AnySwarm, ToyTrainer
 from gossip.topologies import lots
@@ -395,18 +394,14 @@ class OneLineage(RoundLiveness):
         return None
 
 
-class NobodyStarves(Checker):
+class NobodyStarves(DisturbedChecker):
     """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound
     but 16n; more by as much as others weigh more."""
 
     invariant = "L6"
     effects = (Committed,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         # rounds without a turn, and since when
         self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
         # rounds in a row in which it could have had one
@@ -469,18 +464,12 @@ def _takes_part(swarm: AnySwarm, peer: PeerId) -> bool:
     )
 
 
-class StopEnds(Checker):
+class StopEnds(DisturbedChecker):
     """L7: one that was asked to stop is gone after its drain timeout, whatever the others do."""
 
     invariant = "L7"
     events = (Stop,)
     effects = (Halt,)
-
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)

@@ -31,8 +31,13 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
-from gossip.simulation.checkers.disturbances import NEVER, STILL_S, Disturbances, stands_s
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.checkers.disturbances import (
+    NEVER,
+    STILL_S,
+    DisturbedChecker,
+    stands_s,
+)
 from gossip.simulation.checkers.safety import rolling_of, rule_has_enough
 from gossip.simulation.world import AnySwarm
 
@@ -151,7 +156,7 @@ class _Offer:
     roster: tuple[PeerId, ...]
 
 
-class OverWhenAllIsThere(Checker):
+class OverWhenAllIsThere(DisturbedChecker):
     """L2: a round is over as soon as everybody's update is there, and no timeout passes then. Also
     where some links are cut, if everybody reaches a quorum,
     once all have noticed who cannot be reached."""
@@ -160,11 +165,7 @@ class OverWhenAllIsThere(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         self._offers: dict[PeerId, _Offer] = self.per_life()
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
@@ -273,7 +274,7 @@ class OverWhenAllIsThere(Checker):
         return True
 
 
-class NobodyIsStuck(Checker):
+class NobodyIsStuck(DisturbedChecker):
     """L2: where everybody sees everybody and nothing disturbs them, nobody stays in a round for two
     round timeouts, whatever has happened before."""
 
@@ -281,11 +282,7 @@ class NobodyIsStuck(Checker):
     events = (TrainerProgress,)
     effects = (Apply,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         self._applied_at: dict[PeerId, float] = {}
         self._look_at = NEVER
         self._well_since: float | None = None

@@ -25,8 +25,8 @@ from gossip.core import (
     UpdateRequest,
     quorum_of,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
-from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.base import REFUSALS, Checker
+from gossip.simulation.checkers.disturbances import DisturbedChecker
 from gossip.simulation.checkers.safety import rolling_of
 from gossip.simulation.world import AnySwarm
 
@@ -120,7 +120,7 @@ class WaitsForNobodyInVain(Checker):
                     )
 
 
-class NoRoundStands(Checker):
+class NoRoundStands(DisturbedChecker):
     """L2: where results of a round are refused, it is over before each server has had its turn
     twice, if a majority is there and undisturbed from the end of the first turns on. Whom a peer
     skips has no turn there. Of the liars only those are counted on who have handed over a result:
@@ -129,11 +129,7 @@ class NoRoundStands(Checker):
     invariant = "L2"
     effects = (Report,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         # in which round and shard, by whom handed over
         self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
         # how many have had a second turn, and since when they have

@@ -13,7 +13,7 @@ from gossip.core import (
     shortest_s,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
-from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.disturbances import DisturbedChecker
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip.simulation.world import AnySwarm
 
@@ -220,7 +220,7 @@ class OneAddressALife(TableChecker):
         )
 
 
-class NoFalseDeath(TableChecker):
+class NoFalseDeath(DisturbedChecker, TableChecker):
     """S6: nobody declares a peer dead that runs and was undisturbed for as long as a
     suspicion can last.
 
@@ -228,12 +228,6 @@ class NoFalseDeath(TableChecker):
     """
 
     invariant = "S6"
-
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
 
     def judge(
         self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
@@ -265,17 +259,11 @@ class NoFalseDeath(TableChecker):
         return known.incarnation > swarm.hosts[peer].incarnation
 
 
-class NoDeathByAStalledPeer(TableChecker):
+class NoDeathByAStalledPeer(DisturbedChecker, TableChecker):
     """S7: one that stood still gives those it then misses all their time again,
     before it declares anybody dead."""
 
     invariant = "S7"
-
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
 
     def judge(
         self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None

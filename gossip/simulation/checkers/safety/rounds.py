@@ -32,13 +32,12 @@ from gossip.simulation.checkers.base import (
     REFUSALS,
     Checker,
     Life,
-    RunConditions,
     TaintedStates,
     life_of,
     lose_start,
     updates_needed,
 )
-from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.disturbances import DisturbedChecker
 from gossip.simulation.world import AnySwarm, ToyTrainer
 
 RECENT_PUSHES = 512
@@ -356,7 +355,7 @@ def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection
     return max(1, len(left)) if len(left) < need <= len(left) + len(newcomers) else need
 
 
-class OneHistory(Checker):
+class OneHistory(DisturbedChecker):
     """S10: at most one digest of a round is committed.
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then
@@ -372,11 +371,7 @@ class OneHistory(Checker):
     effects = (Update, Aggregate, Committed, StartRound, Hello, Report)
     afters = (Commit,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         self._calm_at: float | None = None
         self._promised: dict[PeerId, _Promise] = self.per_life()
         self._offered = self.per_life(dict[tuple[int, int, bytes], int])
