@@ -7,64 +7,66 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import outer as outer
-    from . import registry as registry
-    from . import senders as senders
-    from .base import CoordinateRule as CoordinateRule
-    from .base import Rule as Rule
-    from .base import Updates as Updates
-    from .base import Verdict as Verdict
-    from .base import rule as rule
-    from .clipped import centered_clipping as centered_clipping
-    from .clipped import self_centered_clipping as self_centered_clipping
-    from .composing import PreAggregation as PreAggregation
-    from .composing import Stage as Stage
-    from .composing import compose as compose
-    from .composing import pre_aggregation as pre_aggregation
-    from .coordinates import meamed as meamed
-    from .coordinates import median as median
-    from .coordinates import phocas as phocas
-    from .coordinates import sign_majority as sign_majority
-    from .coordinates import trimmed_mean as trimmed_mean
-    from .descent import fltrust as fltrust
-    from .descent import judged_clipping as judged_clipping
-    from .descent import zeno as zeno
-    from .descent import zeno_pp as zeno_pp
-    from .distances import bulyan as bulyan
-    from .distances import krum as krum
-    from .distances import mda as mda
-    from .distances import multi_krum as multi_krum
-    from .gram import Decision as Decision
-    from .gram import Gram as Gram
-    from .gram_rules import GramRule as GramRule
-    from .gram_rules import gram_rule as gram_rule
+    from . import outer as outer, registry as registry, senders as senders
+    from .base import (
+        CoordinateRule as CoordinateRule,
+        Rule as Rule,
+        Updates as Updates,
+        Verdict as Verdict,
+        rule as rule,
+    )
+    from .clipped import (
+        centered_clipping as centered_clipping,
+        self_centered_clipping as self_centered_clipping,
+    )
+    from .composing import (
+        PreAggregation as PreAggregation,
+        Stage as Stage,
+        compose as compose,
+        pre_aggregation as pre_aggregation,
+    )
+    from .coordinates import (
+        meamed as meamed,
+        median as median,
+        phocas as phocas,
+        sign_majority as sign_majority,
+        trimmed_mean as trimmed_mean,
+    )
+    from .descent import (
+        fltrust as fltrust,
+        judged_clipping as judged_clipping,
+        zeno as zeno,
+        zeno_pp as zeno_pp,
+    )
+    from .distances import bulyan as bulyan, krum as krum, mda as mda, multi_krum as multi_krum
+    from .gram import Decision as Decision, Gram as Gram
+    from .gram_rules import GramRule as GramRule, gram_rule as gram_rule
     from .means import mean as mean
-    from .mixing import arc as arc
-    from .mixing import bucketing as bucketing
-    from .mixing import clipping as clipping
-    from .mixing import nnm as nnm
-    from .registry import BoundRule as BoundRule
-    from .registry import load as load
-    from .registry import names as names
-    from .registry import pre_aggregations as pre_aggregations
-    from .registry import register as register
-    from .reweighting import cauchy as cauchy
-    from .reweighting import huber as huber
-    from .reweighting import reweighted as reweighted
-    from .reweighting import suspicion as suspicion
-    from .reweighting import suspicion_literal as suspicion_literal
-    from .selecting import cge as cge
-    from .selecting import faba as faba
-    from .selecting import monna as monna
-    from .senders import Memory as Memory
-    from .senders import Sender as Sender
+    from .mixing import arc as arc, bucketing as bucketing, clipping as clipping, nnm as nnm
+    from .registry import (
+        BoundRule as BoundRule,
+        load as load,
+        names as names,
+        pre_aggregations as pre_aggregations,
+        register as register,
+    )
+    from .reweighting import (
+        cauchy as cauchy,
+        huber as huber,
+        reweighted as reweighted,
+        suspicion as suspicion,
+        suspicion_literal as suspicion_literal,
+    )
+    from .selecting import cge as cge, faba as faba, monna as monna
+    from .senders import Memory as Memory, Sender as Sender
     from .sharded import ShardedRule as ShardedRule
-    from .spectral import caf as caf
-    from .spectral import dnc as dnc
-    from .spectral import smea as smea
-    from .spectral import spectral_clipping as spectral_clipping
-    from .weiszfeld import geometric_median as geometric_median
-    from .weiszfeld import rfa as rfa
+    from .spectral import (
+        caf as caf,
+        dnc as dnc,
+        smea as smea,
+        spectral_clipping as spectral_clipping,
+    )
+    from .weiszfeld import geometric_median as geometric_median, rfa as rfa
 
 _HOMES = {
     "sharded": ("ShardedRule",),

@@ -19,8 +19,7 @@ from typing import Any
 from whole_runs import GOSSIP, HERE, conclude, environment, last_words, run_all, scratch
 
 from gossip.launch.bench.exchange import missing
-from gossip.launch.bench.side_by_side import GLOO, BenchTask
-from gossip.launch.bench.side_by_side import GOSSIP as OURS
+from gossip.launch.bench.side_by_side import GLOO, GOSSIP as OURS, BenchTask
 from gossip.launch.bench.turns import ratios
 
 sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests

@@ -23,15 +23,7 @@ if TYPE_CHECKING:
     from . import aggregators, testing, topologies
     from .training import Session, init, spawn
 else:
-    __getattr__, _ = lazy(
-        __name__,
-        {
-            "aggregators": ("aggregators",),
-            "testing": ("testing",),
-            "topologies": ("topologies",),
-            "training": ("Session", "init", "spawn"),
-        },
-    )
+    __getattr__, _ = lazy(__name__)
 
 __version__ = "0.1.0"
 __all__ = [

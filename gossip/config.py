@@ -39,8 +39,7 @@ from gossip.core import (
     TrustSettings,
 )
 from gossip.errors import ConfigError, UnknownName
-from gossip.faults import FaultPlan
-from gossip.faults import plan as fault_plans
+from gossip.faults import FaultPlan, plan as fault_plans
 from gossip.topologies import read_weights, with_option, write_weights
 from gossip.transport import is_loopback, is_one_host
 from gossip.vectors import load_encoding

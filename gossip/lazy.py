@@ -1,28 +1,45 @@
-"""Faces of packages: an ``__init__.py`` says what others may take, and nothing is imported before
-somebody takes it."""
+"""Packages that import a module when a name of it is first used.
+
+The ``if TYPE_CHECKING:`` block of such a package lists what it offers, for type checkers and for
+:func:`lazy` alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from typing import Any
 
 
-def lazy(
-    package: str, homes: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
+@cache
+def _homes(package: str) -> dict[str, str]:
+    """Return the names that a package offers -> the modules below it that define them."""
+    spec = find_spec(package)
+    loader = spec.loader if spec else None
+    source = loader.get_source(package) if isinstance(loader, InspectLoader) else None
+    if source is None:
+        raise ImportError(f"{package} needs its source file, which lists what it offers")
+    return {
+        alias.name: statement.module or alias.name
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
 
-    Args:
-        homes: Module or package below ``package`` -> names that it has.
-            Its own name stands for itself.
-    """
-    home_of = {name: home for home, names in homes.items() for name in names}
 
-    def take(name: str) -> Any:
-        if (home := home_of.get(name)) is None:
+def lazy(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package, read from its ``if TYPE_CHECKING:``."""
+
+    def load(name: str) -> Any:
+        if (home := _homes(package).get(name)) is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(f".{home}", package)
         return module if name == home else getattr(module, name)
 
-    return take, lambda: sorted(home_of)
+    return load, lambda: sorted(_homes(package))

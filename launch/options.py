@@ -12,6 +12,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from .optional import optional
+
 Json = Annotated[
     bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")
 ]
@@ -30,14 +32,11 @@ def _known_output(choice: str | None) -> str | None:
 
 Output = Annotated[
     str | None,
-    typer.Option(
+    optional(
+        "Whose lines to show: of all peers, equal ones once (merged); each (all); those of the "
+        "lowest peer that runs (first), or of peer N. merged on a terminal, all elsewhere.",
         metavar="merged|all|first|N",
-        help=(
-            "Whose lines to show: of all peers, equal ones once (merged); each (all); those of the "
-            "lowest peer that runs (first), or of peer N. merged on a terminal, all elsewhere."
-        ),
         callback=_known_output,
-        show_default=False,
     ),
 ]
 
@@ -53,22 +52,15 @@ def _known_trackers(names: list[str] | None) -> list[str] | None:
 
 Track = Annotated[
     list[str] | None,
-    typer.Option(
+    optional(
+        "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio, "
+        "prometheus; may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow.",
         metavar="TRACKER",
-        help=(
-            "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio, "
-            "prometheus; may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow."
-        ),
         callback=_known_trackers,
-        show_default=False,
     ),
 ]
 Advertise = Annotated[
-    str,
-    typer.Option(
-        help="Own address that other machines reach: a number, an interface or a network.",
-        show_default=False,
-    ),
+    str, optional("Own address that other machines reach: a number, an interface or a network.")
 ]
 Port = Annotated[
     int,
@@ -78,256 +70,174 @@ Module = Annotated[
     bool, typer.Option("-m", "--module", help="SCRIPT is the name of a module, as for python -m.")
 ]
 Peers = Annotated[
-    int | None,
-    typer.Option(
-        "-n", "--peers", help="How many peers to start; 4 by default (demo: 8).", show_default=False
-    ),
+    int | None, optional("How many peers to start; 4 by default (demo: 8).", "-n", "--peers")
 ]
 Room = Annotated[
     int | None,
-    typer.Option(
-        help=(
-            "Most peers at a time, with those that gossip join adds later; by default none can "
-            "join."
-        ),
-        show_default=False,
+    optional(
+        "Most peers at a time, with those that gossip join adds later; by default none can join."
     ),
 ]
 Plan = Annotated[
     Path | None,
-    typer.Option(
-        help="Spread a model over the peers as a plan of gossip plan says; -n follows from it.",
-        show_default=False,
-    ),
+    optional("Spread a model over the peers as a plan of gossip plan says; -n follows from it."),
 ]
 Audit = Annotated[
     float | None,
-    typer.Option(
-        help=(
-            "With --plan: probability that another member of the stage computes a micro-batch "
-            "again, 0.05 or so; who gave wrong answers is locked up."
-        ),
-        show_default=False,
+    optional(
+        "With --plan: probability that another member of the stage computes a micro-batch "
+        "again, 0.05 or so; who gave wrong answers is locked up."
     ),
 ]
 LostStage = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "With --plan: of what a stage goes on that has lost all its peers, and one is back: "
-            "checkpoint (the default), neighbours, fresh, or stop."
-        ),
-        show_default=False,
+    optional(
+        "With --plan: of what a stage goes on that has lost all its peers, and one is back: "
+        "checkpoint (the default), neighbours, fresh, or stop."
     ),
 ]
 Topology = Annotated[
     str | None,
-    typer.Option(
-        help="Who exchanges with whom: rolling (the default), random-k:k=3, ring, full.",
-        show_default=False,
-    ),
+    optional("Who exchanges with whom: rolling (the default), random-k:k=3, ring, full."),
 ]
 Aggregator = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "How updates become one: a rule's name, or file.py:rule; suspicion by default, "
-            "judged_clipping with --reference."
-        ),
-        show_default=False,
+    optional(
+        "How updates become one: a rule's name, or file.py:rule; suspicion by default, "
+        "judged_clipping with --reference."
     ),
 ]
 Sender = Annotated[
     str | None,
-    typer.Option(
-        help="What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +.",
-        show_default=False,
-    ),
+    optional("What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +."),
 ]
 Encoding = Annotated[
     str | None,
-    typer.Option(
-        help="How updates travel: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
-        "randomk:0.1, powersgd:4.",
-        show_default=False,
+    optional(
+        "How updates travel: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
+        "randomk:0.1, powersgd:4."
     ),
 ]
 LocalSteps = Annotated[
     int | None,
-    typer.Option(
-        help="Steps that each peer takes by itself between two rounds, for slow links: 1 (the "
-        "default), 30, 100.",
-        show_default=False,
+    optional(
+        "Steps that each peer takes by itself between two rounds, for slow links: 1 (the "
+        "default), 30, 100."
     ),
 ]
 Outer = Annotated[
     str | None,
-    typer.Option(
-        help="What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
-        "heavy_ball, mean.",
-        show_default=False,
+    optional(
+        "What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+        "heavy_ball, mean."
     ),
 ]
 Fragments = Annotated[
     int | None,
-    typer.Option(
-        help="Parts of the model, of which each round of local steps exchanges one: 1 (the "
-        "default), 4. A round is then on so many times fewer steps and bytes.",
-        show_default=False,
+    optional(
+        "Parts of the model, of which each round of local steps exchanges one: 1 (the "
+        "default), 4. A round is then on so many times fewer steps and bytes."
     ),
 ]
 FragmentMixing = Annotated[
     float | None,
-    typer.Option(
-        help="Share of its own parameters that a peer keeps of a fragment when a result comes a "
-        "round later, with --fragments and --overlap 1. From 0 to below 1; 0.5 by default.",
-        show_default=False,
+    optional(
+        "Share of its own parameters that a peer keeps of a fragment when a result comes a "
+        "round later, with --fragments and --overlap 1. From 0 to below 1; 0.5 by default."
     ),
 ]
 Overlap = Annotated[
     int | None,
-    typer.Option(
-        help="1: peers compute the next update while a round runs, and apply its result one step "
-        "later. 0 (the default): they wait for it.",
-        show_default=False,
+    optional(
+        "1: peers compute the next update while a round runs, and apply its result one step "
+        "later. 0 (the default): they wait for it."
     ),
 ]
 Byzantine = Annotated[
     int | None,
-    typer.Option(
+    optional(
+        "Byzantine peers to tolerate; by default what rule and peers allow, at most a quarter "
+        "(demo: as many as attack).",
         "-f",
         "--byzantine",
-        help=(
-            "Byzantine peers to tolerate; by default what rule and peers allow, at most a quarter "
-            "(demo: as many as attack)."
-        ),
-        show_default=False,
     ),
 ]
 Fault = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.", show_default=False
-    ),
+    list[str] | None, optional("Inject a fault: crash:3@50, sign_flip:5,6*10. Repeatable.")
 ]
-Faults = Annotated[
-    Path | None, typer.Option(help="Inject the faults of a plan file (TOML).", show_default=False)
-]
+Faults = Annotated[Path | None, optional("Inject the faults of a plan file (TOML).")]
 Rounds = Annotated[
-    int | None,
-    typer.Option(
-        help="Rounds to train; by default the script decides (demo: 400).", show_default=False
-    ),
+    int | None, optional("Rounds to train; by default the script decides (demo: 400).")
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option(help="Of servers, data order and attacks; 0 by default.", show_default=False),
-]
-RunDir = Annotated[
-    Path | None, typer.Option(help="Folder of the run; runs/NAME by default.", show_default=False)
-]
-Name = Annotated[
-    str | None, typer.Option(help="Name of the run; drawn by default.", show_default=False)
-]
+Seed = Annotated[int | None, optional("Of servers, data order and attacks; 0 by default.")]
+RunDir = Annotated[Path | None, optional("Folder of the run; runs/NAME by default.")]
+Name = Annotated[str | None, optional("Name of the run; drawn by default.")]
 Quorum = Annotated[
-    str | None,
-    typer.Option(
-        help="majority (the default), or available: any number of peers.", show_default=False
-    ),
+    str | None, optional("majority (the default), or available: any number of peers.")
 ]
 OnMinority = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "pause (the default), or continue: a part without a quorum goes on when the rest is "
-            "dead for it."
-        ),
-        show_default=False,
+    optional(
+        "pause (the default), or continue: a part without a quorum goes on when the rest is "
+        "dead for it."
     ),
 ]
 OnDivergence = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "What a peer does whose replica differs from that of most: heal copies theirs; stop "
-            "(the default) does so too, and ends if it differs again without a missed round; warn "
-            "goes on."
-        ),
-        show_default=False,
+    optional(
+        "What a peer does whose replica differs from that of most: heal copies theirs; stop "
+        "(the default) does so too, and ends if it differs again without a missed round; warn "
+        "goes on."
     ),
 ]
 Reference = Annotated[
     int | None,
-    typer.Option(
+    optional(
+        "Samples by which the server of a round judges, under rules with a judge; 256 by "
+        "default. Given without --aggregator, the rule is judged_clipping.",
         min=1,
-        help=(
-            "Samples by which the server of a round judges, under rules with a judge; 256 by "
-            "default. Given without --aggregator, the rule is judged_clipping."
-        ),
-        show_default=False,
     ),
 ]
 Trust = Annotated[
     bool | None,
-    typer.Option(
+    optional(
+        "Quarantine peers that keep standing out: on by default. Without, they are suspected "
+        "and told of, and take part.",
         "--trust/--no-trust",
-        help=(
-            "Quarantine peers that keep standing out: on by default. Without, they are suspected "
-            "and told of, and take part."
-        ),
-        show_default=False,
     ),
 ]
 BatchPolicy = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "When peers come and go stays: fixed_local (the default), each peer's batch; "
-            "fixed_global, all of a round."
-        ),
-        show_default=False,
+    optional(
+        "When peers come and go stays: fixed_local (the default), each peer's batch; "
+        "fixed_global, all of a round."
     ),
 ]
 Slices = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "speed (the default): smaller batches, or fewer local steps, for peers that are much "
-            "slower than most; or equal."
-        ),
-        show_default=False,
+    optional(
+        "speed (the default): smaller batches, or fewer local steps, for peers that are much "
+        "slower than most; or equal."
     ),
 ]
 ServerWeights = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "How often peers serve rounds: 0:4,2:2 for four times and twice as often as the "
-            "others, at most 10."
-        ),
-        show_default=False,
+    optional(
+        "How often peers serve rounds: 0:4,2:2 for four times and twice as often as the "
+        "others, at most 10."
     ),
 ]
 StartTimeout = Annotated[
-    float | None,
-    typer.Option(help="Seconds that peers wait for each other; 60 by default.", show_default=False),
+    float | None, optional("Seconds that peers wait for each other; 60 by default.")
 ]
 MinPeers = Annotated[
-    int | None,
-    typer.Option(
-        help="Begin with so many, once they have waited --patience s for the others.",
-        show_default=False,
-    ),
+    int | None, optional("Begin with so many, once they have waited --patience s for the others.")
 ]
 Patience = Annotated[
-    float | None,
-    typer.Option(
-        help="Seconds that --min-peers wait for the others; 10 by default.", show_default=False
-    ),
+    float | None, optional("Seconds that --min-peers wait for the others; 10 by default.")
 ]
 RoundTimeout = Annotated[
-    float | None,
-    typer.Option(help="Seconds that a round may wait at most; 10 by default.", show_default=False),
+    float | None, optional("Seconds that a round may wait at most; 10 by default.")
 ]
 BeginAnew = Annotated[
     bool,
@@ -341,12 +251,9 @@ BeginAnew = Annotated[
 ]
 Resume = Annotated[
     str | None,
-    typer.Option(
-        help=(
-            "Go on from a checkpoint: auto (the newest where the script saves to), a run, or a "
-            "folder; @STEP behind it."
-        ),
-        show_default=False,
+    optional(
+        "Go on from a checkpoint: auto (the newest where the script saves to), a run, or a "
+        "folder; @STEP behind it."
     ),
 ]
 Deterministic = Annotated[
@@ -371,28 +278,19 @@ Drills = Annotated[
 ]
 Keys = Annotated[
     bool | None,
-    typer.Option(
+    optional(
+        "Know peers by keys, and encrypt: on wherever others can reach them, off on a "
+        "loopback address.",
         "--keys/--no-keys",
-        help=(
-            "Know peers by keys, and encrypt: on wherever others can reach them, off on a "
-            "loopback address."
-        ),
-        show_default=False,
     ),
 ]
 SwarmKey = Annotated[
     Path | None,
-    typer.Option(
-        help="Anybody with this key may join: a file of gossip keygen; by default a new one.",
-        show_default=False,
-    ),
+    optional("Anybody with this key may join: a file of gossip keygen; by default a new one."),
 ]
 Allowed = Annotated[
     Path | None,
-    typer.Option(
-        help="Only peers whose public keys are in this file take part; it may change at any time.",
-        show_default=False,
-    ),
+    optional("Only peers whose public keys are in this file take part; it may change at any time."),
 ]
 Insecure = Annotated[
     bool,
@@ -414,10 +312,7 @@ TaskOption = Annotated[
         ),
     ),
 ]
-Config = Annotated[
-    Path | None,
-    typer.Option(help="Options from a TOML file; flags and GOSSIP_* win.", show_default=False),
-]
+Config = Annotated[Path | None, optional("Options from a TOML file; flags and GOSSIP_* win.")]
 ShowConfig = Annotated[
     bool,
     typer.Option("--show-config", help="Print every option with its source, and start nothing."),
@@ -426,11 +321,7 @@ ShowConfig = Annotated[
 
 Restarts = Annotated[
     int | None,
-    typer.Option(
-        min=0,
-        help="How often each peer that dies by itself is started again; 0 by default.",
-        show_default=False,
-    ),
+    optional("How often each peer that dies by itself is started again; 0 by default.", min=0),
 ]
 
 

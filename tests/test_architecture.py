@@ -1116,7 +1116,7 @@ def test_an_import_past_a_face_is_named_with_file_and_line(
 
 
 def test_every_name_that_a_package_offers_is_there() -> None:
-    """A lazy face says by strings where its names are, which no type checker reads."""
+    """``lazy`` reads the block that type checkers read. Only the import shows that both agree."""
     packages = [
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in sorted((ROOT / "gossip").rglob("__init__.py"))

@@ -175,11 +175,9 @@ CHANGES: dict[str, Change] = {
             (
                 "@lie\ndef nan(",
                 '''@lie
-def toy_lie(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def toy_lie(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Sends half of its update."""
-    return _tampered(attacker, to, envelope, payload, lambda update: update / 2)
+    return _tampered(attacker, letter, lambda update: update / 2)
 
 
 @lie
@@ -255,7 +253,7 @@ from gossip.core import events, settings
 from gossip.errors import BadFault
 from gossip.faults import KINDS, plan
 from gossip.inject import ByzantinePeer, FaultyTrainer
-from gossip.inject.message_attacks import LIES
+import gossip.inject.message_attacks
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.simulation.campaign.chart import say
 from gossip.topologies import Roster
@@ -321,7 +319,7 @@ found["attack on updates"] = {
 vector = np.array([1.0, -3.0], np.float32)
 liar = ByzantinePeer(1, (0, 1, 2), lambda: None, None, ("toy_lie",))
 update = messages.Update(b"lineage!", 0, 0, 0, b"", 1, None)
-said = LIES["toy_lie"](liar, 0, Envelope(b"run", 1, 0, update), Payload(vector, 8, True))
+said = liar.says(0, Envelope(b"run", 1, 0, update), Payload(vector, 8, True))
 found["lie of a node"] = {
     "read": plan.parse("toy_lie:1").byzantine == {1},
     "usage": KINDS["toy_lie"].usage,

@@ -5,11 +5,13 @@
 
 from .base import Plan, Roster, Topology, check_plan, draw, topology
 from .finding import load, names, with_option
-from .weights import WEIGHT_MAX as WEIGHT_MAX
-from .weights import lots as lots
-from .weights import read_weights as read_weights
-from .weights import within_bounds as within_bounds
-from .weights import write_weights as write_weights
+from .weights import (
+    WEIGHT_MAX as WEIGHT_MAX,
+    lots as lots,
+    read_weights as read_weights,
+    within_bounds as within_bounds,
+    write_weights as write_weights,
+)
 
 __all__ = [
     "Plan",

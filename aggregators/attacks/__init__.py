@@ -21,23 +21,25 @@ Listing the names does not import torch, because command lines check them.
 
 from __future__ import annotations
 
-from . import adaptive as _adaptive
-from . import alone as _alone
-from . import apart as _apart
-from . import patient as _patient
-from . import together as _together
+from . import (
+    adaptive as _adaptive,
+    alone as _alone,
+    apart as _apart,
+    patient as _patient,
+    together as _together,
+)
 from .finding import place_of as place_of
-from .kinds import DATA_ATTACKS as DATA_ATTACKS
-from .kinds import KINDS as KINDS
-from .kinds import LABEL_FLIP as _LABEL_FLIP
-from .kinds import Aggregator as Aggregator
-from .kinds import AttackKind as AttackKind
-from .kinds import attack as attack
-from .kinds import flip_labels as flip_labels
-from .kinds import names as names
-from .telling import Attack as Attack
-from .telling import AttackerGroup as AttackerGroup
-from .telling import make as make
+from .kinds import (
+    DATA_ATTACKS as DATA_ATTACKS,
+    KINDS as KINDS,
+    LABEL_FLIP as _LABEL_FLIP,
+    Aggregator as Aggregator,
+    AttackKind as AttackKind,
+    attack as attack,
+    flip_labels as flip_labels,
+    names as names,
+)
+from .telling import Attack as Attack, AttackerGroup as AttackerGroup, make as make
 
 __all__ = [
     "ATTACKS",

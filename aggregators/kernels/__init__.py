@@ -31,10 +31,12 @@ from gossip.errors import AggregationError, ConfigError
 from gossip.interpreter import python_command
 
 from . import cache_folder, forks, network, plain
-from .rows import Rows
-from .rows import check_listed as check_listed
-from .rows import check_stored as check_stored
-from .rows import tensor_of as tensor_of
+from .rows import (
+    Rows,
+    check_listed as check_listed,
+    check_stored as check_stored,
+    tensor_of as tensor_of,
+)
 
 __all__ = [
     "Rows",

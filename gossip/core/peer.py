@@ -76,8 +76,8 @@ from .lifecycle import (
     Shutdown,
     Trigger,
     after,
+    bootstrap as gathering,
 )
-from .lifecycle import bootstrap as gathering
 from .membership import (
     TIMERS,
     Change,

@@ -1,74 +1,72 @@
 """Faults as data: what kinds there are, how they are typed, how they stand in a plan file."""
 
-from . import kinds as kinds
-from . import plan as plan
-from .activations import ActivationFault as ActivationFault
-from .activations import FalseAudits as FalseAudits
-from .activations import NegatedActivations as NegatedActivations
-from .activations import NegatedGradients as NegatedGradients
-from .activations import PassResult as PassResult
-from .activations import ScaledGradients as ScaledGradients
-from .activations import said_of as said_of
-from .declare import KINDS as KINDS
-from .declare import Fault as Fault
-from .drills import Drill as Drill
-from .drills import DrillFile as DrillFile
-from .drills import write as write
-from .kinds import ATTACKS as ATTACKS
-from .kinds import Blow as Blow
-from .kinds import ByzantineFault as ByzantineFault
-from .kinds import Crash as Crash
-from .kinds import Hang as Hang
-from .kinds import Restart as Restart
-from .kinds import Slow as Slow
-from .kinds import attacker as attacker
-from .links import near as near
-from .links import severed as severed
-from .plan import FaultPlan as FaultPlan
-from .plan import check_effect as check_effect
-from .plan import load as load
-from .plan import parse as parse
-from .reader import peers_of as peers_of
-from .reader import peers_word as peers_word
-from .reader import seconds_of as seconds_of
-from .start import LateStart as LateStart
-from .start import LateTrainer as LateTrainer
-from .start import NeverStarts as NeverStarts
-from .start import StartFault as StartFault
-from .world import CLAIM_ATTACKS as CLAIM_ATTACKS
-from .world import LINK_KINDS as LINK_KINDS
-from .world import NODE_ATTACKS as NODE_ATTACKS
-from .world import PIECE_ATTACKS as PIECE_ATTACKS
-from .world import RESULT_ATTACKS as RESULT_ATTACKS
-from .world import SHARD_ATTACKS as SHARD_ATTACKS
-from .world import STATE_ATTACKS as STATE_ATTACKS
-from .world import Break as Break
-from .world import Corrupt as Corrupt
-from .world import CrashBroadcast as CrashBroadcast
-from .world import CrashMidway as CrashMidway
-from .world import Delay as Delay
-from .world import Drift as Drift
-from .world import Duplicate as Duplicate
-from .world import Flap as Flap
-from .world import HangServer as HangServer
-from .world import HangTrainer as HangTrainer
-from .world import KillTrainer as KillTrainer
-from .world import LateTimers as LateTimers
-from .world import Leave as Leave
-from .world import LinkFault as LinkFault
-from .world import Loss as Loss
-from .world import Narrow as Narrow
-from .world import NetworkFault as NetworkFault
-from .world import NodeAttack as NodeAttack
-from .world import Partition as Partition
-from .world import ProcessFault as ProcessFault
-from .world import Reorder as Reorder
-from .world import Reset as Reset
-from .world import Rewritten as Rewritten
-from .world import Ring as Ring
-from .world import ServerFault as ServerFault
-from .world import SlowNode as SlowNode
-from .world import Spike as Spike
-from .world import Trickle as Trickle
-from .world import Unreadable as Unreadable
-from .world import Weather as Weather
+from . import kinds as kinds, plan as plan
+from .activations import (
+    ActivationFault as ActivationFault,
+    FalseAudits as FalseAudits,
+    NegatedActivations as NegatedActivations,
+    NegatedGradients as NegatedGradients,
+    PassResult as PassResult,
+    ScaledGradients as ScaledGradients,
+    said_of as said_of,
+)
+from .declare import KINDS as KINDS, Fault as Fault
+from .drills import Drill as Drill, DrillFile as DrillFile, write as write
+from .kinds import (
+    ATTACKS as ATTACKS,
+    Blow as Blow,
+    ByzantineFault as ByzantineFault,
+    Crash as Crash,
+    Hang as Hang,
+    Restart as Restart,
+    Slow as Slow,
+    attacker as attacker,
+)
+from .links import near as near, severed as severed
+from .plan import FaultPlan as FaultPlan, check_effect as check_effect, load as load, parse as parse
+from .reader import peers_of as peers_of, peers_word as peers_word, seconds_of as seconds_of
+from .start import (
+    LateStart as LateStart,
+    LateTrainer as LateTrainer,
+    NeverStarts as NeverStarts,
+    StartFault as StartFault,
+)
+from .world import (
+    CLAIM_ATTACKS as CLAIM_ATTACKS,
+    LINK_KINDS as LINK_KINDS,
+    NODE_ATTACKS as NODE_ATTACKS,
+    PIECE_ATTACKS as PIECE_ATTACKS,
+    RESULT_ATTACKS as RESULT_ATTACKS,
+    SHARD_ATTACKS as SHARD_ATTACKS,
+    STATE_ATTACKS as STATE_ATTACKS,
+    Break as Break,
+    Corrupt as Corrupt,
+    CrashBroadcast as CrashBroadcast,
+    CrashMidway as CrashMidway,
+    Delay as Delay,
+    Drift as Drift,
+    Duplicate as Duplicate,
+    Flap as Flap,
+    HangServer as HangServer,
+    HangTrainer as HangTrainer,
+    KillTrainer as KillTrainer,
+    LateTimers as LateTimers,
+    Leave as Leave,
+    LinkFault as LinkFault,
+    Loss as Loss,
+    Narrow as Narrow,
+    NetworkFault as NetworkFault,
+    NodeAttack as NodeAttack,
+    Partition as Partition,
+    ProcessFault as ProcessFault,
+    Reorder as Reorder,
+    Reset as Reset,
+    Rewritten as Rewritten,
+    Ring as Ring,
+    ServerFault as ServerFault,
+    SlowNode as SlowNode,
+    Spike as Spike,
+    Trickle as Trickle,
+    Unreadable as Unreadable,
+    Weather as Weather,
+)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypeAlias
 
-from gossip.aggregators.attacks import ATTACKS as ATTACKS
-from gossip.aggregators.attacks import AttackKind
+from gossip.aggregators.attacks import ATTACKS as ATTACKS, AttackKind
 from gossip.errors import BadFault
 
 from .declare import KINDS, Fault, Kind, add, declared

@@ -77,50 +77,40 @@ class Flap(Fault):
     period_s: float = of(Seconds("PERIOD", "a period", least=0.001))
 
 
+@dataclass(frozen=True, slots=True)
+class MessageFault(Fault):
+    """Fault of a share of the messages on the links of the peers."""
+
+    share: float = of(SHARE)
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+    peers: tuple[int, ...] = of(LINKS, ())
+
+
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
-class Loss(Fault):
+class Loss(MessageFault):
     """A share of the messages on the links of the peers is lost, one by one. TCP would not do
     that: it is harsher than any network."""
 
-    share: float = of(SHARE)
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
-
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Duplicate(Fault):
+class Duplicate(MessageFault):
     """A share of the messages arrives twice."""
 
-    share: float = of(SHARE)
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
-
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Corrupt(Fault):
+class Corrupt(MessageFault):
     """A share of the messages arrives with one bit flipped, in the header or in the payload."""
 
-    share: float = of(SHARE)
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
-
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
-class Reset(Fault):
+class Reset(MessageFault):
     """A share of the messages breaks its connection: all that is on its way there is lost, and it
     has to be opened again."""
-
-    share: float = of(SHARE)
-    at_s: float = of(AT)
-    for_s: float = of(Seconds())
-    peers: tuple[int, ...] = of(LINKS, ())
 
 
 @declared("{peers}*{share}*{held_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")

@@ -7,26 +7,11 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .byzantine import ByzantinePeer as ByzantinePeer
-    from .byzantine import OutMessage as OutMessage
-    from .faulty_node import FaultyNode as FaultyNode
-    from .faulty_node import Site as Site
+    from .byzantine import ByzantinePeer as ByzantinePeer, OutMessage as OutMessage
+    from .faulty_node import FaultyNode as FaultyNode, Site as Site
     from .faulty_trainer import FaultyTrainer as FaultyTrainer
     from .message_attacks import LIES as LIES
     from .state_attacks import FAR_ROUNDS as FAR_ROUNDS
     from .update_attacks import rule_of as rule_of
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "byzantine": (
-                "OutMessage",
-                "ByzantinePeer",
-            ),
-            "faulty_trainer": ("FaultyTrainer",),
-            "message_attacks": ("LIES",),
-            "faulty_node": ("FaultyNode", "Site"),
-            "state_attacks": ("FAR_ROUNDS",),
-            "update_attacks": ("rule_of",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

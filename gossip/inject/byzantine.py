@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,27 @@ from gossip.vectors import payload_digest, to_bytes
 
 OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
 """To whom, what is said (bytes: whatever a liar likes), and the payload."""
+
+
+class Letter(NamedTuple):
+    """What an honest core sends."""
+
+    to: PeerId
+    envelope: Envelope
+    payload: Payload | None
+
+    @property
+    def message(self) -> Message:
+        return self.envelope.message
+
+    def saying(self, **changes: Any) -> Letter:
+        """Return the letter with some fields of its message changed."""
+        message = replace(self.message, **changes)
+        return self._replace(envelope=replace(self.envelope, message=message))
+
+    def holding(self, content: Payload) -> Letter:
+        """Return the letter with another payload, and its digest."""
+        return self.saying(digest=content.digest)._replace(payload=content)
 
 
 @dataclass(slots=True)
@@ -61,7 +82,7 @@ class ByzantinePeer:
             said: list[OutMessage] = []
             for receiver, what, content in out_messages:
                 instead = (
-                    LIES[name](self, receiver, what, content)
+                    LIES[name](self, Letter(receiver, what, content))
                     if isinstance(what, Envelope)
                     else None
                 )
@@ -104,10 +125,9 @@ class ByzantinePeer:
         return member.standing if member is not None else 0
 
 
-Lie: TypeAlias = Callable[
-    [ByzantinePeer, PeerId, Envelope, Payload | None], Iterable[OutMessage] | None
-]
-"""``(attacker, to, envelope, payload) -> what is sent instead``; None: nothing to lie about."""
+Instead: TypeAlias = Sequence[OutMessage] | None
+"""What is sent in place of a letter; None: nothing to lie about."""
+Lie: TypeAlias = Callable[[ByzantinePeer, Letter], Instead]
 
 LIES: dict[str, Lie] = {}
 
@@ -115,8 +135,3 @@ LIES: dict[str, Lie] = {}
 def lie(function: Lie) -> Lie:
     LIES[function.__name__] = function
     return function
-
-
-def say(envelope: Envelope, **changes: Any) -> Envelope:
-    """The same with some fields of its message changed."""
-    return replace(envelope, message=replace(envelope.message, **changes))

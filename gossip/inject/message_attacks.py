@@ -17,21 +17,19 @@ from gossip.core import (
     ROUND_MAX,
     Ack,
     Commit,
-    Envelope,
     Gossip,
     PartialStatistics,
     Payload,
-    PeerId,
     Ping,
+    Push as PushMessage,
     PushPull,
     Rumor,
     Status,
     Update,
 )
-from gossip.core import Push as PushMessage
 
 from . import state_attacks as state_lies  # noqa: F401 - its lies have names, too
-from .byzantine import LIES, ByzantinePeer, OutMessage, lie, say
+from .byzantine import LIES, ByzantinePeer, Instead, Letter, lie
 
 __all__ = ["LIES"]
 
@@ -46,72 +44,60 @@ STRANGERS = 10_000  # from which id on nobody is of the run
 
 def _tampered(
     attacker: ByzantinePeer,
-    to: PeerId,
-    envelope: Envelope,
-    payload: Payload | None,
+    letter: Letter,
     tamper_with: Callable[[Any], Any],
-) -> list[OutMessage] | None:
-    if payload is None or not isinstance(envelope.message, Update | PushMessage):
+) -> Instead:
+    if letter.payload is None or not isinstance(letter.message, Update | PushMessage):
         return None
     with np.errstate(over="ignore"):
-        return [(to, envelope, attacker.forge(tamper_with(payload.data)))]
+        return [letter._replace(payload=attacker.forge(tamper_with(letter.payload.data)))]
 
 
 @lie
-def sign_flip(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def sign_flip(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Sends its update with the opposite sign."""
-    return _tampered(attacker, to, envelope, payload, lambda update: -update)
+    return _tampered(attacker, letter, lambda update: -update)
 
 
 @lie
-def nan(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def nan(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Sends NaN for its update."""
-    return _tampered(attacker, to, envelope, payload, lambda update: np.full_like(update, np.nan))
+    return _tampered(attacker, letter, lambda update: np.full_like(update, np.nan))
 
 
 @lie
-def huge(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def huge(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Sends its update times 1e30, which overflows when it is squared."""
-    return _tampered(attacker, to, envelope, payload, lambda update: update * HUGE)
+    return _tampered(attacker, letter, lambda update: update * HUGE)
 
 
 @lie
-def two_updates(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def two_updates(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Equivocates: another update for each receiver."""
-    return _tampered(attacker, to, envelope, payload, lambda update: update * np.float32(1 + to))
+    return _tampered(attacker, letter, lambda update: update * np.float32(1 + letter.to))
 
 
 @lie
-def wrong_size(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Sends payloads that are one element too long."""
-    if payload is None or not isinstance(envelope.message, Update | PushMessage | Commit):
+    if letter.payload is None or not isinstance(letter.message, Update | PushMessage | Commit):
         return None
-    longer, message = np.append(payload.data, np.float32(1.0)), envelope.message
+    longer, message = np.append(letter.payload.data, np.float32(1.0)), letter.message
     return [
-        (to, envelope, attacker.forge(longer, message if isinstance(message, Commit) else None))
+        letter._replace(
+            payload=attacker.forge(longer, message if isinstance(message, Commit) else None)
+        )
     ]
 
 
 # --- results --------------------------------------------------------------------------------------
 
 
-def _own_result(
-    attacker: ByzantinePeer, envelope: Envelope, payload: Payload | None
-) -> Payload | None:
+def _own_result(attacker: ByzantinePeer, letter: Letter) -> Payload | None:
     """What the liar has aggregated itself, when it is about to tell it."""
     return (
-        payload
-        if isinstance(envelope.message, Commit) and envelope.message.server == attacker.peer
+        letter.payload
+        if isinstance(letter.message, Commit) and letter.message.server == attacker.peer
         else None
     )
 
@@ -119,197 +105,164 @@ def _own_result(
 def _forged_result(
     attacker: ByzantinePeer,
     name: str,
-    envelope: Envelope,
+    letter: Letter,
     truth: Payload,
     tamper_with: Callable[[Any], Any],
 ) -> Payload:
-    assert isinstance(envelope.message, Commit)
+    assert isinstance(letter.message, Commit)
     return attacker.once(
-        (name, envelope.message.digest),
-        lambda: attacker.forge(tamper_with(truth.data), envelope.message),
+        (name, letter.message.digest),
+        lambda: attacker.forge(tamper_with(truth.data), letter.message),
     )
 
 
 def _instead(
     attacker: ByzantinePeer,
     name: str,
-    said: tuple[PeerId, Envelope, Payload | None],
+    letter: Letter,
     tamper_with: Callable[[Any], Any],
-) -> list[OutMessage] | None:
+) -> Instead:
     """Another result than the rule's, with the digest to match,
     under which the liar never says anything else."""
-    to, envelope, payload = said
-    truth = _own_result(attacker, envelope, payload)
+    truth = _own_result(attacker, letter)
     if truth is None or (
-        isinstance(envelope.message, Commit) and envelope.message.digest in attacker.forged
+        isinstance(letter.message, Commit) and letter.message.digest in attacker.forged
     ):
         return None
-    content = _forged_result(attacker, name, envelope, truth, tamper_with)
+    content = _forged_result(attacker, name, letter, truth, tamper_with)
     attacker.forged.add(content.digest)
-    return [(to, say(envelope, digest=content.digest), content)]
+    return [letter.holding(content)]
 
 
 @lie
-def wrong_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it commits another aggregate than the rule gave, the same to everybody, with the
     digest to match."""
-    return _instead(attacker, "wrong", (to, envelope, payload), lambda result: -result)
+    return _instead(attacker, "wrong", letter, lambda result: -result)
 
 
 @lie
-def scaled_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def scaled_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it commits a thousand times the aggregate that the rule gave."""
-    return _instead(
-        attacker, "scaled", (to, envelope, payload), lambda result: result * np.float32(1000)
-    )
+    return _instead(attacker, "scaled", letter, lambda result: result * np.float32(1000))
 
 
 @lie
-def slightly_wrong_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def slightly_wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell
     it from a true one."""
-    return _instead(
-        attacker, "slightly", (to, envelope, payload), lambda result: result * np.float32(1.01)
-    )
+    return _instead(attacker, "slightly", letter, lambda result: result * np.float32(1.01))
 
 
 @lie
-def broken_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def broken_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it sends an aggregate that its own digest does not fit."""
-    truth = _own_result(attacker, envelope, payload)
+    truth = _own_result(attacker, letter)
     if truth is None:
         return None
     return [
-        (
-            to,
-            envelope,
-            _forged_result(
-                attacker, "broken", envelope, truth, lambda result: result + np.float32(1.0)
-            ),
+        letter._replace(
+            payload=_forged_result(
+                attacker, "broken", letter, truth, lambda result: result + np.float32(1.0)
+            )
         )
     ]
 
 
 @lie
-def kept_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def kept_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it tells nobody what it has made of their updates."""
-    return None if _own_result(attacker, envelope, payload) is None else []
+    return None if _own_result(attacker, letter) is None else []
 
 
 @lie
-def nan_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def nan_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it commits NaN, with the digest to match."""
-    truth = _own_result(attacker, envelope, payload)
+    truth = _own_result(attacker, letter)
     if truth is None:
         return None
     content = _forged_result(
-        attacker, "nan", envelope, truth, lambda result: np.full_like(result, np.nan)
+        attacker, "nan", letter, truth, lambda result: np.full_like(result, np.nan)
     )
-    return [(to, say(envelope, digest=content.digest), content)]
+    return [letter.holding(content)]
 
 
 @lie
-def two_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Equivocates: as a server it commits one aggregate to peers of even number and
     another to the rest."""
-    if not to % 2:
+    if not letter.to % 2:
         return None
-    return wrong_results(attacker, to, envelope, payload)  # type: ignore[return-value]
+    return wrong_results(attacker, letter)
 
 
 @lie
-def last_results(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """If it serves the last round of the run it gives one peer another result than all others:
     nobody can tell it from a true one, and there is no next round in which it
     would be found out."""
-    message = envelope.message
+    message = letter.message
     last = (
         isinstance(message, Commit)
         and attacker.rounds is not None
         and message.round_id == attacker.rounds - 1
     )
     victim = min([peer for peer in attacker.peers if peer != attacker.peer], default=attacker.peer)
-    if not last or to != victim:
+    if not last or letter.to != victim:
         return None
-    return slightly_wrong_results(attacker, to, envelope, payload)  # type: ignore[return-value]
+    return slightly_wrong_results(attacker, letter)
 
 
 @lie
-def strange_roster(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def strange_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it names a roster with somebody in it who is not of the run."""
-    if _own_result(attacker, envelope, payload) is None or not isinstance(envelope.message, Commit):
+    if _own_result(attacker, letter) is None or not isinstance(letter.message, Commit):
         return None
-    return [(to, say(envelope, roster=(*envelope.message.roster, STRANGERS)), payload)]
+    return [letter.saying(roster=(*letter.message.roster, STRANGERS))]
 
 
-def _claims(attacker: ByzantinePeer, envelope: Envelope, payload: Payload | None) -> Commit | None:
+def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
     """Its own commit of the first shard, which speaks for all of rates and roster."""
-    message = envelope.message
+    message = letter.message
     mine = isinstance(message, Commit) and message.server == attacker.peer and message.shard == 0
     return message if mine and isinstance(message, Commit) else None
 
 
 @lie
-def high_rates(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def high_rates(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it commits a thousand times the learning rates that all should step with."""
-    commit = _claims(attacker, envelope, payload)
+    commit = _claims(attacker, letter)
     if commit is None or not commit.rates:
         return None
-    return [(to, say(envelope, rates=tuple([1000.0 * rate for rate in commit.rates])), payload)]
+    return [letter.saying(rates=tuple([1000.0 * rate for rate in commit.rates]))]
 
 
 @lie
-def lone_roster(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def lone_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it names nobody but itself for the next round."""
-    commit = _claims(attacker, envelope, payload)
-    return None if commit is None else [(to, say(envelope, roster=(attacker.peer,)), payload)]
+    commit = _claims(attacker, letter)
+    return None if commit is None else [letter.saying(roster=(attacker.peer,))]
 
 
 @lie
-def ghost_roster(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As a server it names for the next round whoever may ever be in the run: those who are dead,
     and those who never came."""
-    commit = _claims(attacker, envelope, payload)
+    commit = _claims(attacker, letter)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):
         return None
-    return [(to, say(envelope, roster=core.settings.everybody), payload)]
+    return [letter.saying(roster=core.settings.everybody)]
 
 
 @lie
-def usurper(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Commits what others have to: to a peer that it should send its update to, it sends a commit
     of its own instead."""
-    message = envelope.message
-    if not isinstance(message, Update) or payload is None or attacker.rng.random() >= OFTEN:
+    message = letter.message
+    if not isinstance(message, Update) or letter.payload is None or attacker.rng.random() >= OFTEN:
         return None
-    content = attacker.forge(payload.data.copy(), message)
+    content = attacker.forge(letter.payload.data.copy(), message)
     where = (
         message.lineage,
         message.round_id,
@@ -319,47 +272,37 @@ def usurper(
         attacker.peer,
         message.parent,
     )
-    roster = attacker.peers
-    return [
-        (
-            to,
-            replace(envelope, message=Commit(*where, content.digest, (), (), roster, None, "")),
-            content,
-        )
-    ]
+    commit = Commit(*where, content.digest, (), (), attacker.peers, None, "")
+    return [(letter.to, replace(letter.envelope, message=commit), content)]
 
 
 # --- shards that decide together ------------------------------------------------------------------
 
 
-def _measures(envelope: Envelope) -> tuple[PartialStatistics | None, np.ndarray]:
+def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
     """What is said of a shard, and its numbers; None: nothing is."""
-    message = envelope.message
+    message = letter.message
     if not isinstance(message, PartialStatistics) or not message.statistics:
         return None, np.empty(0)
     return message, np.frombuffer(message.statistics, "<f8")
 
 
 @lie
-def wrong_measures(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says that it has measured something else of its shard: numbers as large as the true ones,
     others each time."""
-    message, numbers = _measures(envelope)
+    message, numbers = _measures(letter)
     if message is None:
         return None
     factors = np.array([attacker.rng.gauss(0.0, 1.0) for _ in numbers])
-    return [(to, say(envelope, statistics=(numbers * factors).astype("<f8").tobytes()), payload)]
+    return [letter.saying(statistics=(numbers * factors).astype("<f8").tobytes())]
 
 
 @lie
-def broken_measures(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def broken_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says of its shard what is no measure: not finite, too short, of too few peers,
     or of strangers."""
-    message, numbers = _measures(envelope)
+    message, numbers = _measures(letter)
     if message is None:
         return None
     broken: dict[str, Any] = attacker.rng.choice(
@@ -372,56 +315,46 @@ def broken_measures(
             {"contributors": ()},
         )
     )
-    return [(to, say(envelope, **broken), payload)]
+    return [letter.saying(**broken)]
 
 
 @lie
-def kept_measures(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def kept_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Tells nobody what it has measured of its shard."""
-    return [] if isinstance(envelope.message, PartialStatistics) else None
+    return [] if isinstance(letter.message, PartialStatistics) else None
 
 
 @lie
-def wrong_decisions(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def wrong_decisions(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """As the server of the first shard it decides for all of them that the first
     update alone counts."""
-    message = envelope.message
+    message = letter.message
     if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
         return None
-    return [(to, say(envelope, decision=(1.0,) + (0.0,) * (len(message.decision) - 1)), payload)]
+    return [letter.saying(decision=(1.0,) + (0.0,) * (len(message.decision) - 1))]
 
 
 # --- membership -----------------------------------------------------------------------------------
 
 
-def _with_rumor(
-    to: PeerId, envelope: Envelope, payload: Payload | None, rumor: Rumor
-) -> list[OutMessage] | None:
-    match envelope.message:
+def _with_rumor(letter: Letter, rumor: Rumor) -> Instead:
+    match letter.message:
         case Ping(rumors=rumors) | Ack(rumors=rumors) | Gossip(rumors=rumors):
-            return [(to, say(envelope, rumors=(rumor, *rumors)), payload)]
+            return [letter.saying(rumors=(rumor, *rumors))]
         case PushPull(members=members):
             others = tuple(member for member in members if member.peer != rumor.peer)
-            return [(to, say(envelope, members=(*others, rumor)), payload)]
+            return [letter.saying(members=(*others, rumor))]
         case _:
             return None
 
 
 @lie
-def false_deaths(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def false_deaths(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says that somebody is dead, in its own name, of whoever comes to mind."""
     victim, often = attacker.victim(), attacker.rng.random() < OFTEN
     return (
         _with_rumor(
-            to,
-            envelope,
-            payload,
+            letter,
             Rumor(victim, "dead", attacker.standing_of(victim), "", "", attacker.peer),
         )
         if often
@@ -430,30 +363,22 @@ def false_deaths(
 
 
 @lie
-def false_suspicions(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def false_suspicions(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Suspects everybody all the time."""
     victim = attacker.victim()
     return _with_rumor(
-        to,
-        envelope,
-        payload,
+        letter,
         Rumor(victim, "suspect", attacker.standing_of(victim), "", "", attacker.peer),
     )
 
 
 @lie
-def forged_departures(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def forged_departures(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says that somebody has left, as if it had heard it from that peer."""
     victim, often = attacker.victim(), attacker.rng.random() < OFTEN
     return (
         _with_rumor(
-            to,
-            envelope,
-            payload,
+            letter,
             Rumor(victim, "left", attacker.standing_of(victim), "", "", victim),
         )
         if often
@@ -462,9 +387,7 @@ def forged_departures(
 
 
 @lie
-def forged_incarnations(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says that somebody has come back to life, a few times or as often as fits into the number."""
     victim, often, far = (
         attacker.victim(),
@@ -477,27 +400,23 @@ def forged_incarnations(
         else attacker.standing_of(victim) + attacker.rng.randint(1, 9) * REFUTATIONS
     )
     rumor = Rumor(victim, "alive", standing, "tcp://10.9.9.9:1", "tcp://10.9.9.9:2", victim)
-    return _with_rumor(to, envelope, payload, rumor) if often else None
+    return _with_rumor(letter, rumor) if often else None
 
 
 @lie
-def deaf(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Answers the probes of one peer never, and of all others always:
     a case for indirect probes."""
     return (
         []
-        if isinstance(envelope.message, Ack)
-        and to == min(p for p in attacker.peers if p != attacker.peer)
+        if isinstance(letter.message, Ack)
+        and letter.to == min(p for p in attacker.peers if p != attacker.peer)
         else None
     )
 
 
 @lie
-def strangers(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Speaks of peers that do not exist: they have come, they are missed or dead,
     and they accuse those who do."""
     stranger, often = STRANGERS + attacker.rng.randrange(STRANGERS), attacker.rng.random() < OFTEN
@@ -510,46 +429,38 @@ def strangers(
         return None
     if accuses:
         return _with_rumor(
-            to,
-            envelope,
-            payload,
+            letter,
             Rumor(victim, "suspect", attacker.standing_of(victim), "", "", stranger),
         )
     where = (f"tcp://10.9.9.9:{stranger}", f"tcp://10.9.9.9:{stranger + 1}")
-    return _with_rumor(to, envelope, payload, Rumor(stranger, status, 0, *where, stranger))
+    return _with_rumor(letter, Rumor(stranger, status, 0, *where, stranger))
 
 
 # --- anything -------------------------------------------------------------------------------------
 
 
 @lie
-def replays(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says again, besides, what it said to somebody a while ago."""
-    kind = type(envelope.message).__name__
+    kind = type(letter.message).__name__
     often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
     old = attacker.heard.get(kind)
     if old is None or fresh:
-        attacker.heard[kind] = (to, envelope, payload)
-    return [(to, envelope, payload), (to, old[1], old[2])] if old is not None and often else None
+        attacker.heard[kind] = letter
+    return [letter, (letter.to, old[1], old[2])] if old is not None and often else None
 
 
 @lie
-def garbage(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Sends random bytes besides."""
     often, noise = (
         attacker.rng.random() < OFTEN,
         attacker.rng.randbytes(attacker.rng.randint(1, 200)),
     )
-    return [(to, envelope, payload), (to, noise, None)] if often else None
+    return [letter, (letter.to, noise, None)] if often else None
 
 
 @lie
-def flood(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def flood(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says everything five times."""
-    return [(to, envelope, payload)] * 5
+    return [letter] * 5

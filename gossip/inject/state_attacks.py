@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gossip.core import (
-    Envelope,
     Payload,
-    PeerId,
     StateAttestation,
     StateOffer,
     attested_digest,
@@ -17,7 +15,7 @@ from gossip.core import (
 )
 from gossip.vectors import described
 
-from .byzantine import ByzantinePeer, OutMessage, lie, say
+from .byzantine import ByzantinePeer, Instead, Letter, lie
 
 FAR_ROUNDS = 1_000_000
 HOLLOW = squeeze(b"[]")
@@ -39,123 +37,97 @@ def _kept(attacker: ByzantinePeer, round_id: int) -> Any:
     return attacker.core().recovery.giving.copies[round_id]
 
 
-def _swapped(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload
-) -> list[OutMessage] | None:
+def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """An offer of the other state, or a piece of that; only the first has that bit."""
-    message = envelope.message
+    message = letter.message
     assert isinstance(message, StateOffer)
+    assert letter.payload is not None
     if message.piece > 1:
         return None
     if message.outline:
         taken = _kept(attacker, message.round_id).taken
-        return [
-            (to, say(envelope, outline=_forged_state(taken.payload, taken.parts).parts[0]), payload)
-        ]
-    content = _forged_state(payload, message.parts)
-    return [(to, say(envelope, digest=content.digest), content)]
+        return [letter.saying(outline=_forged_state(taken.payload, taken.parts).parts[0])]
+    content = _forged_state(letter.payload, message.parts)
+    return [letter.holding(content)]
 
 
 @lie
-def wrong_states(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Hands another state than its own to who asks for one, with a digest that fits it, and vouches
     for that one: the same that all vouch for who tell this lie."""
-    message = envelope.message
+    message = letter.message
     if isinstance(message, StateAttestation) and message.digest:
         copy = _kept(attacker, message.round_id)
         state, _ = parts_of(_forged_state(copy.taken.payload, copy.taken.parts))
         digest = attested_digest(message.lineage, message.round_id, copy.chain, copy.core, state)
-        return [(to, say(envelope, digest=digest), payload)]
-    if payload is None or not isinstance(message, StateOffer):
+        return [letter.saying(digest=digest)]
+    if letter.payload is None or not isinstance(message, StateOffer):
         return None
-    return _swapped(attacker, to, envelope, payload)
+    return _swapped(attacker, letter)
 
 
 @lie
-def broken_states(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def broken_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Vouches for the truth, and then hands out a state that its digest does not fit."""
-    if payload is None or not isinstance(envelope.message, StateOffer):
+    if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
-    return [(to, envelope, _forged_state(payload, envelope.message.parts))]
+    return [letter._replace(payload=_forged_state(letter.payload, letter.message.parts))]
 
 
 @lie
-def swapped_states(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Vouches for the truth, and then hands out another state, with a digest that fits that one."""
-    if payload is None or not isinstance(envelope.message, StateOffer):
+    if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
-    return _swapped(attacker, to, envelope, payload)
+    return _swapped(attacker, letter)
 
 
 @lie
-def far_states(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Says that it is in a round that nobody has come to, and offers a state of that."""
-    message = envelope.message
+    message = letter.message
     if not isinstance(message, StateOffer | StateAttestation):
         return None
-    return [(to, say(envelope, round_id=message.round_id + FAR_ROUNDS), payload)]
+    return [letter.saying(round_id=message.round_id + FAR_ROUNDS)]
 
 
 @lie
-def hollow_states(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def hollow_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Hands out its weights with a roster, a trust table and data that are none, and vouches for
     that: the same that all vouch for who tell this lie."""
-    message = envelope.message
+    message = letter.message
     if isinstance(message, StateOffer) and message.core:
-        return [(to, say(envelope, core=HOLLOW), payload)]
+        return [letter.saying(core=HOLLOW)]
     if not isinstance(message, StateAttestation) or not message.digest:
         return None
     copy = _kept(attacker, message.round_id)
     state, _ = parts_of(copy.taken.payload)
     return [
-        (
-            to,
-            say(
-                envelope,
-                digest=attested_digest(
-                    message.lineage, message.round_id, copy.chain, HOLLOW, state
-                ),
-            ),
-            payload,
+        letter.saying(
+            digest=attested_digest(message.lineage, message.round_id, copy.chain, HOLLOW, state)
         )
     ]
 
 
 @lie
-def kept_states(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def kept_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Answers nobody who asks for its state."""
-    return [] if isinstance(envelope.message, StateOffer | StateAttestation) else None
+    return [] if isinstance(letter.message, StateOffer | StateAttestation) else None
 
 
 @lie
-def wrong_pieces(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def wrong_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Offers its state as it is, and hands out pieces of which one bit is another."""
     if (
-        payload is None
-        or not isinstance(envelope.message, StateOffer)
-        or not envelope.message.piece
+        letter.payload is None
+        or not isinstance(letter.message, StateOffer)
+        or not letter.message.piece
     ):
         return None
-    return [(to, envelope, _forged_state(payload, ()))]
+    return [letter._replace(payload=_forged_state(letter.payload, ()))]
 
 
 @lie
-def few_pieces(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def few_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Hands out the first piece of its state, and no other."""
-    return [] if isinstance(envelope.message, StateOffer) and envelope.message.piece > 1 else None
+    return [] if isinstance(letter.message, StateOffer) and letter.message.piece > 1 else None

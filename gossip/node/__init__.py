@@ -9,20 +9,8 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import loop as loop
-    from .loop import Node as Node
-    from .loop import NodeSpec as NodeSpec
+    from .loop import Node as Node, NodeSpec as NodeSpec
     from .shard_steps import take_step as take_step
     from .spec import wire_of as wire_of
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "loop": (
-                "Node",
-                "NodeSpec",
-                "loop",
-            ),
-            "shard_steps": ("take_step",),
-            "spec": ("wire_of",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -27,8 +27,7 @@ import torch
 from gossip import aggregators, topologies
 from gossip.core import Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
-from gossip.ipc import Channel, ChannelClosed
-from gossip.ipc import messages as control
+from gossip.ipc import Channel, ChannelClosed, messages as control
 from gossip.run import (
     Announcement,
     Journal,

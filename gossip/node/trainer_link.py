@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from gossip.core import EpochReport, Event, Payload, events
 from gossip.errors import LocalError
-from gossip.ipc import Arena, Channel, allocate, landing_slots, map_bytes
-from gossip.ipc import messages as control
+from gossip.ipc import Arena, Channel, allocate, landing_slots, map_bytes, messages as control
 from gossip.run import Journal
 from gossip.transport import ResultRoom
 from gossip.vectors import (

@@ -10,20 +10,9 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import node_start as node_start
     from .feedback import UpdateEncoder as UpdateEncoder
-    from .schedulers import counts_steps as counts_steps
-    from .schedulers import steps_of as steps_of
+    from .schedulers import counts_steps as counts_steps, steps_of as steps_of
     from .session import Session as Session
     from .spawning import spawn as spawn
     from .start import init as init
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "feedback": ("UpdateEncoder",),
-            "schedulers": ("counts_steps", "steps_of"),
-            "session": ("Session",),
-            "node_start": ("node_start",),
-            "spawning": ("spawn",),
-            "start": ("init",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -23,8 +23,7 @@ import torch
 from gossip.aggregators import Memory, Sender
 from gossip.core import QUORUM_LOST, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
-from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes
-from gossip.ipc import messages as control
+from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes, messages as control
 from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
 

@@ -7,8 +7,7 @@ import logging
 import os
 import time
 
-from gossip.ipc import Channel, ChannelClosed
-from gossip.ipc import messages as control
+from gossip.ipc import Channel, ChannelClosed, messages as control
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from gossip.config import PipelineConfig
 from gossip.errors import ConfigError
 from gossip.faults import PassResult
-from gossip.ipc import allocate, map_bytes
-from gossip.ipc import messages as control
+from gossip.ipc import allocate, map_bytes, messages as control
 from gossip.pipelines import HandedOn, StageExecutor, model_of
 
 

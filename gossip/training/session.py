@@ -54,8 +54,7 @@ from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
-from .local_steps import STATE as LOCAL_STATE
-from .local_steps import LocalSteps, groups_of, read_settings, settings_of
+from .local_steps import STATE as LOCAL_STATE, LocalSteps, groups_of, read_settings, settings_of
 from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
 from .optimizer import StepCoordinator, check_optimizers

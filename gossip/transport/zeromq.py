@@ -51,8 +51,7 @@ from .inbox import BulkInbox, ControlInbox, ListenAddress
 from .lending import BufferPool, Lender
 from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
 from .sockets import endpoint
-from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES
-from .unix import UnixInbox, name_of
+from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES, UnixInbox, name_of
 
 if TYPE_CHECKING:
     from .sealed import SealedInbox

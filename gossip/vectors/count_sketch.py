@@ -44,11 +44,3 @@ def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
     if size == 128:
         return drawn
     return ((drawn & 127) % size + (drawn & 128)).astype(np.uint8)
-
-
-def sketch_distance(one: bytes, other: bytes) -> float:
-    """The Euclidean distance of two vectors, estimated from their sketches."""
-    difference = np.frombuffer(one, np.float32).astype(np.float64) - np.frombuffer(
-        other, np.float32
-    )
-    return float(np.sqrt(difference @ difference))

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from . import command as command
     from .link_turns import LinkTurns as LinkTurns
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "command": ("command",),
-            "link_turns": ("LinkTurns",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

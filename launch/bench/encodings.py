@@ -25,6 +25,7 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 from gossip.interpreter import spawn_context
+from gossip.launch.optional import optional
 from gossip.launch.report import counted
 
 from .exchange import ended_by_signals
@@ -75,9 +76,7 @@ class Case:
 
 
 def encodings(
-    rules: Annotated[
-        str, typer.Option(help="Rules, separated by blanks; by default all.", show_default=False)
-    ] = "",
+    rules: Annotated[str, optional("Rules, separated by blanks; by default all.")] = "",
     encoding: Annotated[list[str], typer.Option(help="Encodings. Repeatable.")] = ENCODINGS,
     attack: Annotated[
         list[str], typer.Option(help="What two of eleven workers do. Repeatable.")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.launch.report import counted
 
 if TYPE_CHECKING:
@@ -46,16 +47,10 @@ CHOSEN = ("lr", "sender", "weight_decay")
 def robustness(
     context: typer.Context,
     rules: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Rules, separated by blanks; all by default. Repeatable.", show_default=False
-        ),
+        list[str] | None, optional("Rules, separated by blanks; all by default. Repeatable.")
     ] = None,
     attacks: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.", show_default=False
-        ),
+        list[str] | None, optional("Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.")
     ] = None,
     n: Annotated[
         list[int], typer.Option(help="Workers, Byzantine ones included. Repeatable, with --f.")
@@ -68,8 +63,7 @@ def robustness(
         4,
     ],
     declared_f: Annotated[
-        list[int] | None,
-        typer.Option(help="The f that the rule is told; by default as --f.", show_default=False),
+        list[int] | None, optional("The f that the rule is told; by default as --f.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
@@ -87,12 +81,8 @@ def robustness(
     hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer of mlp.")] = 32,
     sender: Annotated[
         list[str] | None,
-        typer.Option(
-            help=(
-                "What workers make of their updates: momentum:beta=0.9+clip:10. "
-                "Repeatable, as --lr."
-            ),
-            show_default=False,
+        optional(
+            "What workers make of their updates: momentum:beta=0.9+clip:10. Repeatable, as --lr."
         ),
     ] = None,
     weight_decay: Annotated[
@@ -127,10 +117,9 @@ def robustness(
     ] = [1],  # noqa: B006
     outer: Annotated[
         list[str] | None,
-        typer.Option(
-            help="What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
-            "heavy_ball, mean. Repeatable.",
-            show_default=False,
+        optional(
+            "What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+            "heavy_ball, mean. Repeatable."
         ),
     ] = None,
     trust: Annotated[
@@ -163,10 +152,7 @@ def robustness(
         "runs/robustness"
     ),
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the page (.md) here, its heat maps beside it.", show_default=False
-        ),
+        Path | None, optional("Write the page (.md) here, its heat maps beside it.")
     ] = None,
     fails_below: Annotated[
         float,
@@ -174,26 +160,17 @@ def robustness(
             min=0, max=1, help="A cell fails below this share of the accuracy without an attack."
         ),
     ] = FAILS_BELOW,
-    csv: Annotated[
-        Path | None,
-        typer.Option(help="Write a row for each run here.", show_default=False),
-    ] = None,
-    latex: Annotated[
-        Path | None,
-        typer.Option(help="Write the tables here, for LaTeX (booktabs).", show_default=False),
-    ] = None,
+    csv: Annotated[Path | None, optional("Write a row for each run here.")] = None,
+    latex: Annotated[Path | None, optional("Write the tables here, for LaTeX (booktabs).")] = None,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help=(
-                "A config.json of ByzFL's benchmark; options given beside it win, --n and --f "
-                "only together."
-            ),
-            show_default=False,
+        optional(
+            "A config.json of ByzFL's benchmark; options given beside it win, --n and --f "
+            "only together."
         ),
     ] = None,
     as_json: Annotated[

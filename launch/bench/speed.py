@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError, GossipError
+from gossip.launch.optional import optional
 from gossip.launch.report import counted
 
 if TYPE_CHECKING:
@@ -43,26 +44,14 @@ FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut
 Ns = Annotated[list[int], typer.Option("--n", min=1, help="Updates. Repeatable, with --d.")]
 Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an update.")]
 F = Annotated[
-    int | None,
-    typer.Option(
-        "--f",
-        min=0,
-        help="Byzantine peers to tolerate; a fifth of n by default.",
-        show_default=False,
-    ),
+    int | None, optional("Byzantine peers to tolerate; a fifth of n by default.", "--f", min=0)
 ]
 Rules = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Rules, separated by blanks; by default eleven common ones. Repeatable.",
-        show_default=False,
-    ),
+    optional("Rules, separated by blanks; by default eleven common ones. Repeatable."),
 ]
 Repetitions = Annotated[int, typer.Option(min=1, help="Of each cell; the median counts.")]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, help="Threads; as many as torch takes by default.", show_default=False),
-]
+Threads = Annotated[int | None, optional("Threads; as many as torch takes by default.", min=1)]
 Byzfl = Annotated[bool, typer.Option(help="Measure byzfl, too, when it is installed.")]
 Explain = Annotated[
     bool,

@@ -22,6 +22,7 @@ from gossip.launch.doctor import doctor
 from gossip.launch.drill import command as drill
 from gossip.launch.join import join
 from gossip.launch.local import swarm_keys as keygen
+from gossip.launch.optional import optional
 from gossip.launch.options import (
     UNSET,
     Advertise,
@@ -46,9 +47,7 @@ from gossip.launch.options import (
     Track,
 )
 from gossip.launch.plan import command as plan
-from gossip.launch.report import command as tend
-from gossip.launch.report import counted, print_error
-from gossip.launch.report import html as pages
+from gossip.launch.report import command as tend, counted, html as pages, print_error
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.simulate import simulate
 from gossip.launch.ssh import command as hosts_cli
@@ -202,9 +201,7 @@ def demo(
     settings: Settings = UNSET,
     keys: Keys = None,
     config: Config = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the curves into this PNG.", show_default=False)
-    ] = None,
+    plot: Annotated[Path | None, optional("Draw the curves into this PNG.")] = None,
     only: Annotated[
         bool,
         typer.Option(

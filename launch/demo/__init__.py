@@ -10,10 +10,4 @@ if TYPE_CHECKING:
     from .digits import load_digits as load_digits
     from .swarms import Demo as Demo
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "digits": ("load_digits",),
-            "swarms": ("Demo",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -9,9 +9,4 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from .command import doctor as doctor
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "command": ("doctor",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -12,8 +12,14 @@ from pathlib import Path
 import zmq.asyncio
 
 from gossip.errors import ConfigError
-from gossip.launch.registry import JoinServerUnreachable, ask, join, source_towards, split
-from gossip.launch.registry import join_messages as says
+from gossip.launch.registry import (
+    JoinServerUnreachable,
+    ask,
+    join,
+    join_messages as says,
+    source_towards,
+    split,
+)
 from gossip.launch.report import counted
 from gossip.run import fingerprint, read_pair
 from gossip.transport import KeyPair, is_loopback

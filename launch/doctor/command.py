@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gossip.launch.optional import optional
 from gossip.launch.report import print_lines
 from gossip.run import shown_lines
 
@@ -23,22 +24,12 @@ SCHEMA = "gossip.doctor/1"
 
 def doctor(
     to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Examine the way to this address instead.", show_default=False
-        ),
+        str | None, optional("Examine the way to this address instead.", metavar="HOST:PORT")
     ] = None,
-    key: Annotated[
-        Path | None, typer.Option(help="With --to: the swarm key of that run.", show_default=False)
-    ] = None,
+    key: Annotated[Path | None, optional("With --to: the swarm key of that run.")] = None,
     hosts: Annotated[
         str | None,
-        typer.Option(
-            "-H",
-            "--hosts",
-            help="Examine these hosts over ssh instead, as for gossip hosts.",
-            show_default=False,
-        ),
+        optional("Examine these hosts over ssh instead, as for gossip hosts.", "-H", "--hosts"),
     ] = None,
     ssh: Annotated[str, typer.Option(help="With --hosts: command that reaches a host.")] = "ssh",
     as_json: Annotated[

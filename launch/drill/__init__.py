@@ -9,9 +9,4 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import command as command
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "command": ("command",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.run import shown, shown_lines
 
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
@@ -141,10 +142,7 @@ def poison(
     attack: Annotated[
         str, typer.Option(help="What it sends in place of its update (docs/faults.md).")
     ] = "sign_flip",
-    strength: Annotated[
-        float | None,
-        typer.Option(help="Of the attack; its own one by default.", show_default=False),
-    ] = None,
+    strength: Annotated[float | None, optional("Of the attack; its own one by default.")] = None,
     for_s: For = "10s",
     settle: Settle = "5s",
     as_json: Json = False,

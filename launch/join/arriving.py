@@ -27,10 +27,10 @@ from gossip.launch.registry import (
     JoinServerUnreachable,
     ask,
     join,
+    join_messages as says,
     source_towards,
     split,
 )
-from gossip.launch.registry import join_messages as says
 from gossip.launch.report import RUNS, counted
 from gossip.run import (
     SWARM_KEY,

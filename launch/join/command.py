@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.launch.options import Advertise, Json, Output, Port, Quiet
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ def join(
         list[str] | None,
         typer.Option(help="Another HOST:PORT to try; one that answers suffices. Repeatable."),
     ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(help="The run's swarm key: runs/NAME/swarm.key.", show_default=False),
-    ] = None,
+    key: Annotated[Path | None, optional("The run's swarm key: runs/NAME/swarm.key.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Join a run that has no keys.")
     ] = False,
@@ -54,10 +52,7 @@ def join(
             help="Code of the run, as in my_rules.py:midpoint, that may run here. Repeatable."
         ),
     ] = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder to make when joining by an address.", show_default=False),
-    ] = None,
+    run_dir: Annotated[Path | None, optional("Folder to make when joining by an address.")] = None,
     output: Output = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -11,6 +11,4 @@ if TYPE_CHECKING:
     from . import command as command
     from .carrying_out import options_of as options_of
 else:
-    __getattr__, __dir__ = lazy(
-        __name__, {"carrying_out": ("options_of",), "command": ("command",)}
-    )
+    __getattr__, __dir__ = lazy(__name__)

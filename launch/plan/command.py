@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.run import shown
 
 HOW_TO_RUN = "gossip run --plan PLAN SCRIPT carries a plan out."
@@ -42,10 +43,7 @@ Profiles = Annotated[
     ),
 ]
 Mbit = Annotated[
-    float | None,
-    typer.Option(
-        "--mbit", help="Mbit/s of links that nobody has measured.", min=0.001, show_default=False
-    ),
+    float | None, optional("Mbit/s of links that nobody has measured.", "--mbit", min=0.001)
 ]
 DelayMs = Annotated[
     float, typer.Option("--delay-ms", help="With --mbit: what a message takes besides.", min=0.0)
@@ -61,13 +59,9 @@ def make(
     profiles: Profiles,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a step, of all peers.")] = 32,
     samples: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of a micro-batch; by default what is best.", show_default=False),
+        int | None, optional("Of a micro-batch; by default what is best.", min=1)
     ] = None,
-    stages: Annotated[
-        int | None,
-        typer.Option(min=2, help="How many; by default what is best.", show_default=False),
-    ] = None,
+    stages: Annotated[int | None, optional("How many; by default what is best.", min=2)] = None,
     crashes: Annotated[
         int, typer.Option(min=0, max=31, help="f + 1 peers in each stage, of which f may crash.")
     ] = 0,
@@ -184,12 +178,8 @@ def profile(
             show_default=False,
         ),
     ],
-    name: Annotated[
-        str, typer.Option(help="Of this peer; its host name by default.", show_default=False)
-    ] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="NAME.toml by default.", show_default=False)
-    ] = None,
+    name: Annotated[str, optional("Of this peer; its host name by default.")] = "",
+    out: Annotated[Path | None, optional("NAME.toml by default.")] = None,
     batches: Annotated[
         str, typer.Option(help="Two numbers of samples, between which micro-batches will be.")
     ] = "2,16",
@@ -198,10 +188,9 @@ def profile(
     ] = 11,
     memory: Annotated[
         str,
-        typer.Option(
-            help="What layers, optimizer and activations may take, such as 2GiB; by default what "
-            "is free now.",
-            show_default=False,
+        optional(
+            "What layers, optimizer and activations may take, such as 2GiB; by default what "
+            "is free now."
         ),
     ] = "",
     again: Annotated[

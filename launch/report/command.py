@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gossip.launch.optional import optional
+
 from .words import bytes_word, line_width, print_lines, short_bytes
 
 if TYPE_CHECKING:
@@ -124,18 +126,14 @@ def top(
 def logs(
     run: Run,
     peers: Annotated[
-        str | None,
-        typer.Option("-p", "--peer", help="Of these peers only: 2, or 0-3,5.", show_default=False),
+        str | None, optional("Of these peers only: 2, or 0-3,5.", "-p", "--peer")
     ] = None,
     goes_on: Annotated[
         bool,
         typer.Option("-f", "--follow", help="Go on with what they write, until the run is over."),
     ] = False,
     lines: Annotated[
-        int | None,
-        typer.Option(
-            "-n", "--lines", min=0, help="Only the last so many of each peer.", show_default=False
-        ),
+        int | None, optional("Only the last so many of each peer.", "-n", "--lines", min=0)
     ] = None,
     runs: Dir = Path("runs"),
 ) -> None:

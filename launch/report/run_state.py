@@ -29,8 +29,7 @@ from gossip.run import (
 )
 
 from .exit_codes import CODES
-from .launchers import Launcher
-from .launchers import of as launchers_of
+from .launchers import Launcher, of as launchers_of
 from .stages import PeerStage, stages_in
 from .words import near
 

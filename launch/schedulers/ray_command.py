@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.launch.report import counted
 from gossip.run import shown
 
@@ -34,9 +35,7 @@ def ray(
             show_default=False,
         ),
     ],
-    peers: Annotated[
-        int, typer.Option("-n", "--peers", min=1, help="How many peers.", show_default=False)
-    ],
+    peers: Annotated[int, optional("How many peers.", "-n", "--peers", min=1)],
     address: Annotated[
         str, typer.Option(help="Of the cluster: HOST:PORT, or auto for the one of this machine.")
     ] = "auto",

@@ -12,6 +12,7 @@ import typer
 
 from gossip.errors import ConfigError
 from gossip.interpreter import python_command
+from gossip.launch.optional import optional
 
 from .task_words import check, check_fit, check_resume, program_of
 
@@ -46,39 +47,20 @@ def slurm(
             show_default=False,
         ),
     ],
-    nodes: Annotated[
-        int, typer.Option("-N", "--nodes", min=1, help="Machines.", show_default=False)
-    ],
-    per_node: Annotated[int, typer.Option("--per-node", min=1, help="Peers on each.")] = 1,
-    time: Annotated[
-        str | None,
-        typer.Option(
-            "--time", help="Most that the job may take, as sbatch wants it.", show_default=False
-        ),
-    ] = None,
-    cpus: Annotated[
-        int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")
-    ] = 1,
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
-    partition: Annotated[
-        str | None, typer.Option("-p", "--partition", help="As sbatch's.", show_default=False)
-    ] = None,
-    account: Annotated[
-        str | None, typer.Option("-A", "--account", help="As sbatch's.", show_default=False)
-    ] = None,
+    nodes: Annotated[int, optional("Machines.", "-N", "--nodes", min=1)],
+    per_node: Annotated[int, typer.Option(min=1, help="Peers on each.")] = 1,
+    time: Annotated[str | None, optional("Most that the job may take, as sbatch wants it.")] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
+    partition: Annotated[str | None, optional("As sbatch's.", "-p", "--partition")] = None,
+    account: Annotated[str | None, optional("As sbatch's.", "-A", "--account")] = None,
     leave: Annotated[
         int,
-        typer.Option(
-            "--leave", min=0, help="Seconds before the end at which peers are asked to leave."
-        ),
+        typer.Option(min=0, help="Seconds before the end at which peers are asked to leave."),
     ] = 90,
     more: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sbatch",
-            help="One more option for sbatch: --sbatch=--mem=8G. Repeatable.",
-            show_default=False,
-        ),
+        optional("One more option for sbatch: --sbatch=--mem=8G. Repeatable.", "--sbatch"),
     ] = None,
     submit: Annotated[
         bool, typer.Option("--submit", help="Send it with sbatch instead of printing it.")

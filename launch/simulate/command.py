@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.launch.report import counted
 
 if TYPE_CHECKING:
@@ -28,54 +29,25 @@ SHRUNK_MAX = 3  # different invariants of which an example is made small
 SHOWN_MAX = 10
 SEEDS_SHOWN = 50
 
-Seeds = Annotated[
-    int | None,
-    typer.Option(help=f"How many schedules to play; {SEEDS} by default.", show_default=False),
-]
+Seeds = Annotated[int | None, optional(f"How many schedules to play; {SEEDS} by default.")]
 First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
-Peers = Annotated[
-    int | None,
-    typer.Option(
-        "-n", "--peers", help="Peers of each swarm; drawn from 4 to 9.", show_default=False
-    ),
-]
-Topology = Annotated[
-    str | None, typer.Option(help="Who exchanges with whom; drawn.", show_default=False)
-]
-Aggregator = Annotated[
-    str | None, typer.Option(help="How updates become one; mean by default.", show_default=False)
-]
-Faults = Annotated[
-    Path | None,
-    typer.Option(help="Play the faults of a plan file (TOML), none drawn.", show_default=False),
-]
+Peers = Annotated[int | None, optional("Peers of each swarm; drawn from 4 to 9.", "-n", "--peers")]
+Topology = Annotated[str | None, optional("Who exchanges with whom; drawn.")]
+Aggregator = Annotated[str | None, optional("How updates become one; mean by default.")]
+Faults = Annotated[Path | None, optional("Play the faults of a plan file (TOML), none drawn.")]
 Pipelines = Annotated[
     bool,
     typer.Option("--pipelines", help="Draw pipelines: peers in stages, each with some layers."),
 ]
-Minutes = Annotated[
-    float | None,
-    typer.Option(help="Go on for so long, or until --seeds are played.", show_default=False),
-]
-Jobs = Annotated[
-    int | None, typer.Option(help="Processes; one for each CPU by default.", show_default=False)
-]
-Replay = Annotated[
-    int | None,
-    typer.Option(metavar="SEED", help="Play this one seed and report on it.", show_default=False),
-]
+Minutes = Annotated[float | None, optional("Go on for so long, or until --seeds are played.")]
+Jobs = Annotated[int | None, optional("Processes; one for each CPU by default.")]
+Replay = Annotated[int | None, optional("Play this one seed and report on it.", metavar="SEED")]
 Trace = Annotated[
     bool, typer.Option("--trace", help="Of one schedule: print everything that happened.")
 ]
-Picture = Annotated[
-    Path | None,
-    typer.Option(help="Of one schedule: draw its end into this SVG.", show_default=False),
-]
+Picture = Annotated[Path | None, optional("Of one schedule: draw its end into this SVG.")]
 Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
-Recording = Annotated[
-    Path | None,
-    typer.Option(help="Replay what `gossip run --record` wrote, instead.", show_default=False),
-]
+Recording = Annotated[Path | None, optional("Replay what `gossip run --record` wrote, instead.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
 ]

@@ -7,31 +7,10 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command as command
-    from . import gathering as gathering
-    from . import hostlist as hostlist
-    from . import ssh as ssh
+    from . import command as command, gathering as gathering, hostlist as hostlist, ssh as ssh
     from .hostcheck import HostReport as HostReport
     from .hostlist import Host as Host
     from .remote import RemoteAgent as RemoteAgent
-    from .swarm import AgentProgram as AgentProgram
-    from .swarm import HostsLauncher as HostsLauncher
+    from .swarm import AgentProgram as AgentProgram, HostsLauncher as HostsLauncher
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "command": ("command",),
-            "gathering": ("gathering",),
-            "hostcheck": ("HostReport",),
-            "hostlist": (
-                "Host",
-                "hostlist",
-            ),
-            "remote": ("RemoteAgent",),
-            "ssh": ("ssh",),
-            "swarm": (
-                "HostsLauncher",
-                "AgentProgram",
-            ),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -126,12 +126,10 @@ def hosts(
     from dataclasses import replace
 
     from gossip.config import resolve
-    from gossip.launch.local import MODULE, Program, runs
-    from gossip.launch.local import swarm_keys as keygen
+    from gossip.launch.local import MODULE, Program, runs, swarm_keys as keygen
     from gossip.run import fitting
 
-    from . import hostlist, planned, resuming, weighing
-    from . import ssh as ssh_
+    from . import hostlist, planned, resuming, ssh as ssh_, weighing
     from .swarm import AgentProgram
 
     given = hostlist.load(where)

@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from . import command as command
     from .beside import tracked as tracked
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "beside": ("tracked",),
-            "command": ("command",),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

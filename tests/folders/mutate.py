@@ -32,8 +32,7 @@ import typer
 
 from gossip.errors import GossipError
 from gossip.launch.guardian import stat
-from gossip.launch.report import command as tend
-from gossip.launch.report import launchers
+from gossip.launch.report import command as tend, launchers
 
 SECONDS_MAX, GROWTH_MAX_MB = 1.0, 200.0
 RUN = "from gossip.launch.cli import main; main()"

@@ -18,9 +18,7 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.registry import join_messages as says
-from gossip.launch.registry import join_server as servers
-from gossip.launch.registry import remote_servers
+from gossip.launch.registry import join_messages as says, join_server as servers, remote_servers
 from gossip.launch.registry.join_calls import NUMBER_BYTES, JoinServerUnreachable, ask
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks

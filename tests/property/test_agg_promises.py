@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from gossip.aggregators import (

@@ -3,8 +3,7 @@
 from random import Random
 
 from effort import effort
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from gossip.core.ledger.data_cursor import SPARE_ROUNDS, DataCursor
 from gossip.core.ledger.pace import WINDOW

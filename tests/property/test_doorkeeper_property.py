@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import product
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.launch.registry.registry import PeerEntry, Registry, ServerEntry
 from gossip.run.rendezvous import Seed

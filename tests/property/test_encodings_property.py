@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gossip.errors import Malformed

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import contextlib
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gossip.aggregators.attacks.kinds import FRACTION
 from gossip.errors import BadFault

@@ -3,8 +3,7 @@
 from random import Random
 
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.core.ledger.data_cursor import DataCursor
 from gossip.core.ledger.prefetch import PAIRS_MAX, CursorLookahead

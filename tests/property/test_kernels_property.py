@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from gossip.aggregators.kernels import (

@@ -8,8 +8,7 @@ from itertools import permutations
 from typing import Any
 
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.core.events import CancelTimer, Effect, SetTimer
 from gossip.core.membership.swim import Membership

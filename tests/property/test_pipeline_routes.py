@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gossip.core import Router
 from gossip.core.pipeline.route import ALL_EVERY

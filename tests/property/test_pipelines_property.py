@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pipeline_instances import uneven
 
 from gossip.pipelines import (

@@ -3,8 +3,7 @@ would say the same."""
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.core.membership.dissemination import RumorQueue, retransmit_limit
 from gossip.core.messages import Rumor

@@ -7,8 +7,7 @@ from hashlib import blake2b
 from random import Random
 
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.core.ledger.chain import header_bytes
 from gossip.core.ledger.data_cursor import DataCursor, Ranges

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 from effort import effort
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.core.events import Received
 from gossip.core.messages import Envelope, Message, Update

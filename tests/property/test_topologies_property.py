@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gossip.topologies import Roster, draw, load
 from gossip.topologies.weights import WEIGHT_MAX, lots, read_weights, write_weights

@@ -4,8 +4,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Contribution, Rejection

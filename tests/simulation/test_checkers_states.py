@@ -13,8 +13,7 @@ from test_checkers_gossip import caught, each
 from gossip.core.events import Effect, Received, Restore
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
-from gossip.core.transfer import chunks as pieces
-from gossip.core.transfer import donor as donating
+from gossip.core.transfer import chunks as pieces, donor as donating
 from gossip.core.transfer.backoff import Backoff
 from gossip.core.transfer.chunks import PIECE_BYTES, PieceFetcher
 from gossip.core.transfer.donor import parts_of

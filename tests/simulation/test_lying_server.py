@@ -10,11 +10,11 @@ import pytest
 from effort import effort
 from test_ending import run_to, swarm_that_ends
 
-from gossip.core.events import Committed, Effect, Payload, Received, Report, StartRound
-from gossip.core.messages import Commit, Envelope, Gossip, PeerId, Rumor
+from gossip.core.events import Committed, Effect, Received, Report, StartRound
+from gossip.core.messages import Commit, Gossip, PeerId, Rumor
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, NodeAttack, Partition
-from gossip.inject.byzantine import ByzantinePeer, OutMessage, say
+from gossip.inject.byzantine import ByzantinePeer, Instead, Letter
 from gossip.inject.message_attacks import LIES
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers.disturbances import NEVER, Disturbances
@@ -155,26 +155,24 @@ def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_s
     assert any("different results" in reason for reason in seen.reasons)
 
 
-def turned(
-    attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-) -> list[OutMessage] | None:
+def turned(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Half of the peers are told the truth, the others 1.01 times that, and in the next turn the
     other way round: all of it looks right,
     and each peer agrees with everybody else in some turn."""
-    commit = envelope.message
-    if not isinstance(commit, Commit) or commit.server != attacker.peer or payload is None:
+    commit, truth = letter.message, letter.payload
+    if not isinstance(commit, Commit) or commit.server != attacker.peer or truth is None:
         return None
     turns: list[int] = attacker.heard.setdefault("turns", [])  # type: ignore[arg-type,assignment]
     if commit.round_id not in turns:
         turns.append(commit.round_id)
-    if (to + turns.index(commit.round_id)) % 2 == 0 or commit.digest in attacker.forged:
+    if (letter.to + turns.index(commit.round_id)) % 2 == 0 or commit.digest in attacker.forged:
         return None
-    truth, digest = payload, commit.digest
+    digest = commit.digest
     lie = attacker.once(
-        ("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), envelope.message)
+        ("turned", digest), lambda: attacker.forge(truth.data * np.float32(1.01), commit)
     )
     attacker.forged.add(lie.digest)
-    return [(to, say(envelope, digest=lie.digest), lie)]
+    return [letter.holding(lie)]
 
 
 @pytest.mark.parametrize(("peers", "attacker"), [(6, 0), *effort([], [(8, 6)])])

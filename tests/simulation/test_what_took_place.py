@@ -8,8 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from test_campaign import WORLD, played
-from test_campaign import _NobodyMayDie as NobodyMayDie
+from test_campaign import WORLD, _NobodyMayDie as NobodyMayDie, played
 
 from gossip.faults.kinds import Crash
 from gossip.faults.plan import Fault

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from gossip.errors import LocalError
-from gossip.ipc import arena as arena_module
-from gossip.ipc import messages as control
+from gossip.ipc import arena as arena_module, messages as control
 from gossip.ipc.arena import Arena, allocate, landing_slots, map_bytes, map_rows
 
 

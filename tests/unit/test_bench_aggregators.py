@@ -11,8 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from gossip.errors import ConfigError
-from gossip.launch.bench import byzfl_rules as bench_byzfl
-from gossip.launch.bench import speed as bench_aggregators
+from gossip.launch.bench import byzfl_rules as bench_byzfl, speed as bench_aggregators
 from gossip.launch.cli import app
 
 SMALL = ["bench", "aggregators", "--n", "7", "--d", "200", "--repetitions", "2"]

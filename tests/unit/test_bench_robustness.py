@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
-from gossip.launch.bench import robustness as bench_robustness
-from gossip.launch.bench import robustness_page, trials
+from gossip.launch.bench import robustness as bench_robustness, robustness_page, trials
 from gossip.launch.bench.data_sets import TrainingData
 from gossip.launch.bench.learning import Trial, TrialResult, read_attack, train
 from gossip.launch.bench.models import TwoLayerNetwork

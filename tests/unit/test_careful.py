@@ -17,8 +17,7 @@ from gossip.errors import ConfigError
 from gossip.launch.registry.registry_folder import RegistryFolder
 from gossip.launch.report import run_logs, run_state
 from gossip.launch.report.run_logs import Tail, peers_with_logs, show
-from gossip.run import completion as aftermath
-from gossip.run import untrusted as careful
+from gossip.run import completion as aftermath, untrusted as careful
 from gossip.run.rendezvous import claim_life, claims_in, peers_in, read_seed
 from gossip.run.telemetry import read_json, read_lines
 

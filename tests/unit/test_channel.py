@@ -8,8 +8,7 @@ from typing import get_args
 import pytest
 
 from gossip.errors import LocalError
-from gossip.ipc import channel as channel_module
-from gossip.ipc import messages as control
+from gossip.ipc import channel as channel_module, messages as control
 from gossip.ipc.channel import METRICS_MAX, Channel, ChannelClosed, clip
 
 

@@ -21,8 +21,7 @@ from condor import Description, Wrong, read_dag, words
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
-from gossip.launch.contrib.condor import peer as condor_peer
-from gossip.launch.contrib.condor import verdict as condor_verdict
+from gossip.launch.contrib.condor import peer as condor_peer, verdict as condor_verdict
 from gossip.launch.contrib.condor.contact import (
     COMES,
     DONE,

@@ -16,8 +16,7 @@ import pytest
 import zmq
 
 from gossip.errors import ConfigError
-from gossip.launch.doctor import check_reach, check_speed, checks, findings
-from gossip.launch.doctor import command as doctor
+from gossip.launch.doctor import check_reach, check_speed, checks, command as doctor, findings
 from gossip.launch.doctor.findings import Finding
 
 Usage = namedtuple("Usage", "total used free")

@@ -14,8 +14,7 @@ import pytest
 
 from gossip.launch.local import gpus
 from gossip.launch.local.gpus import Gpus
-from gossip.launch.ssh import frames, hostfacts
-from gossip.launch.ssh import swarm as hosts
+from gossip.launch.ssh import frames, hostfacts, swarm as hosts
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent

@@ -26,10 +26,10 @@ from gossip.aggregators.kernels import (
     middle,
     mixed,
     nearest,
+    network as networks,
     squared_distances_to,
     weighted_sum,
 )
-from gossip.aggregators.kernels import network as networks
 from gossip.errors import AggregationError, ConfigError
 
 SIZES = [

@@ -767,15 +767,6 @@ def test_a_peer_whose_trainer_makes_no_progress_is_skipped_and_not_dead() -> Non
     assert bench.core.skip_reason(1) == ""
 
 
-def test_one_that_missed_a_deadline_is_skipped_until_it_speaks() -> None:
-    bench = MemberBench(3)
-    bench.core.missed_deadline(1)
-    assert bench.core.skip_reason(1) == "silent"
-    assert bench.core.heard(1, 0, bench.now)
-    assert bench.core.skip_reason(1) == ""
-    assert bench.changes() == [(1, "skip"), (1, "unskip")]
-
-
 def test_a_member_that_was_never_reached_is_given_time_for_its_first_connection() -> None:
     bench = MemberBench(3, meet=False)
     bench.link(1)

@@ -17,8 +17,7 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.faults import NegatedActivations
 from gossip.inject import FaultyTrainer
-from gossip.ipc import map_bytes
-from gossip.ipc import messages as control
+from gossip.ipc import map_bytes, messages as control
 from gossip.pipelines import StageExecutor, model_of, walk_without_data
 from gossip.training.passes import Boundary, StageWork
 from gossip.training.steps import PlainSteps

@@ -14,8 +14,7 @@ from gossip.config import RunConfig
 from gossip.launch.report import RunView, run_state, stages_of, summary
 from gossip.launch.report.explain import explain
 from gossip.launch.report.html import incidents, recorded
-from gossip.launch.report.live_frame import About, Size
-from gossip.launch.report.live_frame import frame as live
+from gossip.launch.report.live_frame import About, Size, frame as live
 from gossip.launch.report.run_record import RunRecord
 from gossip.launch.report.stages import PeerStage, stages_in
 from gossip.launch.report.top import TopView

@@ -12,8 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model
 
-from gossip.ipc import arena
-from gossip.ipc import messages as control
+from gossip.ipc import arena, messages as control
 from gossip.training import layout
 from gossip.training.optimizer import only_reads_gradients
 from gossip.transport.lending import Lender

@@ -14,8 +14,7 @@ import pytest
 from gossip.errors import ConfigError
 from gossip.launch import hold
 from gossip.launch.guardian import stat
-from gossip.launch.report import command as tend
-from gossip.launch.report import launchers, run_state
+from gossip.launch.report import command as tend, launchers, run_state
 from gossip.run.telemetry import JsonLines
 
 

@@ -17,8 +17,7 @@ from gossip.inject.links import links_at
 from gossip.inject.sieve import RECONNECT_S, FaultyTransport, LinkCondition
 from gossip.testing.transport_world import RUN
 from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
-from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S
-from gossip.transport.base import Arrival
+from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S, Arrival
 from gossip.transport.memory import Hub, MemoryTransport
 
 

@@ -20,8 +20,7 @@ from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
 from gossip.launch.report import summary
-from gossip.launch.schedulers import slurm_command as slurm
-from gossip.launch.schedulers import task_runs, task_words
+from gossip.launch.schedulers import slurm_command as slurm, task_runs, task_words
 from gossip.run.scheduler_env import Task, meet, slurm_task
 from gossip.run.telemetry import JsonLines
 

@@ -211,9 +211,6 @@ class Membership:
             self._voices.pop(sender, None)
         if not member.met:
             self.transitions.meet(member)
-        if member.silent:
-            member.silent = False
-            self.view.settle(member)
         return True
 
     def is_former(self, sender: PeerId, incarnation: int) -> bool:
@@ -429,13 +426,6 @@ class Membership:
             theirs.age_ms > 1000.0 * self.stall_after_s
             and self._step >= theirs.step + STALLED_BEHIND
         )
-
-    def missed_deadline(self, peer: PeerId) -> None:
-        """It did not send what it owed in time: skip it until a message of its own comes."""
-        member = self.members.get(peer)
-        if member is not None and peer != self.local:
-            member.silent = True
-            self.view.settle(member)
 
     def stall(self, peer: PeerId, stalled: bool) -> None:
         """Its trainer makes no progress (or does again), though its node answers:

@@ -73,7 +73,6 @@ class Member:
     linked: bool = False  # to this life of it
     was_linked: bool = False
     stalled: bool = False  # its trainer makes no progress
-    silent: bool = False  # it missed a deadline, and nothing has come from it since
     skip_told: bool = False
     origin: PeerId = -1  # who said the present status first
     suspicion: Suspicion | None = None
@@ -137,7 +136,7 @@ class Member:
             return "suspect"
         if not self.linked:
             return "disconnected" if self.was_linked else "connecting"
-        return "stalled" if self.stalled else "silent" if self.silent else ""
+        return "stalled" if self.stalled else ""
 
 
 @dataclass(frozen=True, slots=True)

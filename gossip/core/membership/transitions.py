@@ -113,7 +113,7 @@ class StatusTransitions:
     def _begin_life(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
         self.rumors.begins_anew(member.peer)
         member.known_since, member.heard_at = now, float("-inf")
-        member.linked = member.was_linked = member.stalled = member.silent = False
+        member.linked = member.was_linked = member.stalled = False
         member.progress, member.control, member.bulk = None, "", ""
         return self.set_address(member, rumor.control, rumor.bulk)
 

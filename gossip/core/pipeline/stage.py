@@ -41,9 +41,6 @@ from .flow import FlowTimer, MicroBatchFlow
 from .rebuild import RebuildTimer, StageRebuild
 from .stage_watch import StageWatch
 
-STAGE_TIMERS = (BarrierTimer, FlowTimer, AuditTimer, RebuildTimer)
-"""What ``StagePipeline.on_timer`` is for."""
-
 
 class StagePipeline:
     """Args:

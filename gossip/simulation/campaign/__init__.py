@@ -10,38 +10,9 @@ if TYPE_CHECKING:
     from . import play as play
     from .chart import Chart as Chart
     from .picture import draw as draw
-    from .play import SimulationResult as SimulationResult
-    from .play import run as run
-    from .replayer import ReplayDiverged as ReplayDiverged
-    from .replayer import replay as replay
-    from .runner import CampaignTally as CampaignTally
-    from .runner import SearchQuery as SearchQuery
-    from .runner import search as search
-    from .shrinker import Shrunk as Shrunk
-    from .shrinker import shrink as shrink
+    from .play import SimulationResult as SimulationResult, run as run
+    from .replayer import ReplayDiverged as ReplayDiverged, replay as replay
+    from .runner import CampaignTally as CampaignTally, SearchQuery as SearchQuery, search as search
+    from .shrinker import Shrunk as Shrunk, shrink as shrink
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "chart": ("Chart",),
-            "picture": ("draw",),
-            "play": (
-                "SimulationResult",
-                "play",
-                "run",
-            ),
-            "replayer": (
-                "ReplayDiverged",
-                "replay",
-            ),
-            "runner": (
-                "SearchQuery",
-                "CampaignTally",
-                "search",
-            ),
-            "shrinker": (
-                "Shrunk",
-                "shrink",
-            ),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

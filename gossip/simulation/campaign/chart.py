@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from gossip.core import Effect, Event, Message, PeerId, events, messages
-from gossip.simulation.world import NS, Observer
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import NS, AnySwarm, Observer
 
 What = (
     Literal["sent", "arrived", "lied", "lost", "altered"]
@@ -90,13 +87,13 @@ class Chart(Observer):
     def __init__(self, lines_max: int | None = 20_000) -> None:
         self.lines: deque[ChartLine] = deque(maxlen=lines_max)
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._add(swarm, peer, "started", f"incarnation {swarm.hosts[peer].incarnation}")
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._add(swarm, peer, "died", "")
 
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._add(
             swarm,
             peer,
@@ -104,11 +101,11 @@ class Chart(Observer):
             f"goes on after {swarm.now - swarm.hosts[peer].paused_at_ns / NS:.3f} s",
         )
 
-    def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+    def on_fault(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         self._add(swarm, peer, "fault", text)
 
     def on_mishap(
-        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
         words = say(message) if message is not None else "bytes that mean nothing"
         if what == "lied":
@@ -120,7 +117,7 @@ class Chart(Observer):
                 ChartLine(swarm.now, peer, "altered", f"{what}: {words}", message, to)
             )
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         match event:
             case events.Received(sender, _, message):
                 self.lines.append(
@@ -135,7 +132,7 @@ class Chart(Observer):
             case _:
                 pass
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case events.Send(to, message):
                 self.lines.append(ChartLine(swarm.now, peer, "sent", say(message), message, to))
@@ -158,7 +155,7 @@ class Chart(Observer):
             case _:
                 pass
 
-    def _add(self, swarm: Swarm[Any], peer: PeerId, what: Any, text: str) -> None:
+    def _add(self, swarm: AnySwarm, peer: PeerId, what: Any, text: str) -> None:
         self.lines.append(ChartLine(swarm.now, peer, what, text))
 
 

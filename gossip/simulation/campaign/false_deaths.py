@@ -16,11 +16,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
-from typing import Any
 
 from gossip.core import Event, PeerId
 from gossip.simulation.checkers import TableWatch, watch_life
 from gossip.simulation.world import (
+    AnySwarm,
     LinkModel,
     MemberCore,
     Network,
@@ -63,10 +63,10 @@ class FalseDeaths(Observer):
         self.counts: Counter[str] = Counter()
         self._watches: dict[PeerId, TableWatch] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         watch_life(self._watches, swarm, peer)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         watch = self._watches[peer]
         if not watch.sink and len(watch.members) == watch.count:
             return

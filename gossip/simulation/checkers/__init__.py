@@ -19,8 +19,8 @@ from gossip.simulation.world import Observer
 from .base import Checker, PassiveObserver, RunConditions, Violation
 from .disturbances import Disturbances
 from .hearing import Hearing
-from .liveness import AT_ONCE_S as AT_ONCE_S
 from .liveness import (
+    AT_ONCE_S as AT_ONCE_S,
     AsksForWhatItLacks,
     Converges,
     CountsWhenItKeepsUp,
@@ -98,8 +98,8 @@ from .safety import (
     TimersAndHalt,
     UsedOnce,
     UsesNothingOld,
+    rule_has_enough as rule_has_enough,
 )
-from .safety import rule_has_enough as rule_has_enough
 from .stages import StagePanel, StagePanels
 from .traffic import (
     AnswersOnce,
@@ -121,9 +121,7 @@ from .transfer import (
     StaysForTakers,
     TakesNoFewersWord,
 )
-from .transitions import TableChecker
-from .transitions import TableWatch as TableWatch
-from .transitions import watch_life as watch_life
+from .transitions import TableChecker, TableWatch as TableWatch, watch_life as watch_life
 from .trust import (
     AccusesByExperience,
     OmissionsFollowTheCommits,

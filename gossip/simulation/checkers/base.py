@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from gossip.core import CoreSettings, PeerId
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
-from gossip.simulation.world import Observer
+from gossip.simulation.world import AnySwarm, Observer
 
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+Record = TypeVar("Record")
 
 Life = tuple[PeerId, int]
 """A process: a peer and its incarnation."""
@@ -228,27 +227,46 @@ class Checker(PassiveObserver):
     def __init__(self, circumstances: RunConditions | None = None) -> None:
         self.circumstances = circumstances or RunConditions()
         self.judged = 0
+        self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
+        self.make_records()
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def make_records(self) -> None:
+        """Create what the checker records of a run."""
+
+    def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
+        """Return records of each peer's present life: ``make`` creates one when a life begins.
+        Without it a life begins with none."""
+        records: dict[PeerId, Record] = {}
+        self._of_lives.append((records, make))
+        return records
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        for records, make in self._of_lives:
+            if make is None:
+                records.pop(peer, None)
+            else:
+                records[peer] = make()
+
+    def begin_calm(self, swarm: AnySwarm) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
 
-    def settled(self, swarm: Swarm[Any]) -> None:
+    def settled(self, swarm: AnySwarm) -> None:
         """In the calm, all has come about that must."""
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """The run is over."""
 
-    def violated(self, swarm: Swarm[Any], peer: PeerId, text: str) -> Violation:
+    def violated(self, swarm: AnySwarm, peer: PeerId, text: str) -> Violation:
         return Violation(self.invariant, peer, swarm.now, text)
 
-    def demand(self, holds: bool, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+    def demand(self, holds: bool, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         """For where the text costs nothing to make."""
         self.judged += 1
         if not holds:
             raise self.violated(swarm, peer, text)
 
 
-def life_of(swarm: Swarm[Any], peer: PeerId) -> Life:
+def life_of(swarm: AnySwarm, peer: PeerId) -> Life:
     return peer, swarm.hosts[peer].incarnation
 
 
@@ -261,7 +279,7 @@ def updates_needed(
 
 
 def lose_start(
-    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: Swarm[Any], peer: PeerId
+    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: AnySwarm, peer: PeerId
 ) -> None:
     """The last who had what the run began with is dying, before any round was over: who is left
     begins with something else."""
@@ -300,7 +318,7 @@ class TaintedStates:
         """Whose state cannot be relied on."""
         return {*self.circumstances.equivocating, *self._peers}
 
-    def restores(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def restores(self, swarm: AnySwarm, peer: PeerId) -> None:
         """``peer`` takes over the state of its donor."""
         core = swarm.inspections.get(peer)
         if core is None or not self.circumstances.false_states:
@@ -313,7 +331,7 @@ class TaintedStates:
             self._peers[peer] = None
 
 
-def took_unattested_state(swarm: Swarm[Any], peer: PeerId) -> bool:
+def took_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
     """Whether it has said so of the state that it is taking over."""
     for _, report in reversed(swarm.hosts[peer].reports):
         if report.event in ("recovering", "unattested_state"):

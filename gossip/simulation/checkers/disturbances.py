@@ -6,15 +6,10 @@ Several invariants hold for the undisturbed only, and for them without exception
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
-from gossip.simulation.world import NS, LinkModel
+from gossip.simulation.world import NS, AnySwarm, LinkModel
 
-from .base import PassiveObserver
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from .base import Checker, PassiveObserver, RunConditions
 
 STILL_S = 0.25
 """A process that was stopped for so long stood still."""
@@ -56,16 +51,16 @@ class Disturbances(PassiveObserver):
         self._look_at = NEVER
         self._default: LinkModel | None = None
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         if self._default is None:
             self._default = swarm.network.default
         self.still_until.pop(peer, None)
 
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         if (still_s := stands_s(swarm, peer)) > STILL_S:
             self.still_until[peer], self.still_s[peer] = swarm.now, still_s
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         now = swarm.now
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
@@ -73,15 +68,15 @@ class Disturbances(PassiveObserver):
             self._look_at = now + LOOK_EVERY_S
             self._look(swarm)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.crashed_at[peer] = swarm.now
 
-    def slept(self, swarm: Swarm[Any], peer: PeerId) -> tuple[float, float]:
+    def slept(self, swarm: AnySwarm, peer: PeerId) -> tuple[float, float]:
         """(when the last pause of ``peer``, which handles an event just now, ended; how long it
         was). Never: -inf, 0."""
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
-    def undisturbed_s(self, swarm: Swarm[Any], peer: PeerId) -> float:
+    def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
         """For how long ``peer``, which runs, has neither stood still nor been at either end of a
         cut, in a bearable network."""
         if swarm.network.changed != self._changed:
@@ -99,7 +94,7 @@ class Disturbances(PassiveObserver):
         ends = (*own, self.bad_network_until)
         return swarm.now - max(ends)
 
-    def all_undisturbed_since(self, swarm: Swarm[Any], since_s: float, but: PeerId) -> bool:
+    def all_undisturbed_since(self, swarm: AnySwarm, since_s: float, but: PeerId) -> bool:
         """Whether nobody but ``but`` was disturbed, crashed or was started since then."""
         for peer, host in swarm.hosts.items():
             if peer == but:
@@ -110,7 +105,7 @@ class Disturbances(PassiveObserver):
                 return False
         return True
 
-    def calm_since(self, swarm: Swarm[Any]) -> float:
+    def calm_since(self, swarm: AnySwarm) -> float:
         """Since when the network is what it ought to be, but for cuts, which have not changed; and
         nobody stood still or had more to do than it had time for."""
         if swarm.network.changed != self._changed:
@@ -124,14 +119,14 @@ class Disturbances(PassiveObserver):
             NEVER,
         )
 
-    def _on_cuts(self, swarm: Swarm[Any]) -> None:
+    def _on_cuts(self, swarm: AnySwarm) -> None:
         self._changed = swarm.network.changed
         for peer in self._cut:
             self._cut_until[peer] = swarm.now
         self.uneven_until = self.cuts_changed_at = swarm.now
         self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
 
-    def _look(self, swarm: Swarm[Any]) -> None:
+    def _look(self, swarm: AnySwarm) -> None:
         network = swarm.network
         for peer, host in swarm.hosts.items():
             if host.waiting and len(host.waiting) * host.machine.handling_ns / NS > LATE_S:
@@ -166,6 +161,16 @@ def _loses(model: LinkModel) -> bool:
     return model.delay_s[1] + late_s > LATE_S
 
 
-def stands_s(swarm: Swarm[Any], peer: PeerId) -> float:
+def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
     """How long a process that is stopped, or goes on just now, has been standing still."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS
+
+
+class DisturbedChecker(Checker):
+    """Checker that excuses the peers that were disturbed."""
+
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
+        super().__init__(circumstances)
+        self.disturbances = disturbances

@@ -8,7 +8,7 @@ but that no connection stands.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import (
     Ack,
@@ -27,11 +27,9 @@ from gossip.core import (
     Rumor,
     Send,
 )
+from gossip.simulation.world import AnySwarm
 
 from .base import PassiveObserver
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 STANDINGS_KEPT = 8
 
@@ -66,7 +64,7 @@ class Hearing(PassiveObserver):
     def __init__(self) -> None:
         self._heard: dict[PeerId, dict[PeerId, PeerContact]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._heard[peer] = {}
 
     def of(self, peer: PeerId, subject: PeerId) -> PeerContact:
@@ -75,13 +73,13 @@ class Hearing(PassiveObserver):
             heard[subject] = PeerContact()
         return heard[subject]
 
-    def own_evidence(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
+    def own_evidence(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
         """Whether a probe of ``peer`` has failed since the last one that ``subject`` answered."""
         heard, host = self.of(peer, subject), swarm.hosts[peer]
         under_way = heard.nonce >= 0 and host.machine.clock_s(swarm.now_ns) < heard.ends
         return heard.failed or (heard.nonce >= 0 and not under_way)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is LinkDown or type(event) is LinkUp:
             self._fails(self.of(peer, event.peer))  # or it may have, while the connection was down
         elif type(event) is Received and type(event.message) in self.events:
@@ -96,7 +94,7 @@ class Hearing(PassiveObserver):
             if rumors:
                 self._listen(peer, rumors)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) not in self.effects:
             return
         probe = probe_of(swarm, peer, effect.message.nonce)  # type: ignore[union-attr]
@@ -112,7 +110,7 @@ class Hearing(PassiveObserver):
         heard.failed, heard.answered_since = True, -1
 
     def _on_ack(
-        self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int, target: PeerId
+        self, swarm: AnySwarm, peer: PeerId, sender: PeerId, nonce: int, target: PeerId
     ) -> None:
         probe = probe_of(swarm, peer, nonce)
         if (
@@ -132,7 +130,7 @@ class Hearing(PassiveObserver):
         ):
             heard.answered_since = member.standing
 
-    def _on_nack(self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, nonce: int) -> None:
+    def _on_nack(self, swarm: AnySwarm, peer: PeerId, sender: PeerId, nonce: int) -> None:
         probe = probe_of(swarm, peer, nonce)
         if probe is not None and sender in probe.helpers:
             heard = self.of(peer, probe.peer)
@@ -149,7 +147,7 @@ class Hearing(PassiveObserver):
                 accusers.setdefault(rumor.incarnation, {})[rumor.origin] = None
 
 
-def probe_of(swarm: Swarm[Any], peer: PeerId, nonce: int) -> Probe | None:
+def probe_of(swarm: AnySwarm, peer: PeerId, nonce: int) -> Probe | None:
     """The probe of ``peer`` itself that is under way with this nonce."""
     membership = swarm.hosts[peer].membership
     return membership.probes.get(nonce) if membership is not None else None

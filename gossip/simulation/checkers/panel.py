@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, get_args
+from typing import get_args
 
 from gossip.core import Event, Message, PeerId, Received, Send
-from gossip.simulation.world import Observer, Watcher
+from gossip.simulation.world import AnySwarm, Observer, Watcher
 
 from .base import Checker, PassiveObserver, Violation
 from .liveness import Liveness
 from .safety import NothingRaises
 from .transitions import TableChecker, TableWatch, watch_life
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 SLICE_S = 0.25  # of a calm phase, between two looks at whether all is well
 
@@ -47,7 +44,7 @@ class Panel(Observer):
                 found += checker.watchers(moment, kind)
         return tuple(found)
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         watch_life(self._watches, swarm, peer)
         for checker in self.checkers:
             if isinstance(checker, TableChecker):
@@ -55,20 +52,20 @@ class Panel(Observer):
             else:
                 checker.on_start(swarm, peer)
 
-    def _look_at_table(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def _look_at_table(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         watch = self._watches.get(peer)
         if watch is not None and (watch.sink or len(watch.members) != watch.count):
             self._look(swarm, peer, event)
 
-    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         for checker in self.checkers:
             checker.on_flood(swarm, peer, event)
 
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         for checker in self.checkers:
             checker.on_resume(swarm, peer)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._look(swarm, peer, None)
         for checker in self.checkers:
             if not isinstance(checker, TableChecker):
@@ -76,12 +73,12 @@ class Panel(Observer):
 
     # --- the calm phase, and the end --------------------------------------------------------------
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
         for checker in self._judges:
             checker.begin_calm(swarm)
 
-    def settle(self, swarm: Swarm[Any]) -> float:
+    def settle(self, swarm: AnySwarm) -> float:
         """The calm phase: runs until every liveness checker is content, then lets all judge.
 
         Returns: how long that took, virtual seconds. Raises: Violation:
@@ -104,13 +101,13 @@ class Panel(Observer):
             judge.settled(swarm)
         return swarm.now - began
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """The run is over: lets all judge. Raises Violation;
         ValueError when the calm phase was too short to tell."""
         for checker in self._judges:
             checker.finish(swarm)
 
-    def close(self, swarm: Swarm[Any]) -> None:
+    def close(self, swarm: AnySwarm) -> None:
         """Some time after all had settled: lets all judge once more, and nothing may be lacking
         again. Raises: Violation."""
         for checker in self._judges:
@@ -120,7 +117,7 @@ class Panel(Observer):
                 peer, text = shortcoming
                 raise checker.violated(swarm, peer, f"{text}, though all had settled")
 
-    def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
+    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """What an exception that left ``swarm`` amounts to: itself if it is a violation,
         else one of S14."""
         if isinstance(error, Violation):
@@ -140,7 +137,7 @@ class Panel(Observer):
         may look in vain."""
         return {type(checker).__name__: checker.judged for checker in self._judges}
 
-    def _look(self, swarm: Swarm[Any], peer: PeerId, event: Event | None) -> None:
+    def _look(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
         watch = self._watches.get(peer)
         if watch is None:
             return

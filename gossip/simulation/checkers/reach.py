@@ -6,15 +6,10 @@ everybody is still within reach of everybody, by way of others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import ClockJumped, Event, PeerId, TimerFired, TrainerProgress
-from gossip.simulation.world import Link, LinkModel, Network
+from gossip.simulation.world import AnySwarm, Link, LinkModel, Network
 
 from .base import PassiveObserver
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 LOOK_EVERY_S = 0.1  # disturbances that leave no trace in a counter last longer
 DELAY_MAX_S = 0.005  # one way, up to which a link counts as undisturbed
@@ -37,15 +32,15 @@ class Reach(PassiveObserver):
         self._asleep: tuple[PeerId, ...] = ()
         self._look_at = NEVER
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._started_at[peer] = swarm.now
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if swarm.now >= self._look_at:
             self._look_at = swarm.now + LOOK_EVERY_S
             self._look(swarm)
 
-    def direct(self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float) -> bool:
+    def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
         """Whether every message between two peers has arrived soon since then,
         and both were able to hear it."""
         self._look(swarm)
@@ -56,7 +51,7 @@ class Reach(PassiveObserver):
         )
 
     def reachable_through(
-        self, swarm: Swarm[Any], a: PeerId, b: PeerId, since_s: float
+        self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float
     ) -> list[PeerId]:
         """The others that ``a`` and ``b`` have both reached, and been reached by, since then."""
         self._look(swarm)
@@ -77,7 +72,7 @@ class Reach(PassiveObserver):
         )
         return worst < since_s
 
-    def _well(self, swarm: Swarm[Any], peer: PeerId, since_s: float) -> bool:
+    def _well(self, swarm: AnySwarm, peer: PeerId, since_s: float) -> bool:
         if swarm.hosts[peer].state != "up":
             return False
         since = max(
@@ -85,7 +80,7 @@ class Reach(PassiveObserver):
         )
         return since < since_s
 
-    def _look(self, swarm: Swarm[Any]) -> None:
+    def _look(self, swarm: AnySwarm) -> None:
         self._look_at_links(swarm.now, swarm.network)
         self._look_at_processes(swarm)
 
@@ -106,7 +101,7 @@ class Reach(PassiveObserver):
             if is_bad(model):
                 self._bad_until[link] = now
 
-    def _look_at_processes(self, swarm: Swarm[Any]) -> None:
+    def _look_at_processes(self, swarm: AnySwarm) -> None:
         now = swarm.now
         asleep = tuple(peer for peer, host in swarm.hosts.items() if host.state == "paused")
         paused = swarm.counts["paused"]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import Event, Message, PeerId
-from gossip.simulation.world import Observer, Watcher
+from gossip.simulation.world import AnySwarm, Observer, Watcher
 
 from .base import Checker, Violation
 from .liveness import Liveness
 from .panel import SLICE_S, Panel
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 
 class _OfStage(Mapping[PeerId, Any]):
@@ -38,7 +35,7 @@ class StageWorld:
     """A swarm in which there is nobody but the members of one stage. Everything else is the
     swarm's."""
 
-    def __init__(self, swarm: Swarm[Any], members: Collection[PeerId]) -> None:
+    def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:
         self._swarm, self._members = swarm, frozenset(members)
         self.hosts = _OfStage(swarm.hosts, self._members)
         self.inspections = _OfStage(swarm.inspections, self._members)
@@ -60,9 +57,9 @@ class StagePanel(Observer):
 
     def __init__(self, members: Collection[PeerId], panel: Panel) -> None:
         self.members, self.panel = frozenset(members), panel
-        self._seen: tuple[Swarm[Any], Any] | None = None
+        self._seen: tuple[AnySwarm, Any] | None = None
 
-    def world(self, swarm: Swarm[Any]) -> Any:
+    def world(self, swarm: AnySwarm) -> Any:
         """The swarm as the stage's checkers see it."""
         if self._seen is None or self._seen[0] is not swarm:
             self._seen = swarm, StageWorld(swarm, self.members)
@@ -71,7 +68,7 @@ class StagePanel(Observer):
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         inner, members = self.panel.watchers(moment, kind), self.members
 
-        def see(swarm: Swarm[Any], peer: PeerId, what: Any) -> None:
+        def see(swarm: AnySwarm, peer: PeerId, what: Any) -> None:
             if peer in members:
                 world = self.world(swarm)
                 for watcher in inner:
@@ -79,28 +76,28 @@ class StagePanel(Observer):
 
         return (see,) if inner else ()
 
-    def _see(self, see: Callable[..., None], swarm: Swarm[Any], peer: PeerId, *what: Any) -> None:
+    def _see(self, see: Callable[..., None], swarm: AnySwarm, peer: PeerId, *what: Any) -> None:
         if peer in self.members:
             see(self.world(swarm), peer, *what)
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._see(self.panel.on_start, swarm, peer)
 
-    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         self._see(self.panel.on_flood, swarm, peer, event)
 
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._see(self.panel.on_resume, swarm, peer)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._see(self.panel.on_crash, swarm, peer)
 
-    def on_fault(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+    def on_fault(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         if peer in self.members or peer < 0:
             self.panel.on_fault(self.world(swarm), peer, text)
 
     def on_mishap(
-        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
         if peer in self.members and to in self.members:
             self.panel.on_mishap(self.world(swarm), peer, to, what, message)
@@ -120,14 +117,14 @@ class StagePanels:
         self._panels = (*[each.panel for each in self.stages], together)
         self.checkers = tuple([checker for panel in self._panels for checker in panel.checkers])
 
-    def _seen(self, swarm: Swarm[Any]) -> list[tuple[Panel, Any]]:
+    def _seen(self, swarm: AnySwarm) -> list[tuple[Panel, Any]]:
         """Each panel, and the swarm as it sees it."""
         return [
             *[(each.panel, each.world(swarm)) for each in self.stages],
             (self.together, swarm),
         ]
 
-    def settle(self, swarm: Swarm[Any]) -> float:
+    def settle(self, swarm: AnySwarm) -> float:
         """As ``Panel.settle``: of all stages at once."""
         began, seen = swarm.now, self._seen(swarm)
         for panel, world in seen:
@@ -147,12 +144,12 @@ class StagePanels:
                     judge.settled(world)
         return swarm.now - began
 
-    def close(self, swarm: Swarm[Any]) -> None:
+    def close(self, swarm: AnySwarm) -> None:
         """As ``Panel.close``."""
         for panel, world in self._seen(swarm):
             panel.close(world)
 
-    def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
+    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """As ``Panel.blame``."""
         return self.together.blame(swarm, error)
 

@@ -8,14 +8,12 @@ behaves as it did.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from gossip.core import Event, Member, MembershipInspection, PeerId, Status, incarnation_of
+from gossip.simulation.world import AnySwarm
 
 from .base import Checker
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 NOTED = frozenset({"standing", "status", "control", "bulk"})
 
@@ -109,31 +107,31 @@ class TableChecker(Checker):
 
     @abstractmethod
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         """``peer`` has changed a row while it handled ``event`` (None: it crashed while it did)."""
 
-    def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
         """A life of ``peer`` begins, with an empty table."""
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         watch_life(self._watches, swarm, peer)
         self.born(swarm, peer)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         self._look(swarm, peer, event)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._look(swarm, peer, None)
 
-    def _look(self, swarm: Swarm[Any], peer: PeerId, event: Event | None) -> None:
+    def _look(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
         watch = self._watches.get(peer)
         if watch is not None:
             for transition in watch.fresh():
                 self.judge(swarm, peer, transition, event)
 
 
-def watch_life(watches: dict[PeerId, TableWatch], swarm: Swarm[Any], peer: PeerId) -> None:
+def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:
     """A life begins: watches its table, when it has one."""
     membership = swarm.hosts[peer].membership
     if membership is not None:

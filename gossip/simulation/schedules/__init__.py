@@ -7,27 +7,8 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .generator import PEERS as PEERS
-    from .generator import ROUNDS_MIN as ROUNDS_MIN
-    from .generator import generate as generate
+    from .generator import PEERS as PEERS, ROUNDS_MIN as ROUNDS_MIN, generate as generate
     from .pipelines import generate_pipeline as generate_pipeline
-    from .schedule import PEERS_MAX as PEERS_MAX
-    from .schedule import Schedule as Schedule
-    from .schedule import without_peer as without_peer
+    from .schedule import PEERS_MAX as PEERS_MAX, Schedule as Schedule, without_peer as without_peer
 else:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        {
-            "generator": (
-                "PEERS",
-                "ROUNDS_MIN",
-                "generate",
-            ),
-            "pipelines": ("generate_pipeline",),
-            "schedule": (
-                "PEERS_MAX",
-                "Schedule",
-                "without_peer",
-            ),
-        },
-    )
+    __getattr__, __dir__ = lazy(__name__)

@@ -480,37 +480,28 @@ def _near(lots: FaultSampler) -> tuple[int, ...]:
     return () if everybody else tuple(sorted(order[:count]))
 
 
+def _share_of_messages(
+    lots: FaultSampler,
+    kind: type[Loss | Duplicate | Corrupt | Reset],
+    share: tuple[float, float],
+    *,
+    digits: int,
+    most_s: float,
+) -> list[Fault]:
+    drawn = round(lots.random.uniform(*share), digits)
+    return [kind(drawn, lots.when(0.2), lots.long(0.5, most_s), _near(lots))]
+
+
 def _loss(lots: FaultSampler) -> list[Fault]:
-    return [
-        Loss(
-            round(lots.random.uniform(0.02, 0.4), 3),
-            lots.when(0.2),
-            lots.long(0.5, 10.0),
-            _near(lots),
-        )
-    ]
+    return _share_of_messages(lots, Loss, (0.02, 0.4), digits=3, most_s=10.0)
 
 
 def _duplicate(lots: FaultSampler) -> list[Fault]:
-    return [
-        Duplicate(
-            round(lots.random.uniform(0.05, 0.5), 3),
-            lots.when(0.2),
-            lots.long(0.5, 12.0),
-            _near(lots),
-        )
-    ]
+    return _share_of_messages(lots, Duplicate, (0.05, 0.5), digits=3, most_s=12.0)
 
 
 def _corrupt(lots: FaultSampler) -> list[Fault]:
-    return [
-        Corrupt(
-            round(lots.random.uniform(0.005, 0.1), 4),
-            lots.when(0.2),
-            lots.long(0.5, 8.0),
-            _near(lots),
-        )
-    ]
+    return _share_of_messages(lots, Corrupt, (0.005, 0.1), digits=4, most_s=8.0)
 
 
 def _delay(lots: FaultSampler) -> list[Fault]:
@@ -528,14 +519,7 @@ def _spike(lots: FaultSampler) -> list[Fault]:
 
 
 def _reset(lots: FaultSampler) -> list[Fault]:
-    return [
-        Reset(
-            round(lots.random.uniform(0.001, 0.05), 4),
-            lots.when(0.2),
-            lots.long(0.5, 8.0),
-            _near(lots),
-        )
-    ]
+    return _share_of_messages(lots, Reset, (0.001, 0.05), digits=4, most_s=8.0)
 
 
 def _narrow(lots: FaultSampler) -> list[Fault]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 from gossip.core import (
     Commit,
@@ -51,7 +51,7 @@ from .toy_trainer import TRAINER_EFFECTS, ComputedAhead, Said, Trainer
 from .trace import Trace
 from .wire import Outgoing, Wire
 
-__all__ = ["SimulationStuck", "Swarm", "address", "node_rng"]
+__all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
 
 # in one run: a core that answers itself for ever is a bug, not a long test
 DELIVERIES_MAX = 50_000_000
@@ -69,7 +69,7 @@ def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
     )
 
 
-def _too_many(swarm: Swarm[Any]) -> Exception:
+def _too_many(swarm: AnySwarm) -> Exception:
     return SimulationStuck(
         f"{swarm.deliveries_max} events in one run: some core answers itself for ever\n"
         f"{swarm.summary()}"
@@ -590,3 +590,7 @@ class Swarm(Timeline, Generic[C]):
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):
                 self._ask_trainer(host, effect)
+
+
+AnySwarm: TypeAlias = Swarm[Any]
+"""A swarm of cores of whatever type."""

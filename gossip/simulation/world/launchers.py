@@ -4,14 +4,14 @@ and who is on its way."""
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossip.core import Event, PeerEnded, PeerExpected, PeerId
 
 from .observer import Observer
 
 if TYPE_CHECKING:
-    from .driver import Swarm
+    from .driver import AnySwarm
 
 SEEN_AFTER_S = 0.3
 """From the end of a process until the others have read of it."""
@@ -26,7 +26,7 @@ class Launchers(Observer):
     def __init__(self) -> None:
         self._said: dict[PeerId, Event] = {}
 
-    def begin(self, swarm: Swarm[Any], newcomers: dict[PeerId, float]) -> None:
+    def begin(self, swarm: AnySwarm, newcomers: dict[PeerId, float]) -> None:
         """``newcomers``: when each has an address."""
         swarm.hooks.append(self)
         for peer, at_s in newcomers.items():
@@ -34,20 +34,20 @@ class Launchers(Observer):
                 max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, PeerExpected(peer))
             )
 
-    def has_ended(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def has_ended(self, swarm: AnySwarm, peer: PeerId) -> None:
         swarm.at(swarm.now + SEEN_AFTER_S, partial(self._say, swarm, peer, PeerEnded(peer)))
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._said.pop(peer, None)
         for event in self._said.values():
             swarm.at(swarm.now, partial(self._tell, swarm, peer, event))
 
-    def _say(self, swarm: Swarm[Any], subject: PeerId, event: Event) -> None:
+    def _say(self, swarm: AnySwarm, subject: PeerId, event: Event) -> None:
         self._said[subject] = event
         for peer in swarm.hosts:
             self._tell(swarm, peer, event)
 
-    def _tell(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def _tell(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         host = swarm.hosts[peer]
         if host.running and peer != getattr(event, "peer", None):
             swarm.inject(peer, event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossip.core import Envelope, Payload, PeerId
 from gossip.inject import LIES, ByzantinePeer, OutMessage
@@ -16,7 +16,7 @@ from gossip.inject import LIES, ByzantinePeer, OutMessage
 from .toy_trainer import digest_of
 
 if TYPE_CHECKING:
-    from .driver import Swarm
+    from .driver import AnySwarm
 
 
 class ByzantinePeers:
@@ -26,7 +26,7 @@ class ByzantinePeers:
     Raises: KeyError: There is no such lie.
     """
 
-    def __init__(self, swarm: Swarm[Any], lies: Mapping[PeerId, Iterable[str]]) -> None:
+    def __init__(self, swarm: AnySwarm, lies: Mapping[PeerId, Iterable[str]]) -> None:
         self.attackers = {
             peer: _attacker(swarm, peer, tuple(names)) for peer, names in lies.items()
         }
@@ -47,7 +47,7 @@ class ByzantinePeers:
         return self.attackers[sender].says(to, envelope, payload)
 
 
-def _attacker(swarm: Swarm[Any], peer: PeerId, names: tuple[str, ...]) -> ByzantinePeer:
+def _attacker(swarm: AnySwarm, peer: PeerId, names: tuple[str, ...]) -> ByzantinePeer:
     for name in names:
         LIES[name]
     rng = random.Random(f"liar/{swarm.seed}/{peer}")

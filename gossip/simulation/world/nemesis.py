@@ -75,7 +75,7 @@ from .toy_lies import PerReceiverAttack, ToyAttack
 from .toy_trainer import ToyTrainer, Vector
 
 if TYPE_CHECKING:
-    from .driver import Swarm
+    from .driver import AnySwarm
     from .host import SimProcess
 
 
@@ -152,7 +152,7 @@ class Nemesis(Observer):
         self._calm = False
         self._rewritten: dict[Rewritten, bool] = {}  # those that were read
 
-    def _tell(self, swarm: Swarm[Any], peer: PeerId, text: str) -> None:
+    def _tell(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         for look in swarm.hooks.fault:
             look(swarm, peer, text)
 
@@ -178,7 +178,7 @@ class Nemesis(Observer):
                     return vector * np.float32(3.0 if (round_id + row.peer) % 3 else np.nan)
         return vector
 
-    def begin(self, swarm: Swarm[Any]) -> None:
+    def begin(self, swarm: AnySwarm) -> None:
         """Takes up its place beside a new swarm: everything that has a time is scheduled.
 
         It looks on only when it has to wait for a moment, and then as the last: others see the
@@ -203,7 +203,7 @@ class Nemesis(Observer):
         for number, at_s in enumerate(self.schedule.joins_s):
             swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
 
-    def _arm_attackers(self, swarm: Swarm[Any]) -> None:
+    def _arm_attackers(self, swarm: AnySwarm) -> None:
         attackers: dict[PeerId, list[str]] = {}
         for fault in self.schedule.faults:
             if isinstance(fault, NodeAttack):
@@ -215,7 +215,7 @@ class Nemesis(Observer):
         if apart:
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
 
-    def _plan(self, swarm: Swarm[Any], number: int, fault: Fault) -> None:
+    def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
         """Schedules a fault, or lets it wait for its moment. Who is slow or lies is so from the
         first round on, in the trainer."""
         if isinstance(fault, NetworkFault):
@@ -239,7 +239,7 @@ class Nemesis(Observer):
             else:
                 self._later(swarm, fault.at_s, partial(self._blow, swarm, fault))
 
-    def _slow_down(self, swarm: Swarm[Any], fault: Slow, begins: bool) -> None:
+    def _slow_down(self, swarm: AnySwarm, fault: Slow, begins: bool) -> None:
         """A fault of the trainer begins, or is over."""
         (self._slow_now.append if begins else self._slow_now.remove)(fault)
         host = swarm.hosts.get(fault.peer)
@@ -248,7 +248,7 @@ class Nemesis(Observer):
             self.struck["slow"] += begins
         self._tell(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
-    def _come(self, swarm: Swarm[Any], fault: StartFault) -> None:
+    def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
         """It is there, or was waited for in vain until the calm. Took place if the others have
         ended a round without it; in a pipeline, where they cannot, if any has begun one."""
         others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
@@ -259,13 +259,13 @@ class Nemesis(Observer):
         if isinstance(fault, LateStart):
             self._join(swarm, fault.peer)
 
-    def _join(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
         """A newcomer has the same weather as the others."""
         self._tell(swarm, peer, "joins")
         swarm.join(peer)
         self._reshape(swarm)
 
-    def end(self, swarm: Swarm[Any]) -> None:
+    def end(self, swarm: AnySwarm) -> None:
         """Ends every fault: the network is whole, who stood still goes on. Those who crashed for
         good stay away; liars lie."""
         for number, fault in enumerate(self.schedule.faults):
@@ -292,7 +292,7 @@ class Nemesis(Observer):
             if isinstance(host.trainer, ToyTrainer):
                 host.trainer.slowness = 1.0
 
-    def totals(self, swarm: Swarm[Any]) -> Counter[str]:
+    def totals(self, swarm: AnySwarm) -> Counter[str]:
         """``struck``, with those who lied and those who were slow."""
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
@@ -319,7 +319,7 @@ class Nemesis(Observer):
 
     # --- blows to a process -----------------------------------------------------------------------
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if self._midway and peer in self._midway:
             left, midway = self._midway[peer]
             self._midway[peer] = (left - 1, midway)
@@ -341,7 +341,7 @@ class Nemesis(Observer):
                         swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None
                     )
 
-    def _strike_server(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def _strike_server(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         fault = self._servers[0]
         match fault, effect:
             case HangServer(), Aggregate():
@@ -358,7 +358,7 @@ class Nemesis(Observer):
                 return
         self._servers.remove(fault)
 
-    def _hang_server(self, swarm: Swarm[Any], fault: HangServer, peer: PeerId) -> None:
+    def _hang_server(self, swarm: AnySwarm, fault: HangServer, peer: PeerId) -> None:
         if swarm.hosts[peer].state == "up":
             self._tell(swarm, peer, str(fault))
             swarm.pause_for(peer, fault.for_s)
@@ -381,7 +381,7 @@ class Nemesis(Observer):
             and fault.round <= effect.round_id
         )
 
-    def _blow(self, swarm: Swarm[Any], fault: Blow) -> None:
+    def _blow(self, swarm: AnySwarm, fault: Blow) -> None:
         """A crash, restart or hang whose time has come."""
         if fault.peer == "server":
             self._at_round.append(Crash("server"))  # whoever serves next
@@ -403,7 +403,7 @@ class Nemesis(Observer):
                 assert_never(fault)
 
     def _kill(
-        self, swarm: Swarm[Any], fault: Fault, peer: PeerId, again_after_s: float | None
+        self, swarm: AnySwarm, fault: Fault, peer: PeerId, again_after_s: float | None
     ) -> None:
         if not swarm.hosts[peer].running:
             return
@@ -416,7 +416,7 @@ class Nemesis(Observer):
         elif self._launchers is not None:
             self._launchers.has_ended(swarm, peer)
 
-    def _strike(self, swarm: Swarm[Any], fault: ProcessFault) -> None:
+    def _strike(self, swarm: AnySwarm, fault: ProcessFault) -> None:
         host = swarm.hosts.get(fault.peer)
         if host is None or host.state != "up" or host.trainer is None:
             return
@@ -457,14 +457,14 @@ class Nemesis(Observer):
                 assert_never(fault)
         self.struck[name_of(fault)] += 1
 
-    def _set_clock_right(self, swarm: Swarm[Any], host: SimProcess[Any]) -> None:
+    def _set_clock_right(self, swarm: AnySwarm, host: SimProcess[Any]) -> None:
         """Makes a peer's clock that of a healthy machine, if this life goes on."""
         if swarm.hosts[host.peer] is host:
             swarm.drift(host.peer, 1.0)
 
     # --- the network ------------------------------------------------------------------------------
 
-    def _on(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
+    def _on(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
         self._on_now[number] = True
         self._tell(swarm, -1, f"begins: {fault}")
         if isinstance(fault, Flap):
@@ -476,7 +476,7 @@ class Nemesis(Observer):
             self._proofs.watch(number, fault, near(fault, tuple(swarm.hosts)))
             self._reshape(swarm)
 
-    def _off(self, swarm: Swarm[Any], number: int, fault: NetworkFault) -> None:
+    def _off(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
         if self._on_now.pop(number, None) is None:
             return  # ended before its time
         self._proofs.rest(number)
@@ -491,12 +491,12 @@ class Nemesis(Observer):
                 for link in near(fault, tuple(swarm.hosts)):
                     swarm.let_go(*link)
 
-    def _break(self, swarm: Swarm[Any], number: int, fault: Break, links: Iterable[Link]) -> None:
+    def _break(self, swarm: AnySwarm, number: int, fault: Break, links: Iterable[Link]) -> None:
         self._cuts[number] = tuple(links)
         self._proofs.watch(number, fault, self._cuts[number])
         self._cut(swarm)
 
-    def _swing(self, swarm: Swarm[Any], number: int, fault: Flap) -> None:
+    def _swing(self, swarm: AnySwarm, number: int, fault: Flap) -> None:
         if number not in self._on_now:
             return  # it is over
         if number in self._cuts:
@@ -509,7 +509,7 @@ class Nemesis(Observer):
             swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault)
         )
 
-    def _cut(self, swarm: Swarm[Any]) -> None:
+    def _cut(self, swarm: AnySwarm) -> None:
         """Makes the network's cuts those of all faults that are on."""
         wanted = {link: True for links in self._cuts.values() for link in links}
         for link in [link for link in swarm.network.cuts if link not in wanted]:
@@ -520,7 +520,7 @@ class Nemesis(Observer):
         if wanted:
             self.cuts_seen[tuple(sorted(wanted))] = True
 
-    def _reshape(self, swarm: Swarm[Any]) -> None:
+    def _reshape(self, swarm: AnySwarm) -> None:
         """Makes every link as bad as the faults that are on make it together."""
         peers, network = tuple(swarm.hosts), swarm.network
         network.models.clear()
@@ -528,7 +528,7 @@ class Nemesis(Observer):
             for link in near(fault, peers):
                 network.models[link] = _worse(network.models.get(link, network.default), fault)
 
-    def _later(self, swarm: Swarm[Any], t: float, act: Callable[[], None]) -> None:
+    def _later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
         """Unless the calm has begun by then."""
         swarm.at(t, lambda: act() if not self._calm else None)
 

@@ -4,7 +4,7 @@ cut, late or kept waiting."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossip.core import Message, PeerId
 from gossip.faults import (
@@ -28,7 +28,7 @@ from .network import Link
 from .observer import Observer
 
 if TYPE_CHECKING:
-    from .driver import Swarm
+    from .driver import AnySwarm
 
 _PROOF: dict[type, str] = {
     Loss: "lost",
@@ -75,7 +75,7 @@ class FaultEffects(Observer):
         self._watched.pop(number, None)
 
     def on_mishap(
-        self, swarm: Swarm[Any], peer: PeerId, to: PeerId, what: str, message: Message | None
+        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
         for number, (wanted, links) in tuple(self._watched.items()):
             if what == wanted and (peer, to) in links:

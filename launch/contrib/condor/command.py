@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gossip.errors import ConfigError, RunExists
+from gossip.launch.optional import optional
 from gossip.launch.report import counted
 from gossip.launch.schedulers import (
     check,
@@ -42,16 +43,8 @@ def condor(
             show_default=False,
         ),
     ],
-    peers: Annotated[
-        int,
-        typer.Option(
-            "-n", "--peers", min=2, help="How many jobs, a peer each.", show_default=False
-        ),
-    ],
-    name: Annotated[
-        str,
-        typer.Option(help="Of the submission; by default that of the script.", show_default=False),
-    ] = "",
+    peers: Annotated[int, optional("How many jobs, a peer each.", "-n", "--peers", min=2)],
+    name: Annotated[str, optional("Of the submission; by default that of the script.")] = "",
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="New folder for what is written; condor-NAME by default."),
@@ -65,35 +58,24 @@ def condor(
     ] = False,
     inputs: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--input",
-            help="One more file or folder that goes with each job. Repeatable.",
-            show_default=False,
-        ),
+        optional("One more file or folder that goes with each job. Repeatable.", "--input"),
     ] = None,
-    cpus: Annotated[
-        int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")
-    ] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
     memory: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "2GB",
     disk: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "1GB",
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[
         int, typer.Option(min=0, help="How often a job that failed or was held is started again.")
     ] = 6,
     leave: Annotated[
         int,
-        typer.Option("--leave", min=1, help="Seconds that a job that is asked to go has to leave."),
+        typer.Option(min=1, help="Seconds that a job that is asked to go has to leave."),
     ] = 90,
-    python: Annotated[
-        str,
-        typer.Option(help="Its path on all machines; by default the one here.", show_default=False),
-    ] = "",
+    python: Annotated[str, optional("Its path on all machines; by default the one here.")] = "",
     more: Annotated[
         list[str] | None,
-        typer.Option(
-            "--condor",
-            help="One more line for the submit files: --condor 'rank = Mips'. Repeatable.",
-            show_default=False,
+        optional(
+            "One more line for the submit files: --condor 'rank = Mips'. Repeatable.", "--condor"
         ),
     ] = None,
     submit: Annotated[

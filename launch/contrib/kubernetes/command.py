@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import optional
 from gossip.launch.schedulers import (
     check_fit,
     check_options,
@@ -47,31 +48,18 @@ def kubernetes(
             show_default=False,
         ),
     ],
-    peers: Annotated[
-        int,
-        typer.Option(
-            "-n", "--peers", min=1, help="How many pods, a peer each.", show_default=False
-        ),
-    ],
-    image: Annotated[
-        str, typer.Option(help="With gossip, torch and the script in it.", show_default=False)
-    ],
+    peers: Annotated[int, optional("How many pods, a peer each.", "-n", "--peers", min=1)],
+    image: Annotated[str, optional("With gossip, torch and the script in it.")],
     claim: Annotated[
         str,
-        typer.Option(
-            help=(
-                "Persistent volume claim that all pods may write to (ReadWriteMany), to meet "
-                "there and not by names."
-            ),
-            show_default=False,
+        optional(
+            "Persistent volume claim that all pods may write to (ReadWriteMany), to meet "
+            "there and not by names."
         ),
     ] = "",
     name: Annotated[str, typer.Option(help="Of the job, the service and the run.")] = "gossip",
     mount: Annotated[
-        str,
-        typer.Option(
-            help=f"With --claim: where that is in a pod, {SHARED} by default.", show_default=False
-        ),
+        str, optional(f"With --claim: where that is in a pod, {SHARED} by default.")
     ] = "",
     port: Annotated[
         int,
@@ -79,28 +67,19 @@ def kubernetes(
             min=1, max=65535, help="Without --claim: port of the join server of each pod."
         ),
     ] = JOIN_SERVER,
-    workdir: Annotated[
-        str, typer.Option(help="Folder that the script is started in.", show_default=False)
-    ] = "",
+    workdir: Annotated[str, optional("Folder that the script is started in.")] = "",
     user: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="User id of the pods, by default that of the image.",
-            show_default=False,
-        ),
+        int | None, optional("User id of the pods, by default that of the image.", min=0)
     ] = None,
-    cpus: Annotated[
-        int, typer.Option("--cpus", min=1, help="Processors, and so threads, of each peer.")
-    ] = 1,
+    cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
     memory: Annotated[str, typer.Option(help="Of each peer, as Kubernetes writes it.")] = "2Gi",
-    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of each peer.")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[
         int, typer.Option(min=0, help="How often a pod that failed is started again.")
     ] = 6,
     leave: Annotated[
         int,
-        typer.Option("--leave", min=1, help="Seconds that a pod that is asked to go has to leave."),
+        typer.Option(min=1, help="Seconds that a pod that is asked to go has to leave."),
     ] = 90,
     python: Annotated[str, typer.Option(help="Of the image.")] = "python",
     out: Annotated[

@@ -31,8 +31,8 @@ from gossip.launch.registry import (
     ServerEntry,
     ask,
     join,
+    join_messages as says,
 )
-from gossip.launch.registry import join_messages as says
 from gossip.launch.report import PlainScreen, counted, launchers, print_error
 from gossip.run import SWARM_KEY, Task, number, own_address, parse_pair, write_pair
 from gossip.transport import KeyPair

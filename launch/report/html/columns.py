@@ -60,10 +60,6 @@ class Points:
         """Of all peers, one after the other."""
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
 
-    def all_y(self) -> Floats:
-        """Of all peers, one after the other."""
-        return np.concatenate([np.empty(0), *map(self.y, self.peers)])
-
 
 class Logged:
     """What scripts logged: name -> values by time and values by round. At most ``NAMES_MAX`` names;

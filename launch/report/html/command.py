@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gossip.launch.optional import optional
+
 if TYPE_CHECKING:
     from .page import RunReport
 
@@ -29,19 +31,11 @@ def report(
             "--out", "-o", help="The page's file; report.html in the first run's folder by default."
         ),
     ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option("--png", help="Draw the pictures into this folder, too.", show_default=False),
-    ] = None,
+    png: Annotated[Path | None, optional("Draw the pictures into this folder, too.")] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Serve the page on loopback while the run goes on.")
     ] = False,
-    port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, help="For --live; a free one by default.", show_default=False
-        ),
-    ] = 0,
+    port: Annotated[int, optional("For --live; a free one by default.", min=0, max=65535)] = 0,
     runs_dir: Dir = Path("runs"),
 ) -> None:
     """Make one HTML file of a run: what went wrong, curves, members, trust, rounds; of several
@@ -49,8 +43,7 @@ def report(
     from gossip.errors import ConfigError
     from gossip.launch.report import run_state
 
-    from . import live as serving
-    from . import page
+    from . import live as serving, page
 
     folders = [run_state.find(run, runs_dir) for run in runs]
     if live:

@@ -21,7 +21,6 @@ ROW = 20
 """Units of a row of peers."""
 LEVELS = 8
 COLOURS = 8
-MARKS_MAX = 24
 SAID_MAX = 8
 """Of a peer's lane so many states are told in words."""
 NARROW_PX, BADGE_PX = 270, 20

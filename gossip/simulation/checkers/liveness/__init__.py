@@ -1,31 +1,45 @@
 """What must come about once the faults are over, and how soon."""
 
 from .branches import JoinsTheLarger as JoinsTheLarger
-from .consensus import ReplicasStayClose as ReplicasStayClose
-from .consensus import consensus_distance as consensus_distance
+from .consensus import (
+    ReplicasStayClose as ReplicasStayClose,
+    consensus_distance as consensus_distance,
+)
 from .crashes import CrashCostsLittle as CrashCostsLittle
 from .ending import EverybodyEnds as EverybodyEnds
-from .fault_free import NobodyWaitsForATrickle as NobodyWaitsForATrickle
-from .fault_free import NothingGoesWrong as NothingGoesWrong
-from .liveness import Converges as Converges
-from .liveness import EverybodyContributes as EverybodyContributes
-from .liveness import Liveness as Liveness
-from .liveness import NobodyStarves as NobodyStarves
-from .liveness import OneLineage as OneLineage
-from .liveness import RoundsGoOn as RoundsGoOn
-from .liveness import StopEnds as StopEnds
-from .newcomers import CountsWhenItKeepsUp as CountsWhenItKeepsUp
-from .newcomers import WaitsForThoseWhoCome as WaitsForThoseWhoCome
-from .promptness import AT_ONCE_S as AT_ONCE_S
-from .promptness import AsksForWhatItLacks as AsksForWhatItLacks
-from .promptness import NobodyIsStuck as NobodyIsStuck
-from .promptness import NobodyWaitsForTheSkipped as NobodyWaitsForTheSkipped
-from .promptness import OverWhenAllIsThere as OverWhenAllIsThere
-from .promptness import TakesAStateInstead as TakesAStateInstead
-from .pushing import EachReadsItsOwn as EachReadsItsOwn
-from .pushing import PushesToAll as PushesToAll
-from .pushing import WaitsForSomebody as WaitsForSomebody
-from .waiting import KeepsWhoSpeaks as KeepsWhoSpeaks
-from .waiting import LetsInWhoIsReady as LetsInWhoIsReady
-from .waiting import NoRoundStands as NoRoundStands
-from .waiting import WaitsForNobodyInVain as WaitsForNobodyInVain
+from .fault_free import (
+    NobodyWaitsForATrickle as NobodyWaitsForATrickle,
+    NothingGoesWrong as NothingGoesWrong,
+)
+from .liveness import (
+    Converges as Converges,
+    EverybodyContributes as EverybodyContributes,
+    Liveness as Liveness,
+    NobodyStarves as NobodyStarves,
+    OneLineage as OneLineage,
+    RoundsGoOn as RoundsGoOn,
+    StopEnds as StopEnds,
+)
+from .newcomers import (
+    CountsWhenItKeepsUp as CountsWhenItKeepsUp,
+    WaitsForThoseWhoCome as WaitsForThoseWhoCome,
+)
+from .promptness import (
+    AT_ONCE_S as AT_ONCE_S,
+    AsksForWhatItLacks as AsksForWhatItLacks,
+    NobodyIsStuck as NobodyIsStuck,
+    NobodyWaitsForTheSkipped as NobodyWaitsForTheSkipped,
+    OverWhenAllIsThere as OverWhenAllIsThere,
+    TakesAStateInstead as TakesAStateInstead,
+)
+from .pushing import (
+    EachReadsItsOwn as EachReadsItsOwn,
+    PushesToAll as PushesToAll,
+    WaitsForSomebody as WaitsForSomebody,
+)
+from .waiting import (
+    KeepsWhoSpeaks as KeepsWhoSpeaks,
+    LetsInWhoIsReady as LetsInWhoIsReady,
+    NoRoundStands as NoRoundStands,
+    WaitsForNobodyInVain as WaitsForNobodyInVain,
+)

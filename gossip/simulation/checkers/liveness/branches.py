@@ -3,15 +3,10 @@ stay on its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Effect, Event, NotServing, PeerId, Received, Report, Update
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
-
+from gossip.simulation.world import AnySwarm
 
 AT_ONCE_S = 0.1  # for what follows in the same moment
 
@@ -28,15 +23,11 @@ class JoinsTheLarger(Checker):
     effects = (Report,)
     afters = (Update, NotServing)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._left: dict[PeerId, bytes] = {}  # which branch last
+    def make_records(self) -> None:
+        self._left: dict[PeerId, bytes] = self.per_life()  # which branch last
         self._back_at: dict[PeerId, float] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._left.pop(peer, None)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or not isinstance(effect, Report):
             return
@@ -45,7 +36,7 @@ class JoinsTheLarger(Checker):
         elif effect.event in ("kept_own_state", "restored"):
             self._back_at[peer] = swarm.now
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if (

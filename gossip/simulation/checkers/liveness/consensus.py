@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, sqrt
-from typing import TYPE_CHECKING, Any
 
 from gossip.simulation.checkers.safety import gossip_of
-from gossip.simulation.world import ToyTrainer
+from gossip.simulation.world import AnySwarm, ToyTrainer
 
 from .liveness import RoundLiveness, Shortcoming
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 
 class ReplicasStayClose(RoundLiveness):
@@ -22,7 +18,7 @@ class ReplicasStayClose(RoundLiveness):
 
     invariant = "L5"
 
-    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+    def lacks(self, swarm: AnySwarm) -> Shortcoming:
         if self.circumstances.attackers:
             return None
         participants = self.participants(swarm)

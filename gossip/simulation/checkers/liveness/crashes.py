@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import Effect, Inspection, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions, updates_needed
-from gossip.simulation.checkers.disturbances import NEVER, Disturbances
+from gossip.simulation.checkers.base import updates_needed
+from gossip.simulation.checkers.disturbances import NEVER, DisturbedChecker
 from gossip.simulation.checkers.safety import rolling_of
+from gossip.simulation.world import AnySwarm
 
 from .liveness import settings_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
@@ -43,7 +40,7 @@ class _Crash:
     hung: tuple[PeerId, ...]
 
 
-class CrashCostsLittle(Checker):
+class CrashCostsLittle(DisturbedChecker):
     """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and
     no more time than it takes to notice it and a round timeout.
     Judged where nothing else happens meanwhile."""
@@ -51,19 +48,15 @@ class CrashCostsLittle(Checker):
     invariant = "L3"
     effects = (Report,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         # rounds that changed nothing, though there were enough for the rule
         self._lost: dict[int, None] = {}
         self._started_at = NEVER
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._started_at = swarm.now
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             isinstance(effect, Report)
             and effect.event == "lost_round"
@@ -79,7 +72,7 @@ class CrashCostsLittle(Checker):
         )
         return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_BYZANTINE_SERVER)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         settings = settings_of(swarm)
         cores = [
             core
@@ -96,7 +89,7 @@ class CrashCostsLittle(Checker):
         crash = _Crash(peer, swarm.now, furthest, len(self._lost), within_s, hung)
         swarm.at(swarm.now + within_s, partial(self._judge, swarm, crash))
 
-    def _judge(self, swarm: Swarm[Any], crash: _Crash) -> None:
+    def _judge(self, swarm: AnySwarm, crash: _Crash) -> None:
         victim, since_s = crash.victim, crash.at_s - BEFORE_S
         if self._started_at > since_s or not self.disturbances.all_undisturbed_since(
             swarm, since_s, but=victim
@@ -121,7 +114,7 @@ class CrashCostsLittle(Checker):
         self.demand(len(gone) <= 1, swarm, victim, f"its crash cost {len(gone)} rounds: {gone}")
 
     def _are_enough(
-        self, swarm: Swarm[Any], cores: Sequence[Inspection], hung: Sequence[PeerId] = ()
+        self, swarm: AnySwarm, cores: Sequence[Inspection], hung: Sequence[PeerId] = ()
     ) -> bool:
         """Whether rounds go on, and do not come to nothing for want of updates. A liar may have
         said that others have left.

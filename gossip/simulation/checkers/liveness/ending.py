@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossip.core import Halt, Restore
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import ToyTrainer
 
 if TYPE_CHECKING:
     from gossip.core import Effect, PeerId
-    from gossip.simulation.world import Swarm
+    from gossip.simulation.world import AnySwarm
 
 
 class EverybodyEnds(Checker):
@@ -21,14 +21,11 @@ class EverybodyEnds(Checker):
     invariant = "L12"
     effects = (Halt, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._sent: dict[PeerId, int] = {}  # the round of the state that this life was sent last
+    def make_records(self) -> None:
+        # the round of the state that this life was sent last
+        self._sent: dict[PeerId, int] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._sent.pop(peer, None)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Restore):
             self._sent[peer] = effect.round_id
         if not isinstance(effect, Halt) or peer in self.circumstances.attackers:
@@ -39,11 +36,11 @@ class EverybodyEnds(Checker):
             text = f"it was sent the final state, and ends with exit code {effect.exit_code}: "
             self.demand(effect.exit_code == 0, swarm, peer, text + effect.reason)
 
-    def remaining(self, swarm: Swarm[Any]) -> list[PeerId]:
+    def remaining(self, swarm: AnySwarm) -> list[PeerId]:
         """Who has not come to its end, and was not killed for good."""
         return [p for p, host in swarm.hosts.items() if host.running or host.state == "starting"]
 
-    def judge_end(self, swarm: Swarm[Any], since: float) -> None:
+    def judge_end(self, swarm: AnySwarm, since: float) -> None:
         """Everybody has had the time to end since then."""
         for peer in self.remaining(swarm):
             core = swarm.hosts[peer].core

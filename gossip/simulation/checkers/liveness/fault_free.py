@@ -3,13 +3,9 @@ links and processors; and where only payloads of some trickle, nobody waits for 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Apply, Committed, Contributed, Effect, Event, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 """What a peer reports of others, or of its rounds, that comes of faults only."""
@@ -28,15 +24,14 @@ class NothingGoesWrong(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._idle: set[tuple[int, PeerId]] = set()  # who had no samples in which round
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed) and not event.samples:
             self._idle.add((event.round_id, peer))
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not self.circumstances.faultless:
             return
         if isinstance(effect, Report):
@@ -66,11 +61,10 @@ class NobodyWaitsForATrickle(Checker):
     invariant = "L11"
     effects = (Apply,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._applied_at: dict[PeerId, float] = {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         trickling = self.circumstances.trickling

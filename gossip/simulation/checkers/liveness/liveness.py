@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import ceil, log2
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,17 +26,13 @@ from gossip.core import (
 )
 from gossip.simulation.checkers.base import (
     Checker,
-    RunConditions,
     TaintedStates,
     updates_needed,
 )
-from gossip.simulation.checkers.disturbances import NEVER, Disturbances
+from gossip.simulation.checkers.disturbances import NEVER, DisturbedChecker
 from gossip.simulation.checkers.safety import memory_s
-from gossip.simulation.world import ToyTrainer
+from gossip.simulation.world import AnySwarm, ToyTrainer
 from gossip.topologies import lots
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 LINGER_S = 0.5  # what was said last may still be on its way
 # times as many rounds as it takes to a turn: by the draw that happens to one peer in ten million
@@ -58,21 +53,20 @@ def converged_after_s(settings: MembershipSettings, n: int) -> float:
 class Liveness(Checker):
     """Is content, or says what is lacking; from its deadline on it must be content."""
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self.calm_at: float | None = None
         self._last_life_at = NEVER
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._last_life_at = swarm.now
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._last_life_at = swarm.now
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         self.calm_at = swarm.now
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """Raises Violation when something is lacking; ValueError when that may still come and the
         calm phase was too short."""
         shortcoming = self.lacks(swarm)
@@ -87,18 +81,18 @@ class Liveness(Checker):
             )
         raise self.violated(swarm, *shortcoming)
 
-    def deadline_at(self, swarm: Swarm[Any]) -> float:
+    def deadline_at(self, swarm: AnySwarm) -> float:
         """When it must be content: counted from the beginning of the calm phase, or from the last
         start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
         return max(self.calm_at, self._last_life_at) + self.takes_s(swarm)
 
     @abstractmethod
-    def takes_s(self, swarm: Swarm[Any]) -> float:
+    def takes_s(self, swarm: AnySwarm) -> float:
         """How long it may take."""
 
     @abstractmethod
-    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+    def lacks(self, swarm: AnySwarm) -> Shortcoming:
         """At which peer there is something lacking, and what; None: it is content."""
 
 
@@ -107,11 +101,11 @@ class Converges(Liveness):
 
     invariant = "L1"
 
-    def takes_s(self, swarm: Swarm[Any]) -> float:
+    def takes_s(self, swarm: AnySwarm) -> float:
         memberships = [m for host in swarm.hosts.values() if (m := host.membership) is not None]
         return converged_after_s(memberships[0].settings, len(swarm.hosts)) if memberships else 0.0
 
-    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+    def lacks(self, swarm: AnySwarm) -> Shortcoming:
         standings = {}
         for peer, host in swarm.hosts.items():
             if host.state == "starting":
@@ -148,7 +142,7 @@ class Converges(Liveness):
 class RoundLiveness(Liveness):
     """What is demanded of the rounds, where a quorum runs."""
 
-    def takes_s(self, swarm: Swarm[Any]) -> float:
+    def takes_s(self, swarm: AnySwarm) -> float:
         settings = settings_of(swarm)
         if settings is None:
             return 0.0
@@ -158,7 +152,7 @@ class RoundLiveness(Liveness):
             + 4.0 * swarm.travel_s
         )
 
-    def participants(self, swarm: Swarm[Any]) -> list[tuple[PeerId, Inspection]]:
+    def participants(self, swarm: AnySwarm) -> list[tuple[PeerId, Inspection]]:
         """Who runs and goes on; nobody when too few are left for a round anywhere."""
         cores = {p: core for p in swarm.up if (core := swarm.inspections.get(p)) is not None}
         here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
@@ -177,27 +171,26 @@ class RoundsGoOn(RoundLiveness):
     invariant = "L2"
     effects = (Apply,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._applied_at: dict[PeerId, float] = {}
+    def make_records(self) -> None:
+        super().make_records()
+        self._applied_at: dict[PeerId, float] = self.per_life()
         self._applied: dict[PeerId, int] = {}
         self._settled_at: float | None = None
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         super().on_start(swarm, peer)
         self._applied[peer] = 0
-        self._applied_at.pop(peer, None)
 
-    def settled(self, swarm: Swarm[Any]) -> None:
+    def settled(self, swarm: AnySwarm) -> None:
         self._settled_at = swarm.now
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         super().begin_calm(swarm)
         self._applied = dict.fromkeys(swarm.hosts, 0)
         self._applied_at.clear()
         self._settled_at = None
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Apply) or self.calm_at is None:
             return
         before, self._applied_at[peer] = self._applied_at.get(peer), swarm.now
@@ -219,7 +212,7 @@ class RoundsGoOn(RoundLiveness):
             )
             raise self.violated(swarm, peer, text)
 
-    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+    def lacks(self, swarm: AnySwarm) -> Shortcoming:
         for peer, core in self.participants(swarm):
             if self._applied[peer] < ROUNDS_AFTER:
                 where = f"{core.phase} in round {core.rounds.round_id}"
@@ -249,24 +242,20 @@ class EverybodyContributes(RoundLiveness):
     invariant = "L4"
     effects = (Committed,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._contributes: dict[PeerId, None] = {}  # in its present life, in the calm
+    def make_records(self) -> None:
+        super().make_records()
+        self._contributes: dict[PeerId, None] = self.per_life()  # in its present life, in the calm
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._contributes.pop(peer, None)
-
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         super().begin_calm(swarm)
         self._contributes.clear()
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Committed) and self.calm_at is not None:
             for contribution in effect.commit.contributors:
                 self._contributes[contribution.peer] = None
 
-    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+    def lacks(self, swarm: AnySwarm) -> Shortcoming:
         participants = self.participants(swarm)
         # who answers falsely is locked up most of the time
         excused = self.circumstances.attackers | self.circumstances.answering_falsely
@@ -303,19 +292,19 @@ class OneLineage(RoundLiveness):
     invariant = "L5"
     effects = (Restore,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
+        super().make_records()
         self._misled = TaintedStates(self.circumstances)
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         super().on_start(swarm, peer)
         self._misled.forget(peer)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Restore):
             self._misled.restores(swarm, peer)
 
-    def lacks(self, swarm: Swarm[Any]) -> Shortcoming:
+    def lacks(self, swarm: AnySwarm) -> Shortcoming:
         participants = self.participants(swarm)
         for peer, core in participants:
             if core.phase != "running" or core.rounds.mode != "active":
@@ -397,7 +386,7 @@ class OneLineage(RoundLiveness):
                 )
         return None
 
-    def _finite(self, swarm: Swarm[Any]) -> Shortcoming:
+    def _finite(self, swarm: AnySwarm) -> Shortcoming:
         for peer in swarm.up:
             trainer = swarm.hosts[peer].trainer
             if isinstance(trainer, ToyTrainer) and not np.isfinite(trainer.parameters).all():
@@ -405,29 +394,26 @@ class OneLineage(RoundLiveness):
         return None
 
 
-class NobodyStarves(Checker):
+class NobodyStarves(DisturbedChecker):
     """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound
     but 16n; more by as much as others weigh more."""
 
     invariant = "L6"
     effects = (Committed,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
-        self._waits: dict[PeerId, tuple[int, float]] = {}  # rounds without a turn, and since when
-        self._able: dict[PeerId, int] = {}  # rounds in a row in which it could have had one
+    def make_records(self) -> None:
+        # rounds without a turn, and since when
+        self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
+        # rounds in a row in which it could have had one
+        self._able: dict[PeerId, int] = self.per_life()
         self._born_at: dict[PeerId, float] = {}
         self._latest = -1
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._waits.pop(peer, None)
-        self._able.pop(peer, None)
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         self._born_at[peer] = swarm.now
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Committed)
             or effect.commit.round_id <= self._latest
@@ -468,7 +454,7 @@ class NobodyStarves(Checker):
                     )
 
 
-def _takes_part(swarm: Swarm[Any], peer: PeerId) -> bool:
+def _takes_part(swarm: AnySwarm, peer: PeerId) -> bool:
     core = swarm.inspections.get(peer)
     return (
         core is not None
@@ -478,20 +464,14 @@ def _takes_part(swarm: Swarm[Any], peer: PeerId) -> bool:
     )
 
 
-class StopEnds(Checker):
+class StopEnds(DisturbedChecker):
     """L7: one that was asked to stop is gone after its drain timeout, whatever the others do."""
 
     invariant = "L7"
     events = (Stop,)
     effects = (Halt,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if isinstance(event, Stop) and core is not None:
             self._await(
@@ -503,7 +483,7 @@ class StopEnds(Checker):
             )
 
     def _await(
-        self, swarm: Swarm[Any], peer: PeerId, incarnation: int, asked_at: float, drain_s: float
+        self, swarm: AnySwarm, peer: PeerId, incarnation: int, asked_at: float, drain_s: float
     ) -> None:
         due = swarm.now + drain_s + LINGER_S
 
@@ -523,7 +503,7 @@ class StopEnds(Checker):
         swarm.at(due, judge)
 
 
-def settings_of(swarm: Swarm[Any]) -> CoreSettings | None:
+def settings_of(swarm: AnySwarm) -> CoreSettings | None:
     """Of the first whole peer; they are the same for all."""
     return next(
         (core.settings for host in swarm.hosts.values() if (core := host.inspection) is not None),

@@ -3,8 +3,6 @@ and who holds the state waits for those who come."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     BEHIND_MAX,
     BEHIND_S,
@@ -18,11 +16,9 @@ from gossip.core import (
     Report,
     quorum_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 SLACK = 2
 """Rounds that may end between its word that it is ready and the commit that names it."""
@@ -36,14 +32,11 @@ class CountsWhenItKeepsUp(Checker):
     invariant = "L9"
     effects = (Committed,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._roster: dict[PeerId, frozenset[PeerId]] = {}  # of the last commit at each peer
+    def make_records(self) -> None:
+        # of the last commit at each peer
+        self._roster: dict[PeerId, frozenset[PeerId]] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._roster.pop(peer, None)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Committed) or effect.commit.shard != 0:
             return  # the first shard's commit says who is in the next round
         now, before = frozenset(effect.commit.roster), self._roster.get(peer)
@@ -74,21 +67,20 @@ class WaitsForThoseWhoCome(Checker):
     events = (PeerExpected,)
     effects = (Halt, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # the roster that each lacks a quorum of
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
         self._crashed_at = float("-inf")
         self._coming: dict[PeerId, set[PeerId]] = {}  # by whom each was told of
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._crashed_at = swarm.now
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, PeerExpected):
             self._coming.setdefault(event.peer, set()).add(peer)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if isinstance(effect, Report) and core is not None and rounds is not None:

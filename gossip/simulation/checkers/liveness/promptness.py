@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     BUSY_S,
@@ -32,12 +31,15 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
-from gossip.simulation.checkers.disturbances import NEVER, STILL_S, Disturbances, stands_s
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.checkers.disturbances import (
+    NEVER,
+    STILL_S,
+    DisturbedChecker,
+    stands_s,
+)
 from gossip.simulation.checkers.safety import rolling_of, rule_has_enough
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 PAUSES_KNOWN = 32
 AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout
@@ -61,20 +63,16 @@ class NobodyWaitsForTheSkipped(Checker):
     effects = (Update, Report)
     afters = (Hello,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # who has asked for which attempt of a round
-        self._asked: dict[PeerId, dict[tuple[PeerId, int], tuple[int, int]]] = {}
+        self._asked = self.per_life(dict[tuple[PeerId, int], tuple[int, int]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer] = {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.message, UpdateRequest):
             query = event.message
             self._asked[peer][event.sender, query.shard] = query.round_id, query.attempt
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case Report(event="skip", fields={"subject": subject, "round": round_id}):
                 self._look(swarm, peer, subject, round_id)
@@ -94,7 +92,7 @@ class NobodyWaitsForTheSkipped(Checker):
             case _:
                 return
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
             isinstance(event, Received)
             and isinstance(event.message, Hello)
@@ -104,7 +102,7 @@ class NobodyWaitsForTheSkipped(Checker):
             if core is not None:
                 self._look(swarm, peer, event.sender, core.rounds.round_id)
 
-    def _look(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId, round_id: int) -> None:
+    def _look(self, swarm: AnySwarm, peer: PeerId, subject: PeerId, round_id: int) -> None:
         """``subject`` has come to be skipped in the round, by ``peer``,
         which is done with the event."""
         core = swarm.inspections.get(peer)
@@ -117,7 +115,7 @@ class NobodyWaitsForTheSkipped(Checker):
 
     def _judge(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         rounds: RollingInspection,
@@ -158,7 +156,7 @@ class _Offer:
     roster: tuple[PeerId, ...]
 
 
-class OverWhenAllIsThere(Checker):
+class OverWhenAllIsThere(DisturbedChecker):
     """L2: a round is over as soon as everybody's update is there, and no timeout passes then. Also
     where some links are cut, if everybody reaches a quorum,
     once all have noticed who cannot be reached."""
@@ -167,12 +165,8 @@ class OverWhenAllIsThere(Checker):
     events = (Contributed,)
     effects = (Committed, Report)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
-        self._offers: dict[PeerId, _Offer] = {}
+    def make_records(self) -> None:
+        self._offers: dict[PeerId, _Offer] = self.per_life()
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
         self._changed_at = NEVER
@@ -180,17 +174,17 @@ class OverWhenAllIsThere(Checker):
         # when each pause ended, and how long it was
         self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._paused.append((swarm.now, stands_s(swarm, peer)))
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._offers.pop(peer, None)
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         self._lives_at = swarm.now
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._lives_at = swarm.now
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         self._calm = True
         if not self.circumstances.delaying:
             return
@@ -202,7 +196,7 @@ class OverWhenAllIsThere(Checker):
             if (rounds := rolling_of(core)) is not None:
                 self._over[rounds.round_id, rounds.chain] = None
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if (
             isinstance(event, Contributed)
@@ -213,7 +207,7 @@ class OverWhenAllIsThere(Checker):
                 swarm.now, event.round_id, rounds.chain, rounds.roster.peers
             )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event in CHANGES:
                 self._changed_at = swarm.now
@@ -225,7 +219,7 @@ class OverWhenAllIsThere(Checker):
                     del self._over[next(iter(self._over))]
                 self._judge(swarm, peer, *key)
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, round_id: int, parent: bytes) -> None:
+    def _judge(self, swarm: AnySwarm, peer: PeerId, round_id: int, parent: bytes) -> None:
         """``peer`` is the first for which the round is over."""
         last = self._offers.get(peer)
         if last is None or (last.round_id, last.parent) != (round_id, parent):
@@ -253,7 +247,7 @@ class OverWhenAllIsThere(Checker):
         paused_s = sum(for_s for until, for_s in self._paused if until >= last.at)
         self.demand(waited_s <= AT_ONCE_S + paused_s + swarm.travel_s, swarm, peer, text)
 
-    def _is_settled(self, swarm: Swarm[Any], roster: tuple[PeerId, ...]) -> bool:
+    def _is_settled(self, swarm: AnySwarm, roster: tuple[PeerId, ...]) -> bool:
         """Whether everybody runs, undisturbed, reaches a quorum,
         and skips exactly those whom it does not reach."""
         network = swarm.network
@@ -280,7 +274,7 @@ class OverWhenAllIsThere(Checker):
         return True
 
 
-class NobodyIsStuck(Checker):
+class NobodyIsStuck(DisturbedChecker):
     """L2: where everybody sees everybody and nothing disturbs them, nobody stays in a round for two
     round timeouts, whatever has happened before."""
 
@@ -288,31 +282,27 @@ class NobodyIsStuck(Checker):
     events = (TrainerProgress,)
     effects = (Apply,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         self._applied_at: dict[PeerId, float] = {}
         self._look_at = NEVER
         self._well_since: float | None = None
         self._calm = False
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._applied_at[peer] = swarm.now
         self._well_since = None
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._well_since = None
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         self._calm = True
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
             self._applied_at[peer] = swarm.now
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if swarm.now < self._look_at or not isinstance(event, TrainerProgress):
             return
         self._look_at = swarm.now + LOOK_EVERY_S
@@ -335,7 +325,7 @@ class NobodyIsStuck(Checker):
                 )
                 raise self.violated(swarm, other, f"{where}; at most {most_s:.2f} s")
 
-    def _all_well(self, swarm: Swarm[Any]) -> dict[PeerId, Inspection] | None:
+    def _all_well(self, swarm: AnySwarm) -> dict[PeerId, Inspection] | None:
         """All who run, when they see each other and nothing disturbs them."""
         if swarm.network.cuts:
             return None
@@ -363,13 +353,13 @@ def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
     )
 
 
-def _carried_s(swarm: Swarm[Any], core: Inspection) -> float:
+def _carried_s(swarm: AnySwarm, core: Inspection) -> float:
     """How long links carry the updates and the results of two attempts."""
     rate, payload_bytes = swarm.network.default.bytes_per_s, max(core.rounds.shard_bytes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
 
 
-def _is_sent_payloads(swarm: Swarm[Any], peer: PeerId) -> bool:
+def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
     """Whether some are on a slow link to it, or were a moment ago."""
     lanes = [host.lanes.get(peer) for host in swarm.hosts.values()]
     return any(
@@ -385,19 +375,15 @@ class AsksForWhatItLacks(Checker):
     events = (Ack, Update, UpdateRequest, Commit, NotServing)
     effects = (Update, CommitRequest, StateRequest, Apply, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # that others are ahead, and it has asked for nothing since
-        self._told_at: dict[PeerId, float] = {}
+        self._told_at: dict[PeerId, float] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._told_at.pop(peer, None)
-
-    def on_resume(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
         # It could not ask meanwhile, and what is not about rounds may be handled first.
         self._told_at.pop(peer, None)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or type(event.message) not in TELLING:
             return
         core = swarm.inspections.get(peer)
@@ -425,7 +411,7 @@ class AsksForWhatItLacks(Checker):
             )
             self.demand(waited_s <= ASKED_WITHIN_S + swarm.travel_s, swarm, peer, text)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         self._told_at.pop(peer, None)
 
 
@@ -438,14 +424,11 @@ class TakesAStateInstead(Checker):
     events = (UpdateRequest, Commit, NotServing)
     afters = (UpdateRequest, Commit, NotServing)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._lost: dict[PeerId, int] = {}  # the round in which it cannot go on by commits
+    def make_records(self) -> None:
+        # the round in which it cannot go on by commits
+        self._lost: dict[PeerId, int] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._lost.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         self._lost.pop(peer, None)
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
@@ -481,7 +464,7 @@ class TakesAStateInstead(Checker):
             if (not_kept or message.round_id > far) and len(ahead) > core.settings.f:
                 self._lost[peer] = here
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core, here = swarm.inspections.get(peer), self._lost.pop(peer, None)
         if core is not None and here is not None:
             text = (
@@ -512,7 +495,7 @@ def _is_of_old(core: Inspection, event: Received) -> bool:
     )
 
 
-def _is_well(swarm: Swarm[Any], peer: PeerId) -> bool:
+def _is_well(swarm: AnySwarm, peer: PeerId) -> bool:
     """Whether neither its trainer hangs nor its machine has too much to do."""
     host = swarm.hosts[peer]
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns

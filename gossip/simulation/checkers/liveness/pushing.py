@@ -3,8 +3,6 @@ sample has one reader."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     Contributed,
     Effect,
@@ -17,11 +15,9 @@ from gossip.core import (
     Send,
     StartRound,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import is_worth_waiting, members_of, targets_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 EPOCHS_KEPT = 4
 
@@ -36,15 +32,11 @@ class PushesToAll(Checker):
     effects = (Push,)
     afters = (Contributed,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._targets: dict[PeerId, tuple[PeerId, ...]] = {}
+    def make_records(self) -> None:
+        self._targets: dict[PeerId, tuple[PeerId, ...]] = self.per_life()
         self._pushed: dict[PeerId, dict[tuple[PeerId, str], None]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._targets.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         if (
@@ -62,7 +54,7 @@ class PushesToAll(Checker):
         ]
         self._targets[peer], self._pushed[peer] = tuple(reachable), {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, Push):
             if peer not in self._targets or effect.peer not in self._targets[peer]:
                 text = (
@@ -78,7 +70,7 @@ class PushesToAll(Checker):
                 raise self.violated(swarm, peer, text)
             self._pushed[peer][effect.peer, effect.message.what] = None
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Contributed):
             return
         targets = self._targets.pop(peer, None)
@@ -107,16 +99,16 @@ class WaitsForSomebody(Checker):
     effects = (Report,)
     afters = (Contributed, Push, Hello)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         # The core is done with the whole event.
         if isinstance(effect, Report) and effect.event in ("skip", "dead", "left"):
             self._look(swarm, peer)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event.message if type(event) is Received else event) in self.afters:
             self._look(swarm, peer)
 
-    def _look(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _look(self, swarm: AnySwarm, peer: PeerId) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         if (
@@ -144,12 +136,11 @@ class EachReadsItsOwn(Checker):
     invariant = "S11"
     effects = (StartRound,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # Epoch and newcomer, -1: of the first -> sample -> who reads it in which round.
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if (
             not isinstance(effect, StartRound)

@@ -4,8 +4,6 @@ whom it names for the next one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     Ack,
     Aggregated,
@@ -27,12 +25,10 @@ from gossip.core import (
     UpdateRequest,
     quorum_of,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
-from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.base import REFUSALS, Checker
+from gossip.simulation.checkers.disturbances import DisturbedChecker
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 TELLING = (
     Update,
@@ -60,17 +56,13 @@ class WaitsForNobodyInVain(Checker):
     events = (LinkDown, Ack, *TELLING)
     effects = (Report,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # whose link broke, and who has told of no round since
-        self._silent: dict[PeerId, set[PeerId]] = {}
+        self._silent = self.per_life(set[PeerId])
         # in which round and shard, by whom handed over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._silent[peer], self._refused[peer] = set(), {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         silent = self._silent[peer]
         if type(event) is LinkDown:
             rounds = rolling_of(swarm.inspections.get(peer))
@@ -92,7 +84,7 @@ class WaitsForNobodyInVain(Checker):
             ):
                 silent.discard(event.sender)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
         core, refused, fields = swarm.inspections.get(peer), self._refused[peer], effect.fields
@@ -128,7 +120,7 @@ class WaitsForNobodyInVain(Checker):
                     )
 
 
-class NoRoundStands(Checker):
+class NoRoundStands(DisturbedChecker):
     """L2: where results of a round are refused, it is over before each server has had its turn
     twice, if a majority is there and undisturbed from the end of the first turns on. Whom a peer
     skips has no turn there. Of the liars only those are counted on who have handed over a result:
@@ -137,20 +129,13 @@ class NoRoundStands(Checker):
     invariant = "L2"
     effects = (Report,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         # in which round and shard, by whom handed over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
         # how many have had a second turn, and since when they have
-        self._once_round: dict[PeerId, dict[tuple[int, int], tuple[int, float]]] = {}
+        self._once_round = self.per_life(dict[tuple[int, int], tuple[int, float]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._refused[peer], self._once_round[peer] = {}, {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
         fields = effect.fields
@@ -165,7 +150,7 @@ class NoRoundStands(Checker):
             self._judge(swarm, peer, where, fields["attempt"], fields["reason"])
 
     def _judge(
-        self, swarm: Swarm[Any], peer: PeerId, where: tuple[int, int], attempt: int, reason: str
+        self, swarm: AnySwarm, peer: PeerId, where: tuple[int, int], attempt: int, reason: str
     ) -> None:
         core, refused = swarm.inspections.get(peer), self._refused[peer].get(where)
         rounds = core.rolling if core is not None else None
@@ -201,7 +186,7 @@ class NoRoundStands(Checker):
 
     def _is_there(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         rounds: RollingInspection,
         refused: set[PeerId],
@@ -235,7 +220,7 @@ class LetsInWhoIsReady(Checker):
     invariant = "L4"
     afters = (Hello, Update)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if (
@@ -291,17 +276,12 @@ class KeepsWhoSpeaks(Checker):
     events = (Hello,)
     effects = (Commit,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # who has said that it goes on no more, in whatever life
-        self._leaving: dict[PeerId, set[PeerId]] = {}
-        self._judged: dict[PeerId, tuple[int, int, int]] = {}
+        self._leaving = self.per_life(set[PeerId])
+        self._judged: dict[PeerId, tuple[int, int, int]] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._leaving[peer] = set()
-        self._judged.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
             type(event) is Received
             and isinstance(event.message, Hello)
@@ -309,7 +289,7 @@ class KeepsWhoSpeaks(Checker):
         ):
             self._leaving[peer].add(event.sender)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not isinstance(effect, Send) or not isinstance(effect.message, Commit):
             return

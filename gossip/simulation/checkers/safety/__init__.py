@@ -2,54 +2,72 @@
 
 from .answering import RuleAnswers as RuleAnswers
 from .concluding import EndsAlike as EndsAlike
-from .contents import CheckedBeforeUse as CheckedBeforeUse
-from .contents import Conserved as Conserved
-from .contents import TakesOverTheDonorsState as TakesOverTheDonorsState
-from .evidence import AnAnswerEndsTheSkip as AnAnswerEndsTheSkip
-from .evidence import ClosedIsSkipped as ClosedIsSkipped
-from .evidence import FormerLivesAreNotAnswered as FormerLivesAreNotAnswered
-from .evidence import NobodyAsksTheDead as NobodyAsksTheDead
-from .evidence import NoUnfoundedAccusation as NoUnfoundedAccusation
-from .evidence import NoUnfoundedDeath as NoUnfoundedDeath
-from .evidence import TheAccusedHear as TheAccusedHear
-from .exchange import TakesWhatItWasPushed as TakesWhatItWasPushed
-from .exchange import gossip_of as gossip_of
-from .exchange import is_worth_waiting as is_worth_waiting
-from .exchange import members_of as members_of
-from .exchange import targets_of as targets_of
+from .contents import (
+    CheckedBeforeUse as CheckedBeforeUse,
+    Conserved as Conserved,
+    TakesOverTheDonorsState as TakesOverTheDonorsState,
+)
+from .evidence import (
+    AnAnswerEndsTheSkip as AnAnswerEndsTheSkip,
+    ClosedIsSkipped as ClosedIsSkipped,
+    FormerLivesAreNotAnswered as FormerLivesAreNotAnswered,
+    NobodyAsksTheDead as NobodyAsksTheDead,
+    NoUnfoundedAccusation as NoUnfoundedAccusation,
+    NoUnfoundedDeath as NoUnfoundedDeath,
+    TheAccusedHear as TheAccusedHear,
+)
+from .exchange import (
+    TakesWhatItWasPushed as TakesWhatItWasPushed,
+    gossip_of as gossip_of,
+    is_worth_waiting as is_worth_waiting,
+    members_of as members_of,
+    targets_of as targets_of,
+)
 from .fragments import TakesTurns as TakesTurns
-from .handing_on import GivesWhatIsAskedFor as GivesWhatIsAskedFor
-from .handing_on import HandsOnWhatItHolds as HandsOnWhatItHolds
-from .handing_on import TakesWhatWasCommitted as TakesWhatWasCommitted
-from .hygiene import Bounded as Bounded
-from .hygiene import NothingRaises as NothingRaises
-from .hygiene import TimersAndHalt as TimersAndHalt
+from .handing_on import (
+    GivesWhatIsAskedFor as GivesWhatIsAskedFor,
+    HandsOnWhatItHolds as HandsOnWhatItHolds,
+    TakesWhatWasCommitted as TakesWhatWasCommitted,
+)
+from .hygiene import (
+    Bounded as Bounded,
+    NothingRaises as NothingRaises,
+    TimersAndHalt as TimersAndHalt,
+)
 from .keeping import KeepsWhatWasHeld as KeepsWhatWasHeld
-from .membership import NoDeathByAStalledPeer as NoDeathByAStalledPeer
-from .membership import NoFalseDeath as NoFalseDeath
-from .membership import NoReturnFromTheDead as NoReturnFromTheDead
-from .membership import NoSuspicionOfTheDead as NoSuspicionOfTheDead
-from .membership import NotDeadWhileRunning as NotDeadWhileRunning
-from .membership import OneAddressALife as OneAddressALife
-from .membership import StandingNeverFalls as StandingNeverFalls
-from .membership import memory_s as memory_s
-from .micro_batches import ComputesAlike as ComputesAlike
-from .micro_batches import CountsOnce as CountsOnce
-from .micro_batches import FindsLiarsAlone as FindsLiarsAlone
-from .micro_batches import GoesOnTogether as GoesOnTogether
-from .micro_batches import LeavesWhatIsCounted as LeavesWhatIsCounted
-from .micro_batches import SendsToWhoHasBegun as SendsToWhoHasBegun
-from .micro_batches import SharesAlike as SharesAlike
-from .micro_batches import StageGoesOn as StageGoesOn
-from .micro_batches import UsesNothingOld as UsesNothingOld
+from .membership import (
+    NoDeathByAStalledPeer as NoDeathByAStalledPeer,
+    NoFalseDeath as NoFalseDeath,
+    NoReturnFromTheDead as NoReturnFromTheDead,
+    NoSuspicionOfTheDead as NoSuspicionOfTheDead,
+    NotDeadWhileRunning as NotDeadWhileRunning,
+    OneAddressALife as OneAddressALife,
+    StandingNeverFalls as StandingNeverFalls,
+    memory_s as memory_s,
+)
+from .micro_batches import (
+    ComputesAlike as ComputesAlike,
+    CountsOnce as CountsOnce,
+    FindsLiarsAlone as FindsLiarsAlone,
+    GoesOnTogether as GoesOnTogether,
+    LeavesWhatIsCounted as LeavesWhatIsCounted,
+    SendsToWhoHasBegun as SendsToWhoHasBegun,
+    SharesAlike as SharesAlike,
+    StageGoesOn as StageGoesOn,
+    UsesNothingOld as UsesNothingOld,
+)
 from .overlapping import ComputedInTurn as ComputedInTurn
-from .results import AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid
-from .results import CommitsWhatTheRuleSaid as CommitsWhatTheRuleSaid
+from .results import (
+    AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid,
+    CommitsWhatTheRuleSaid as CommitsWhatTheRuleSaid,
+)
 from .rewritten import CountsRewrittenAlone as CountsRewrittenAlone
-from .rounds import AppliedOnce as AppliedOnce
-from .rounds import IdenticalReplicas as IdenticalReplicas
-from .rounds import OneHistory as OneHistory
-from .rounds import UsedOnce as UsedOnce
-from .rounds import rolling_of as rolling_of
-from .rounds import rule_has_enough as rule_has_enough
+from .rounds import (
+    AppliedOnce as AppliedOnce,
+    IdenticalReplicas as IdenticalReplicas,
+    OneHistory as OneHistory,
+    UsedOnce as UsedOnce,
+    rolling_of as rolling_of,
+    rule_has_enough as rule_has_enough,
+)
 from .together import DecidesTogether as DecidesTogether

@@ -3,13 +3,9 @@ round teaches anything."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Aggregate, Aggregated, Effect, Event, PeerId
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 
 class RuleAnswers(Checker):
@@ -23,14 +19,10 @@ class RuleAnswers(Checker):
     events = (Aggregated,)
     effects = (Aggregate,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[int, Aggregate]] = {}
+    def make_records(self) -> None:
+        self._asked = self.per_life(dict[int, Aggregate])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer] = {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not isinstance(effect, Aggregate) or effect.mix:
             return
@@ -40,7 +32,7 @@ class RuleAnswers(Checker):
         if count >= core.settings.updates_min and any(row.samples for row in effect.rows):
             self._asked[peer][effect.ticket] = effect
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         ask = self._asked[peer].pop(event.ticket, None) if isinstance(event, Aggregated) else None
         if ask is None or not all(row.payload.finite for row in ask.rows):
             return

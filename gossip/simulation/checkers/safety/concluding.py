@@ -4,16 +4,12 @@ holds, to the last bit."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import ConfirmState, Effect, Event, PeerId, Restore, StateConfirmed
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates
-from gossip.simulation.world import ToyTrainer
+from gossip.simulation.checkers.base import Checker, TaintedStates
+from gossip.simulation.world import AnySwarm, ToyTrainer
 
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 
 class EndsAlike(Checker):
@@ -26,21 +22,20 @@ class EndsAlike(Checker):
     events = (ConfirmState,)
     effects = (StateConfirmed, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._told: dict[int, tuple[bytes, PeerId]] = {}
-        self.waiting: dict[PeerId, float] = {}  # who has asked, and since when
+        self.waiting: dict[PeerId, float] = self.per_life()  # who has asked, and since when
         self._misled = TaintedStates(self.circumstances)
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self.waiting.pop(peer, None)
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         self._misled.forget(peer)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, ConfirmState) and rolling_of(swarm.inspections.get(peer)) is not None:
             self.waiting.setdefault(peer, swarm.now)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Restore):
             self._misled.restores(swarm, peer)
         if not isinstance(effect, StateConfirmed):
@@ -78,7 +73,7 @@ class EndsAlike(Checker):
         )
         self.demand(trainer.digest == digest, swarm, peer, text)
 
-    def judge_end(self, swarm: Swarm[Any], peers: Iterable[PeerId]) -> None:
+    def judge_end(self, swarm: AnySwarm, peers: Iterable[PeerId]) -> None:
         """The training is over: where one of ``peers`` has come to its last round all of them that
         run have, and nobody waits any more."""
         trainers = {peer: swarm.hosts[peer].trainer for peer in peers if swarm.hosts[peer].running}
@@ -103,7 +98,7 @@ class EndsAlike(Checker):
             text = f"it has asked at {since:.2f} s whether its last state is everybody's, in vain"
             self.demand(not host.running, swarm, peer, text)
 
-    def _alike(self, swarm: Swarm[Any]) -> int:
+    def _alike(self, swarm: AnySwarm) -> int:
         """How many run that hold no liar's state."""
         return sum(
             host.running and other not in self._misled for other, host in swarm.hosts.items()

@@ -4,7 +4,7 @@ and that nothing unchecked is used."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -36,14 +36,11 @@ from gossip.core import (
     outline_of,
     parts_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, TaintedStates
-from gossip.simulation.world import OWN_BYTES, bytes_of_state, digest_of
+from gossip.simulation.checkers.base import Checker, TaintedStates
+from gossip.simulation.world import OWN_BYTES, AnySwarm, bytes_of_state, digest_of
 from gossip.vectors import described, payload_digest, to_bytes
 
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +63,9 @@ class Conserved(Checker):
     events = (Contributed, events.DataConfigured, Restored)
     effects = (Aggregate, Committed, Apply, StartRound)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._rows: dict[PeerId, dict[tuple[int, int], tuple[Row, ...] | None]] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+    def make_records(self) -> None:
+        self._rows = self.per_life(dict[tuple[int, int], tuple[Row, ...] | None])
+        self._pending = self.per_life(list[Committed])
         # what each has applied last, since it took over a state
         self._previous: dict[PeerId, tuple[Payload, ...]] = {}
         self._sent: dict[tuple[PeerId, int], list[int]] = {}
@@ -78,10 +74,11 @@ class Conserved(Checker):
         self._branches: dict[bytes, _Branch] = {}
         self._batch = 0
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._rows[peer], self._pending[peer], self._previous[peer] = {}, [], ()
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        self._previous[peer] = ()
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             self._sent.setdefault((peer, event.round_id), []).append(event.samples)
             if event.skipped:
@@ -91,7 +88,7 @@ class Conserved(Checker):
         elif isinstance(event, Restored) and not event.error:
             self._previous[peer] = ()
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case Aggregate():
                 self._on_aggregate(swarm, peer, effect)
@@ -115,7 +112,7 @@ class Conserved(Checker):
             case _:
                 return
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _on_aggregate(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         peers = [row.peer for row in ask.rows]
         what = f"round {ask.round_id}, shard {ask.shard}"
         self.judged += 1
@@ -149,7 +146,7 @@ class Conserved(Checker):
         )
         rows[ask.round_id, ask.shard] = counted if ask.step != "combine" else None
 
-    def _on_made(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
+    def _on_made(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
         rows = self._rows[peer].get((commit.round_id, commit.shard), ())
         if rows is None:
             return
@@ -161,7 +158,7 @@ class Conserved(Checker):
                 swarm, peer, f"round {commit.round_id} names {named} and averaged {averaged}"
             )
 
-    def _follow(self, swarm: Swarm[Any], peer: PeerId, done: list[Committed]) -> _Branch:
+    def _follow(self, swarm: AnySwarm, peer: PeerId, done: list[Committed]) -> _Branch:
         """Judges a round that nobody has applied before, by what its history has come to."""
         commits = [committed.commit for committed in done]
         core, before = swarm.inspections.get(peer), self._branches.get(commits[0].parent)
@@ -196,7 +193,7 @@ class Conserved(Checker):
         return _Branch(commits[0].roster, before.steps + is_step, merged, end)
 
     def _judge_header(
-        self, swarm: Swarm[Any], peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
+        self, swarm: AnySwarm, peer: PeerId, commit: Commit, roster: tuple[PeerId, ...]
     ) -> None:
         names = [c.peer for c in commit.contributors]
         where = f"round {commit.round_id}, shard {commit.shard}"
@@ -224,7 +221,7 @@ class Conserved(Checker):
                 )
 
     def _judge_slices(
-        self, swarm: Swarm[Any], peer: PeerId, commit: Commit, slices: dict[PeerId, Any]
+        self, swarm: AnySwarm, peer: PeerId, commit: Commit, slices: dict[PeerId, Any]
     ) -> None:
         if _disjoint([pair for ranges in slices.values() for pair in ranges]) is None:
             raise self.violated(
@@ -239,7 +236,7 @@ class Conserved(Checker):
                 )
                 raise self.violated(swarm, peer, text)
 
-    def _judge_epoch(self, swarm: Swarm[Any], peer: PeerId, done: Committed, steps: int) -> None:
+    def _judge_epoch(self, swarm: AnySwarm, peer: PeerId, done: Committed, steps: int) -> None:
         """Its steps are counted here anew: nothing that fails makes it longer or shorter."""
         core = swarm.inspections.get(peer)
         assert core is not None, "only a whole peer commits"
@@ -251,7 +248,7 @@ class Conserved(Checker):
         )
         self.demand(done.epoch == epoch, swarm, peer, text)
 
-    def _judge_order(self, swarm: Swarm[Any], peer: PeerId, done: Committed, used: Ranges) -> None:
+    def _judge_order(self, swarm: AnySwarm, peer: PeerId, done: Committed, used: Ranges) -> None:
         """What is given out is unused and what comes first, up to the end of the epoch."""
         assert done.slices is not None
         given = [pair for ranges in done.slices.values() for pair in ranges]
@@ -319,22 +316,21 @@ class TakesOverTheDonorsState(Checker):
     effects = (Restore, Committed, Update, Report)
     afters = (Restored,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
         self._taken: dict[int, list[bytes]] = {}
         self._heads: dict[int, dict[bytes, None]] = {}  # of the round before
-        self._first: dict[PeerId, int] = {}
+        self._first: dict[PeerId, int] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._first.pop(peer, None)
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         self._misled.forget(peer)
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, SnapshotTaken):
             self._taken.setdefault(event.round_id, []).append(_state_digest(event.payload))
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case Committed():
                 self._heads.setdefault(effect.commit.round_id + 1, {})[effect.chain] = None
@@ -358,7 +354,7 @@ class TakesOverTheDonorsState(Checker):
             case _:
                 return
 
-    def _on_restore(self, swarm: Swarm[Any], peer: PeerId, restore: Restore) -> None:
+    def _on_restore(self, swarm: AnySwarm, peer: PeerId, restore: Restore) -> None:
         content, said = _state_digest(restore.payload), parts_of(restore.payload)[0]
         if _name_of(restore.payload) != said:
             raise self.violated(
@@ -374,7 +370,7 @@ class TakesOverTheDonorsState(Checker):
                 f"restores a state of round {restore.round_id} that no donor has packed",
             )
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if (
             not isinstance(event, Restored)
@@ -426,16 +422,11 @@ class CheckedBeforeUse(Checker):
     effects = (Aggregate, Apply, Committed)
     afters = (Update, UpdateRequest, Commit, StateOffer)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._refusable: dict[PeerId, tuple[str, tuple[Any, ...]]] = {}
-        self._commits: dict[PeerId, list[Commit]] = {}
+    def make_records(self) -> None:
+        self._refusable: dict[PeerId, tuple[str, tuple[Any, ...]]] = self.per_life()
+        self._commits = self.per_life(list[Commit])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._commits[peer] = []
-        self._refusable.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(
             event.message, Update | UpdateRequest | Commit | StateOffer
         ):
@@ -482,7 +473,7 @@ class CheckedBeforeUse(Checker):
             return "not in the roster"
         return ""
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received):
             return
         reason, before = self._refusable.pop(peer, ("", ()))
@@ -503,7 +494,7 @@ class CheckedBeforeUse(Checker):
             )
             raise self.violated(swarm, peer, f"uses {what}: {before} -> {after}")
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None:
             return
@@ -531,7 +522,7 @@ class CheckedBeforeUse(Checker):
             case _:
                 return
 
-    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, core: Inspection, apply: Apply) -> None:
+    def _on_apply(self, swarm: AnySwarm, peer: PeerId, core: Inspection, apply: Apply) -> None:
         commits, self._commits[peer] = self._commits[peer], []
         shard_bytes = core.rounds.shard_bytes
         for shard, payload in enumerate(apply.payloads):
@@ -554,7 +545,7 @@ class CheckedBeforeUse(Checker):
                 )
 
     def _judge_payload(
-        self, swarm: Swarm[Any], peer: PeerId, payload: Payload, nbytes: int, what: str
+        self, swarm: AnySwarm, peer: PeerId, payload: Payload, nbytes: int, what: str
     ) -> None:
         self.judged += 1
         if payload.nbytes != nbytes:

@@ -6,8 +6,6 @@ once; what a former life said counts for nothing; and nobody asks the dead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     CONNECT_GRACE_S,
     Ack,
@@ -33,11 +31,9 @@ from gossip.simulation.checkers.base import Checker, RunConditions
 from gossip.simulation.checkers.hearing import Hearing
 from gossip.simulation.checkers.reach import Reach
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
+from gossip.simulation.world import AnySwarm
 
 from .membership import is_invented
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 # of quiet: every connection stands again, and those on its ends know each other
 LINKED_AFTER_S = 1.0
@@ -54,7 +50,7 @@ class NoUnfoundedDeath(TableChecker):
         self.hearing = hearing
 
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         subject, standing = transition.subject, transition.standing
         if (
@@ -99,7 +95,7 @@ class NoUnfoundedAccusation(TableChecker):
         self.hearing, self.reach = hearing, reach
 
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         subject = transition.subject
         if (
@@ -157,7 +153,7 @@ class AnAnswerEndsTheSkip(Checker):
         super().__init__(circumstances)
         self.hearing = hearing
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         membership = swarm.hosts[peer].membership
         if membership is None or type(event) is not Received or type(event.message) is not Ack:
             return
@@ -191,7 +187,7 @@ class ClosedIsSkipped(Checker):
     events = (LinkDown,)
     afters = (LinkDown,)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         membership = swarm.hosts[peer].membership
         if type(event) is LinkDown and membership is not None and not membership.me.gone:
             skipped = membership.skip_reason(event.peer) != ""
@@ -210,7 +206,7 @@ class FormerLivesAreNotAnswered(Checker):
     # what is said because somebody asked, and for no other reason
     effects = (Ack, Nack, NotServing, StateOffer, StateAttestation)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         event = swarm.handling
         if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
             return
@@ -236,7 +232,7 @@ class TheAccusedHear(Checker):
     invariant = "S6"
     effects = (Ack,)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         event = swarm.handling
         if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
             return
@@ -267,7 +263,7 @@ class NobodyAsksTheDead(Checker):
     effects = (StateRequest,)
     afters = (LinkDown, TimerFired)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         membership = swarm.hosts[peer].membership
         if type(effect) is Send and type(effect.message) is StateRequest and membership is not None:
             text = (
@@ -276,7 +272,7 @@ class NobodyAsksTheDead(Checker):
             )
             self.demand(not membership.is_gone(effect.peer), swarm, peer, text)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not LinkDown and type(event) is not TimerFired:
             return
         core = swarm.inspections.get(peer)
@@ -312,7 +308,7 @@ def _own_word(event: Event | None, subject: PeerId) -> bool:
     return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)
 
 
-def _takes_part(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:
+def _takes_part(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
     host = swarm.hosts[peer]
     membership = host.membership
     return (

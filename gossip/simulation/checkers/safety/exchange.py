@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from gossip.core import (
     LAST_WORDS_S,
@@ -24,11 +24,9 @@ from gossip.core import (
     Row,
     StartRound,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 from gossip.topologies import Roster
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 Kind = Literal["gradient", "parameters"]
 
@@ -170,16 +168,12 @@ class TakesWhatItWasPushed(Checker):
     events = (Push, Contributed)
     effects = (StartRound, Aggregate, Apply, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._desks: dict[PeerId, _Desk] = {}
+    def make_records(self) -> None:
+        self._desks = self.per_life(_Desk)
         # round -> gradient and parameters, of all lives
         self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._desks[peer] = _Desk()
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         if core is None or rounds is None:
@@ -208,7 +202,7 @@ class TakesWhatItWasPushed(Checker):
             del said[next(iter(said))]
 
     def _on_push(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, event: Received, push: Push
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, event: Received, push: Push
     ) -> None:
         sender, desk = event.sender, self._desks[peer]
         if (
@@ -236,7 +230,7 @@ class TakesWhatItWasPushed(Checker):
         )
 
     def _judge_content(
-        self, swarm: Swarm[Any], peer: PeerId, sender: PeerId, push: Push, payload: Payload
+        self, swarm: AnySwarm, peer: PeerId, sender: PeerId, push: Push, payload: Payload
     ) -> None:
         said = self._said.get(sender, {}).get(push.round_id)
         if said is None:
@@ -250,7 +244,7 @@ class TakesWhatItWasPushed(Checker):
             )
             raise self.violated(swarm, peer, text)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         if core is None or rounds is None:
@@ -277,7 +271,7 @@ class TakesWhatItWasPushed(Checker):
 
     def _on_go(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         rounds: GossipInspection,
@@ -299,7 +293,7 @@ class TakesWhatItWasPushed(Checker):
 
     def _on_late(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         doing: _ExchangeRound,
@@ -334,7 +328,7 @@ class TakesWhatItWasPushed(Checker):
 
     def _close(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         rounds: GossipInspection,
@@ -379,7 +373,7 @@ class TakesWhatItWasPushed(Checker):
         return found
 
     def _on_aggregate(
-        self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound, ask: Aggregate
+        self, swarm: AnySwarm, peer: PeerId, doing: _ExchangeRound, ask: Aggregate
     ) -> None:
         kind: Kind = "parameters" if ask.mix else "gradient"
         assert doing.expected is not None
@@ -401,7 +395,7 @@ class TakesWhatItWasPushed(Checker):
             )
             raise self.violated(swarm, peer, f"{text} {_names(expected)}")
 
-    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, doing: _ExchangeRound) -> None:
+    def _on_apply(self, swarm: AnySwarm, peer: PeerId, doing: _ExchangeRound) -> None:
         assert doing.expected is not None
         for kind, senders in doing.expected.items():
             needs_own = kind == "parameters" and _own_row(peer, doing.own, kind) is None
@@ -413,7 +407,7 @@ class TakesWhatItWasPushed(Checker):
                 raise self.violated(swarm, peer, text)
 
 
-def _is_heard(swarm: Swarm[Any], peer: PeerId, core: Inspection, event: Received) -> bool:
+def _is_heard(swarm: AnySwarm, peer: PeerId, core: Inspection, event: Received) -> bool:
     """Whether the message is not a stranger's, nor of a life after which another one has spoken or
     is known to have begun."""
     member = core.membership.members.get(event.sender)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Applied, Committed, CoreSettings, Effect, Event, PeerId, StartRound
-from gossip.simulation.checkers.base import Checker, RunConditions
-from gossip.simulation.world import ToyTrainer
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm, ToyTrainer
 
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 
 class TakesTurns(Checker):
@@ -23,16 +18,12 @@ class TakesTurns(Checker):
     events = (Applied,)
     effects = (Committed, StartRound)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # The chain behind a round: steps in that history, and the roster of the next round.
         self._steps: dict[bytes, tuple[int, tuple[PeerId, ...]]] = {}
-        self._before: dict[PeerId, dict[int, int]] = {}  # a round that is not applied: steps before
+        self._before = self.per_life(dict[int, int])  # a round that is not applied: steps before
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._before[peer] = {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         trainer, core = swarm.hosts[peer].trainer, swarm.inspections.get(peer)
         if not isinstance(trainer, ToyTrainer) or trainer.fragments == 1 or core is None:
             return
@@ -64,7 +55,7 @@ class TakesTurns(Checker):
         self._steps[effect.chain] = before + is_step, commit.roster
         self._before[peer][commit.round_id] = before
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         trainer = swarm.hosts[peer].trainer
         if not isinstance(event, Applied) or not isinstance(trainer, ToyTrainer):
             return

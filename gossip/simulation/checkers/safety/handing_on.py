@@ -6,7 +6,6 @@ And L5: who asks for the commits that it lacks is given them."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     Commit,
@@ -24,14 +23,11 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 from .believing import is_doubtful, must_be_refused
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
-
 
 ROUNDS_KEPT = 64
 
@@ -56,14 +52,10 @@ class HandsOnWhatItHolds(Checker):
     effects = (Commit,)
     afters = (UpdateRequest, Update)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, _CommitAsked] = {}
+    def make_records(self) -> None:
+        self._asked: dict[PeerId, _CommitAsked] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, UpdateRequest | Update):
             return
         self._asked.pop(peer, None)
@@ -77,7 +69,7 @@ class HandsOnWhatItHolds(Checker):
                 event.sender, type(message).__name__, message.attempt, held
             )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         asked = self._asked.get(peer)
         if (
             asked is None
@@ -97,7 +89,7 @@ class HandsOnWhatItHolds(Checker):
             del self._asked[peer]
             self.judged += 1
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         asked = self._asked.pop(peer, None)
         if asked is None:
             return
@@ -147,20 +139,14 @@ class TakesWhatWasCommitted(Checker):
     effects = (Report,)
     afters = (Commit,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._heard: dict[PeerId, _Heard] = {}
+    def make_records(self) -> None:
+        self._heard: dict[PeerId, _Heard] = self.per_life()
         # by round and shard: who handed it over
-        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = {}
+        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = self.per_life()
         # likewise, of those of whom it was not taken
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._heard.pop(peer, None)
-        self._doubted.pop(peer, None)
-        self._refused[peer] = {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
         refused = self._refused[peer]
@@ -173,7 +159,7 @@ class TakesWhatWasCommitted(Checker):
             if len(refused) > ROUNDS_KEPT:
                 del refused[next(iter(refused))]
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, Commit):
             return
         self._heard.pop(peer, None)
@@ -215,7 +201,7 @@ class TakesWhatWasCommitted(Checker):
         # Before its own update was there it may have found nothing wrong with it.
         return None if len(refused | {event.sender}) <= core.settings.f else ""
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         heard = self._heard.pop(peer, None)
         rounds = rolling_of(swarm.inspections.get(peer)) if heard is not None else None
         if heard is None or rounds is None or not rounds.shards:
@@ -270,14 +256,10 @@ class GivesWhatIsAskedFor(Checker):
     effects = (Commit, NotServing)
     afters = (CommitRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._owed: dict[PeerId, _Owed] = {}
+    def make_records(self) -> None:
+        self._owed: dict[PeerId, _Owed] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._owed.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, CommitRequest):
             return
         self._owed.pop(peer, None)
@@ -307,7 +289,7 @@ class GivesWhatIsAskedFor(Checker):
         if commits or not_serving:
             self._owed[peer] = _Owed(event.sender, commits, not_serving, asked)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         owed = self._owed.get(peer)
         if owed is None or not isinstance(effect, Send) or effect.peer != owed.to:
             return
@@ -318,7 +300,7 @@ class GivesWhatIsAskedFor(Checker):
         elif isinstance(told, NotServing):
             owed.not_serving = False
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         owed = self._owed.pop(peer, None)
         if owed is None:
             return

@@ -3,8 +3,6 @@ twice, silence after the end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     COPIES_MAX,
     HISTORY_ROUNDS,
@@ -27,11 +25,8 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, Violation
-from gossip.simulation.world import MANY
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker, Violation
+from gossip.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
 EVERY = 32  # timers of a peer between two looks at all its memory: about a second
@@ -50,11 +45,10 @@ class NothingRaises(Checker):
     invariant = "S14"
     effects = (Halt,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._most: dict[PeerId, int] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         core, shards = swarm.inspections.get(peer), 16
         n = len(core.settings.everybody) if core is not None else len(swarm.hosts)
         self._most[peer] = PER_TICK * n + (
@@ -62,7 +56,7 @@ class NothingRaises(Checker):
         )
         assert self._most[peer] >= MANY, "fewer are not looked at"
 
-    def on_flood(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
             raise self.violated(
                 swarm,
@@ -70,11 +64,11 @@ class NothingRaises(Checker):
                 f"sends more than {self._most[peer]} messages because of {_words(event)}",
             )
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """Every event has been judged."""
         self.judged += swarm.deliveries
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Halt):
             core, event = swarm.inspections.get(peer), swarm.handling
             if core is not None and core.stop_reason == effect.reason:
@@ -84,7 +78,7 @@ class NothingRaises(Checker):
                     swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}"
                 )
 
-    def blame(self, swarm: Swarm[Any], error: Exception) -> Violation:
+    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """The violation that an exception of a run amounts to,
         with the last event that any core was given."""
         text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
@@ -106,25 +100,24 @@ class Bounded(Checker):
     invariant = "S15"
     afters = (TimerFired,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._timers: dict[PeerId, int] = {}
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is TimerFired:
             count = self._timers[peer] = self._timers.get(peer, 0) + 1
             if count % EVERY == 0:
                 self.look(swarm, peer)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.look(swarm, peer)
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """Looks at everybody once more."""
         for peer in swarm.up:
             self.look(swarm, peer)
 
-    def look(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def look(self, swarm: AnySwarm, peer: PeerId) -> None:
         """Compares all that a core keeps with its bounds."""
         host, n = swarm.hosts[peer], len(swarm.hosts)
         self.judged += 1
@@ -134,7 +127,7 @@ class Bounded(Checker):
             self._judge(swarm, peer, host.inspection.stores(), core_bounds(host.inspection, n))
 
     def _judge(
-        self, swarm: Swarm[Any], peer: PeerId, stores: dict[str, int], bounds: dict[str, int]
+        self, swarm: AnySwarm, peer: PeerId, stores: dict[str, int], bounds: dict[str, int]
     ) -> None:
         for what, size in stores.items():
             if size > bounds[what]:
@@ -229,15 +222,11 @@ class TimersAndHalt(Checker):
     events = (TimerFired,)
     effects = (SetTimer, CancelTimer, Halt)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._pending: dict[PeerId, dict[Token, None]] = {}
-        self._used: dict[PeerId, set[Token]] = {}
+    def make_records(self) -> None:
+        self._pending = self.per_life(dict[Token, None])
+        self._used = self.per_life(set[Token])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._pending[peer], self._used[peer] = {}, set()
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, TimerFired):
             self.judged += 1
             if event.token not in self._pending[peer]:
@@ -249,7 +238,7 @@ class TimersAndHalt(Checker):
                 )
             del self._pending[peer][event.token]
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, SetTimer):
             if effect.token in self._used[peer]:
                 raise self.violated(

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Effect, PeerId, Report
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 
 class KeepsWhatWasHeld(Checker):
@@ -19,18 +15,17 @@ class KeepsWhatWasHeld(Checker):
     invariant = "S19"
     effects = (Report,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._held: tuple[int, PeerId] = (0, -1)
         # what had been held when its life began
         self._before: dict[PeerId, tuple[int, PeerId]] = {}
-        self._told: dict[PeerId, int] = {}  # the round that it says is lost
+        self._told: dict[PeerId, int] = self.per_life()  # the round that it says is lost
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         self._before[peer] = self._held
-        self._told.pop(peer, None)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report):
             return
         if effect.event == "round":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     Event,
     MembershipSettings,
@@ -15,17 +13,15 @@ from gossip.core import (
     shortest_s,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
-from gossip.simulation.checkers.disturbances import Disturbances
+from gossip.simulation.checkers.disturbances import DisturbedChecker
 from gossip.simulation.checkers.transitions import TableChecker, TableTransition
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 GONE = ("dead", "left")
 
 
 def is_invented(
-    circumstances: RunConditions, swarm: Swarm[Any], peer: PeerId, subject: PeerId
+    circumstances: RunConditions, swarm: AnySwarm, peer: PeerId, subject: PeerId
 ) -> bool:
     """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of,
     and has not heard from."""
@@ -39,22 +35,21 @@ class StandingNeverFalls(TableChecker):
 
     invariant = "S1"
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._highest: dict[PeerId, int] = {}  # that a peer has had itself, in all its lives
         self._seen: dict[PeerId, dict[PeerId, int]] = {}
 
-    def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._seen[peer] = {}
         self._note(swarm, peer)
 
-    def _note(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _note(self, swarm: AnySwarm, peer: PeerId) -> None:
         membership = swarm.hosts[peer].membership
         if membership is not None:
             self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
 
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         if transition.field not in ("standing", "enlisted"):
             return
@@ -95,15 +90,14 @@ class NoReturnFromTheDead(TableChecker):
     invariant = "S2"
     forbidden = "alive"
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._gone: dict[PeerId, dict[PeerId, int]] = {}  # the standing with which a subject went
 
-    def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._gone[peer] = {}
 
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         if transition.field not in ("status", "enlisted"):
             return
@@ -145,7 +139,7 @@ class NotDeadWhileRunning(TableChecker):
     invariant = "S3"
 
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         if transition.subject != peer:
             return
@@ -167,18 +161,17 @@ class OneAddressALife(TableChecker):
 
     invariant = "S5"
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # the last life in which a peer had an address
         self._lives: dict[PeerId, dict[tuple[str, str], int]] = {}
         # observer -> subject -> life, control address
         self._held: dict[PeerId, dict[PeerId, tuple[int, str]]] = {}
 
-    def born(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._held[peer] = {}
         self._note(swarm, peer)
 
-    def _note(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _note(self, swarm: AnySwarm, peer: PeerId) -> None:
         host = swarm.hosts[peer]
         membership = host.membership
         if membership is not None:
@@ -186,14 +179,14 @@ class OneAddressALife(TableChecker):
                 host.incarnation
             )
 
-    def _is_mended(self, swarm: Swarm[Any], subject: PeerId, control: str) -> bool:
+    def _is_mended(self, swarm: AnySwarm, subject: PeerId, control: str) -> bool:
         """A liar may have named a life before it began, with an address of its own; the true one
         takes its place."""
         membership = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
         return membership is not None and membership.me.control == control
 
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         if transition.field not in ("control", "bulk", "enlisted"):
             return
@@ -227,7 +220,7 @@ class OneAddressALife(TableChecker):
         )
 
 
-class NoFalseDeath(TableChecker):
+class NoFalseDeath(DisturbedChecker, TableChecker):
     """S6: nobody declares a peer dead that runs and was undisturbed for as long as a
     suspicion can last.
 
@@ -236,14 +229,8 @@ class NoFalseDeath(TableChecker):
 
     invariant = "S6"
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
-
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         subject, membership = transition.subject, swarm.hosts[peer].membership
         if membership is None or not _declares_dead_who_lives(swarm, peer, transition):
@@ -262,7 +249,7 @@ class NoFalseDeath(TableChecker):
             )
             raise self.violated(swarm, peer, f"{text}; after {window_s:.2f} s that must not happen")
 
-    def _is_outbid(self, swarm: Swarm[Any], peer: PeerId, subject: PeerId) -> bool:
+    def _is_outbid(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
         """Whether ``subject`` takes what ``peer`` asks for the word of a former life, and answers
         nothing: a liar has invented a later one before the two had met (seed 923271)."""
         theirs = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
@@ -272,20 +259,14 @@ class NoFalseDeath(TableChecker):
         return known.incarnation > swarm.hosts[peer].incarnation
 
 
-class NoDeathByAStalledPeer(TableChecker):
+class NoDeathByAStalledPeer(DisturbedChecker, TableChecker):
     """S7: one that stood still gives those it then misses all their time again,
     before it declares anybody dead."""
 
     invariant = "S7"
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
-
     def judge(
-        self, swarm: Swarm[Any], peer: PeerId, transition: TableTransition, event: Event | None
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
     ) -> None:
         subject, membership = transition.subject, swarm.hosts[peer].membership
         if membership is None or not _declares_dead_who_lives(swarm, peer, transition):
@@ -313,7 +294,7 @@ def memory_s(settings: MembershipSettings, n: int) -> float:
     return slowest_probe_s + longest_s(n, settings) + 1.0
 
 
-def _declares_dead_who_lives(swarm: Swarm[Any], peer: PeerId, transition: TableTransition) -> bool:
+def _declares_dead_who_lives(swarm: AnySwarm, peer: PeerId, transition: TableTransition) -> bool:
     """Whether ``peer`` declares another dead whose life of that number runs."""
     subject = transition.subject
     if transition.field != "status" or transition.status != "dead" or subject == peer:
@@ -321,7 +302,7 @@ def _declares_dead_who_lives(swarm: Swarm[Any], peer: PeerId, transition: TableT
     return _lives(swarm, subject, transition.incarnation)
 
 
-def _lives(swarm: Swarm[Any], peer: PeerId, incarnation: int) -> bool:
+def _lives(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
     """Whether that very life of a peer runs, and takes part."""
     host = swarm.hosts[peer]
     membership = host.membership

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import (
     SPEED_RATIO_MAX,
@@ -32,9 +32,7 @@ from gossip.core import (
     Withdraw,
 )
 from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 TOLERANCE = 1e-5  # sums of float32 in another order
 Members = tuple[tuple[PeerId, ...], ...]
@@ -58,19 +56,18 @@ class ComputesAlike(StageChecker):
     events = (BackwardDone, Contributed)
     effects = (Report,)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         # by stage and round, then by micro-batch
         self.gradients: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(dict)
         self.mixed: set[int] = set()  # rounds in which a stage was made anew
         # the updates of these: by peer, round and micro-batches
         self.offered: dict[tuple[PeerId, int, tuple[int, ...]], list[list[float]]] = {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report) and effect.event == "stage_rebuilt":
             self.mixed.add(effect.fields["round"])
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             offers = self.offered.setdefault((peer, event.round_id, event.micro_batches), [])
             offers.append([value for each in event.payloads for value in each.data.tolist()])
@@ -111,7 +108,7 @@ class CountsOnce(StageChecker):
         # who had which micro-batches in the last commit of each stage
         self._named: dict[int, tuple[Contribution, ...]] = {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Committed):
             named = [b for c in effect.commit.contributors for b in c.micro_batches]
             text = f"round {effect.commit.round_id} is committed with the micro-batches {named}"
@@ -121,7 +118,7 @@ class CountsOnce(StageChecker):
         elif isinstance(effect, Apply) and effect.payloads and not self.circumstances.tampering:
             self._compare(swarm, peer, effect)
 
-    def _compare(self, swarm: Swarm[Any], peer: PeerId, apply: Apply) -> None:
+    def _compare(self, swarm: AnySwarm, peer: PeerId, apply: Apply) -> None:
         stage = self.stage_of[peer]
         parts = self.computed.gradients[stage, apply.round_id]
         text = f"round {apply.round_id} is applied, and only {sorted(parts)} were ever computed"
@@ -135,7 +132,7 @@ class CountsOnce(StageChecker):
         text = f"round {apply.round_id}: applied is {apart:g} off the mean over all micro-batches"
         self.demand(apart <= TOLERANCE, swarm, peer, text)
 
-    def _compare_mixed(self, swarm: Swarm[Any], peer: PeerId, apply: Apply) -> None:
+    def _compare_mixed(self, swarm: AnySwarm, peer: PeerId, apply: Apply) -> None:
         """Gradients of one micro-batch may differ, so the mean is that of updates: of each
         contributor one that it has offered of the micro-batches that the commit names."""
         named = self._named[self.stage_of[peer]]
@@ -163,16 +160,15 @@ class UsesNothingOld(StageChecker):
     events = (Received,)
     effects = (RunForward, StartRound, Report)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         self._clear: dict[PeerId, tuple[dict[Any, Any], ...]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         # Whose payloads came how; the latest attempt by sender, round and micro-batch; what was
         # computed in this round
         self._clear[peer] = ({}, {}, {})
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received):
             return
         came, latest, _ = self._clear[peer]
@@ -184,7 +180,7 @@ class UsesNothingOld(StageChecker):
             # Kept with the payload, so that no other object gets its id.
             came[id(event.payload)] = (event.payload, sender, event.incarnation, message)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         came, latest, computed = self._clear[peer]
         if isinstance(effect, Report):
             if effect.event in ("stage_rebuilt", "restored"):
@@ -224,7 +220,7 @@ class GoesOnTogether(StageChecker):
         super().__init__(stages, circumstances)
         self._committed = [0] * len(stages)  # rounds that somebody of the stage held all commits of
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, StageDone):
             stage = self.stage_of[peer]
             self._committed[stage] = max(self._committed[stage], effect.message.committed)
@@ -251,13 +247,10 @@ class FindsLiarsAlone(StageChecker):
         crowds = [members for members in stages if len(liars.intersection(members)) > 1]
         self._bears = not crowds
         # who is in quarantine as each peer sees it, and what the present commit changes about that
-        self._locked: dict[PeerId, set[PeerId]] = {}
-        self._changes: dict[PeerId, list[Report]] = {}
+        self._locked = self.per_life(set[PeerId])
+        self._changes = self.per_life(list[Report])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._locked[peer], self._changes[peer] = set(), []
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event in ("found_by_audit", "quarantined") and self._bears:
                 subject = effect.fields["subject"]
@@ -271,7 +264,7 @@ class FindsLiarsAlone(StageChecker):
             text = f"it computes micro-batch {effect.micro_batch}, and is in quarantine"
             self.demand(peer not in self._locked[peer], swarm, peer, text)
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
+    def _judge(self, swarm: AnySwarm, peer: PeerId, committed: Committed) -> None:
         """What a commit changes holds from the next round on."""
         working = {c.peer for c in committed.commit.contributors if c.micro_batches}
         locked = sorted(working & self._locked[peer])
@@ -292,7 +285,7 @@ class StageGoesOn(StageChecker):
     invariant = "S26"
     effects = (Report,)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not isinstance(effect, Report) or effect.event != "stage_rebuilt":
             return
         rounds = {p: host.core.rounds for p, host in swarm.hosts.items() if host.running}
@@ -312,12 +305,11 @@ class SharesAlike(StageChecker):
     invariant = "S28"
     effects = (StartRound,)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         # by stage, round, and the hash of the round before
         self._weights: dict[tuple[int, int, bytes], Mapping[PeerId, float]] = {}
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         assert isinstance(effect, StartRound)
         seen = swarm.inspections[peer]
         assert seen.rolling is not None, "a stage has rolling rounds"
@@ -339,19 +331,18 @@ class LeavesWhatIsCounted(StageChecker):
     events = (Received, BackwardDone)
     effects = (RunForward, StartRound)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         self._round: dict[PeerId, int] = {}
         self._told: dict[PeerId, dict[PeerId, tuple[int, Counted]]] = {}  # and in which life
         self._had: dict[PeerId, set[int]] = {}  # in its own sum, in this round
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._begin(peer, -1)
 
     def _begin(self, peer: PeerId, round_id: int) -> None:
         self._round[peer], self._told[peer], self._had[peer] = round_id, {}, set()
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         here = self._round[peer]
         if isinstance(event, BackwardDone):
             if not event.audit and event.round_id == here:
@@ -363,7 +354,7 @@ class LeavesWhatIsCounted(StageChecker):
             if told.round_id == here and (life < 0 or newer):
                 known[event.sender] = event.incarnation, told
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, StartRound):
             self._begin(peer, effect.round_id)
             return
@@ -391,14 +382,13 @@ class SendsToWhoHasBegun(StageChecker):
     invariant = "S33"
     effects = (Activation, StartRound, Report)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         self._begun: set[PeerId] = set()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._begun.discard(peer)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, StartRound) or getattr(effect, "event", "") == "restored":
             self._begun.add(peer)
         if not isinstance(effect, Send) or not isinstance(effect.message, Activation):

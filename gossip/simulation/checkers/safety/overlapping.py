@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Contributed, Effect, Event, PeerId, StartRound, events
-from gossip.simulation.checkers.base import Checker, RunConditions
-from gossip.simulation.world import MadeOf, ToyTrainer
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm, MadeOf, ToyTrainer
 
 
 class ComputedInTurn(Checker):
@@ -21,18 +16,14 @@ class ComputedInTurn(Checker):
     events = (Contributed,)
     effects = (StartRound,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._given: dict[PeerId, StartRound] = {}
+    def make_records(self) -> None:
+        self._given: dict[PeerId, StartRound] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._given.pop(peer, None)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, StartRound):
             self._given[peer] = effect
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         given = self._given.get(peer)
         if not isinstance(event, Contributed) or not event.samples or given is None:
             return
@@ -42,14 +33,14 @@ class ComputedInTurn(Checker):
         if made_of is not None and made_of.round_id == given.round_id == event.round_id:
             self._judge(swarm, peer, given, made_of)
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         for peer, host in swarm.hosts.items():
             trainer = host.trainer
             if self.circumstances.faultless and isinstance(trainer, ToyTrainer):
                 text = f"{trainer.dropped} updates that it has computed beside rounds were dropped"
                 self.demand(not trainer.dropped, swarm, peer, text)
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, given: StartRound, made_of: MadeOf) -> None:
+    def _judge(self, swarm: AnySwarm, peer: PeerId, given: StartRound, made_of: MadeOf) -> None:
         trainer = swarm.hosts[peer].trainer
         assert isinstance(trainer, ToyTrainer)
         here = f"its update of round {given.round_id}"

@@ -4,7 +4,6 @@ and how far a peer moves towards others."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     Aggregate,
@@ -18,13 +17,11 @@ from gossip.core import (
     Payload,
     PeerId,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 from .exchange import gossip_of
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 KEPT = 64  # questions of a peer, and rounds of which its updates are known
 
@@ -45,16 +42,12 @@ class CommitsWhatTheRuleSaid(Checker):
     events = (Aggregated, Contributed)
     effects = (Aggregate, Committed)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._questions: dict[PeerId, dict[int, _Question]] = {}
+    def make_records(self) -> None:
+        self._questions = self.per_life(dict[int, _Question])
         # round -> shards, of all lives
         self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._questions[peer] = {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Aggregated):
             question = self._questions[peer].get(event.ticket)
             if question is not None:
@@ -67,7 +60,7 @@ class CommitsWhatTheRuleSaid(Checker):
             if len(said) > KEPT:
                 del said[next(iter(said))]
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Aggregate):
             rounds = rolling_of(swarm.inspections.get(peer))
             if rounds is not None and effect.shard < len(rounds.shards):
@@ -82,7 +75,7 @@ class CommitsWhatTheRuleSaid(Checker):
         elif isinstance(effect, Committed) and effect.made:
             self._judge_commit(swarm, peer, effect.commit)
 
-    def _judge_rows(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _judge_rows(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         for row in ask.rows:
             said = self._said.get(row.peer, {}).get(ask.round_id)
             if row.peer in self.circumstances.equivocating and row.peer != peer:
@@ -98,7 +91,7 @@ class CommitsWhatTheRuleSaid(Checker):
                 )
                 raise self.violated(swarm, peer, text)
 
-    def _judge_commit(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
+    def _judge_commit(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
         where = f"round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
         for question in reversed(self._questions[peer].values()):
             ask, answer = question.ask, question.answer
@@ -154,16 +147,11 @@ class AppliesWhatTheRuleSaid(Checker):
     events = (Aggregated, Contributed)
     effects = (Aggregate, Apply)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[int, _RuleAsked]] = {}  # of the present round, by ticket
-        self._own: dict[PeerId, Contributed] = {}
+    def make_records(self) -> None:
+        self._asked = self.per_life(dict[int, _RuleAsked])  # of the present round, by ticket
+        self._own: dict[PeerId, Contributed] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer] = {}
-        self._own.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
             rounds = gossip_of(swarm.inspections.get(peer))
             if (
@@ -177,7 +165,7 @@ class AppliesWhatTheRuleSaid(Checker):
             if asked is not None:
                 asked.said = event.payload
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         if core is None or rounds is None:
@@ -207,7 +195,7 @@ class AppliesWhatTheRuleSaid(Checker):
 
     def _judge_gradient(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         apply: Apply,
         own: Contributed,
@@ -226,7 +214,7 @@ class AppliesWhatTheRuleSaid(Checker):
             )
 
     def _judge_own_share(
-        self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate, has_local_steps: bool
+        self, swarm: AnySwarm, peer: PeerId, ask: Aggregate, has_local_steps: bool
     ) -> None:
         others = 0 if ask.own is None else len(ask.rows) - 1
         right = 0.5 if has_local_steps and others else 0.0
@@ -240,7 +228,7 @@ class AppliesWhatTheRuleSaid(Checker):
             )
 
     def _judge_mix(
-        self, swarm: Swarm[Any], peer: PeerId, apply: Apply, asked: list[_RuleAsked], mixing: float
+        self, swarm: AnySwarm, peer: PeerId, apply: Apply, asked: list[_RuleAsked], mixing: float
     ) -> None:
         said = asked[-1].said if asked else None
         if said is None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import Aggregate, Commit, Committed, Effect, PeerId
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 KEPT = 64
 
@@ -21,14 +17,10 @@ class CountsRewrittenAlone(Checker):
     invariant = "S11"
     effects = (Aggregate, Committed)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._rows: dict[PeerId, dict[tuple[int, int], tuple[PeerId, ...]]] = {}
+    def make_records(self) -> None:
+        self._rows = self.per_life(dict[tuple[int, int], tuple[PeerId, ...]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._rows[peer] = {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if not self.circumstances.rewriting:
             return
         if isinstance(effect, Aggregate):
@@ -39,7 +31,7 @@ class CountsRewrittenAlone(Checker):
         elif isinstance(effect, Committed) and effect.made:
             self._judge(swarm, peer, effect.commit)
 
-    def _judge(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
+    def _judge(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
         where = f"round {commit.round_id}, shard {commit.shard}"
         others = [
             other

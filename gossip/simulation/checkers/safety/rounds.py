@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import (
     Aggregate,
@@ -32,17 +32,13 @@ from gossip.simulation.checkers.base import (
     REFUSALS,
     Checker,
     Life,
-    RunConditions,
     TaintedStates,
     life_of,
     lose_start,
     updates_needed,
 )
-from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.world import ToyTrainer
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.disturbances import DisturbedChecker
+from gossip.simulation.world import AnySwarm, ToyTrainer
 
 RECENT_PUSHES = 512
 FORKS_AFTER_S = 6.5
@@ -90,26 +86,25 @@ class AppliedOnce(Checker):
     effects = (Committed, Apply, StartRound, Restore, Report)
     afters = (Restored,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._places: dict[PeerId, _Place] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+        self._pending = self.per_life(list[Committed])
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
-        self._told: dict[PeerId, StartRound] = {}
+        self._told: dict[PeerId, StartRound] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._told.pop(peer, None)
-        self._places[peer], self._pending[peer] = _Place(0, b""), []
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        self._places[peer] = _Place(0, b"")
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored) and not event.error:
             self._places[peer].restored = event.round_id
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored):
             self._places[peer].restored = None
 
-    def _settle(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _settle(self, swarm: AnySwarm, peer: PeerId) -> None:
         """The state that was loaded is adopted. What was kept for its next rounds may be applied
         with the same event."""
         place, core = self._places[peer], swarm.inspections.get(peer)
@@ -119,7 +114,7 @@ class AppliedOnce(Checker):
         if isinstance(core.rounds, RollingInspection):
             place.head = core.rounds.replicated.lineage.at(place.next_round - 1) or b""
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Committed):
             self._pending[peer].append(effect)
         elif isinstance(effect, Restore):
@@ -140,7 +135,7 @@ class AppliedOnce(Checker):
         elif isinstance(effect, Apply):
             self._on_apply(swarm, peer, effect.round_id)
 
-    def _on_start_round(self, swarm: Swarm[Any], peer: PeerId, told: StartRound) -> None:
+    def _on_start_round(self, swarm: AnySwarm, peer: PeerId, told: StartRound) -> None:
         before, self._told[peer] = self._told.get(peer), told
         # It may be told again when it becomes known which samples the round has.
         self.judged += 1
@@ -153,7 +148,7 @@ class AppliedOnce(Checker):
                 swarm, peer, f"tells its trainer to compute round {told.round_id} again"
             )
 
-    def _on_apply(self, swarm: Swarm[Any], peer: PeerId, round_id: int) -> None:
+    def _on_apply(self, swarm: AnySwarm, peer: PeerId, round_id: int) -> None:
         place = self._places[peer]
         rolling = rolling_of(swarm.inspections.get(peer)) is not None
         self.judged += 1
@@ -165,7 +160,7 @@ class AppliedOnce(Checker):
             place.head = self._follow(swarm, peer, round_id, place.head)
         place.next_round = round_id + 1
 
-    def _follow(self, swarm: Swarm[Any], peer: PeerId, round_id: int, head: bytes) -> bytes:
+    def _follow(self, swarm: AnySwarm, peer: PeerId, round_id: int, head: bytes) -> bytes:
         done, self._pending[peer] = self._pending[peer], []
         if not done:
             raise self.violated(swarm, peer, f"applies round {round_id} without a commit")
@@ -213,15 +208,11 @@ class UsedOnce(Checker):
     events = (Push,)
     effects = (Aggregate,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._came: dict[PeerId, dict[int, tuple[Payload, tuple[PeerId, int, str, int]]]] = {}
-        self._used: dict[PeerId, dict[tuple[PeerId, int, str, int], int]] = {}
+    def make_records(self) -> None:
+        self._came = self.per_life(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
+        self._used = self.per_life(dict[tuple[PeerId, int, str, int], int])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._came[peer], self._used[peer] = {}, {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
             isinstance(event, Received)
             and isinstance(event.message, Push)
@@ -236,7 +227,7 @@ class UsedOnce(Checker):
             if len(came) > RECENT_PUSHES:
                 del came[next(iter(came))]
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Aggregate)
             or swarm.inspections.get(peer) is None
@@ -272,8 +263,7 @@ class IdenticalReplicas(Checker):
     effects = (Apply, Restore)
     afters = (Restored,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
         # what it is -> round and history -> it, and who held it first
         self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
@@ -281,28 +271,28 @@ class IdenticalReplicas(Checker):
             AGREED: {},
         }
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._misled.forget(peer)
 
-    def on_crash(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         lose_start(self._known[PARAMETERS], swarm, peer)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Apply):
             self._compare(swarm, peer)  # before it is applied: what the rounds before have made
         elif isinstance(effect, Restore):
             self._misled.restores(swarm, peer)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Restored):
             self._compare(swarm, peer)
 
-    def finish(self, swarm: Swarm[Any]) -> None:
+    def finish(self, swarm: AnySwarm) -> None:
         """Compares what every running peer holds at the end."""
         for peer in swarm.up:
             self._compare(swarm, peer)
 
-    def _compare(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _compare(self, swarm: AnySwarm, peer: PeerId) -> None:
         core, trainer = swarm.inspections.get(peer), swarm.hosts[peer].trainer
         rounds = core.rolling if core is not None else None
         if (
@@ -321,7 +311,7 @@ class IdenticalReplicas(Checker):
             self._same(swarm, peer, AGREED, (rounds.round_id, kept[0]), kept[1])
 
     def _same(
-        self, swarm: Swarm[Any], peer: PeerId, what: str, key: tuple[int, bytes], value: Any
+        self, swarm: AnySwarm, peer: PeerId, what: str, key: tuple[int, bytes], value: Any
     ) -> None:
         first, holder = self._known[what].setdefault(key, (value, peer))
         if holder != peer or first is not value:
@@ -349,9 +339,7 @@ class _Promise:
     may_reissue: bool  # it serves that attempt
 
 
-def _with_newcomers(
-    swarm: Swarm[Any], core: Inspection, rounds: RollingInspection, need: int
-) -> int:
+def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection, need: int) -> int:
     """How many must answer where newcomers stand in for those of the roster who have ended:
     all who have not."""
     left = [
@@ -367,7 +355,7 @@ def _with_newcomers(
     return max(1, len(left)) if len(left) < need <= len(left) + len(newcomers) else need
 
 
-class OneHistory(Checker):
+class OneHistory(DisturbedChecker):
     """S10: at most one digest of a round is committed.
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then
@@ -383,17 +371,13 @@ class OneHistory(Checker):
     effects = (Update, Aggregate, Committed, StartRound, Hello, Report)
     afters = (Commit,)
 
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances
+    def make_records(self) -> None:
         self._calm_at: float | None = None
-        self._promised: dict[PeerId, _Promise] = {}
-        self._offered: dict[PeerId, dict[tuple[int, int, bytes], int]] = {}
-        self._leaves: dict[PeerId, int] = {}  # before which round each said it did
+        self._promised: dict[PeerId, _Promise] = self.per_life()
+        self._offered = self.per_life(dict[tuple[int, int, bytes], int])
+        self._leaves: dict[PeerId, int] = self.per_life()  # before which round each said it did
         # in which round and shard, by whom handed over
-        self._refused: dict[PeerId, dict[tuple[int, int], set[PeerId]]] = {}
+        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
@@ -401,12 +385,7 @@ class OneHistory(Checker):
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
         self._began_at: dict[tuple[int, bytes], float] = {}  # with the first who was in it
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._offered[peer], self._refused[peer] = {}, {}
-        self._leaves.pop(peer, None)
-        self._promised.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if not isinstance(event, Received) or not isinstance(event.message, Commit):
             return
         rounds, commit = rolling_of(swarm.inspections.get(peer)), event.message
@@ -424,7 +403,7 @@ class OneHistory(Checker):
                 commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue
             )
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         promise = self._promised.pop(peer, None)
         rounds = rolling_of(swarm.inspections.get(peer)) if promise is not None else None
         if promise is None or rounds is None or not rounds.shards:
@@ -440,7 +419,7 @@ class OneHistory(Checker):
                     swarm, peer, f"{text}, although it has moved on to attempt {promise.attempt}"
                 )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case Send(_, Update() as update):
                 self._on_offer(swarm, peer, update)
@@ -474,7 +453,7 @@ class OneHistory(Checker):
                 refused.clear()
             refused.setdefault(where, set()).add(report.fields["from"])
 
-    def _on_offer(self, swarm: Swarm[Any], peer: PeerId, update: Update) -> None:
+    def _on_offer(self, swarm: AnySwarm, peer: PeerId, update: Update) -> None:
         key, offered = (update.round_id, update.shard, update.parent), self._offered[peer]
         before = offered.get(key, 0)
         if key not in offered and len(offered) > RECENT_PUSHES:
@@ -487,7 +466,7 @@ class OneHistory(Checker):
             )
             raise self.violated(swarm, peer, text)
 
-    def _judge_leave(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def _judge_leave(self, swarm: AnySwarm, peer: PeerId) -> None:
         answered = max((round_id for round_id, _, _ in self._offered[peer]), default=-1)
         self.judged += 1
         if answered >= self._leaves[peer]:
@@ -497,7 +476,7 @@ class OneHistory(Checker):
             )
             raise self.violated(swarm, peer, text)
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _on_aggregate(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if (
@@ -557,7 +536,7 @@ class OneHistory(Checker):
                     f"closes {where} with an answer of peer {sender} that is not for it: {update}",
                 )
 
-    def _on_committed(self, swarm: Swarm[Any], peer: PeerId, committed: Committed) -> None:
+    def _on_committed(self, swarm: AnySwarm, peer: PeerId, committed: Committed) -> None:
         commit = committed.commit
         promised = self._offered[peer].get((commit.round_id, commit.shard, commit.parent), 0)
         if commit.attempt < promised:
@@ -602,7 +581,7 @@ class OneHistory(Checker):
                 raise self.violated(swarm, peer, text)
             known[commit.digest] = peer
 
-    def _may_fork(self, swarm: Swarm[Any]) -> bool:
+    def _may_fork(self, swarm: AnySwarm) -> bool:
         """Whether commits could get lost between the living just now, or so little ago that one of
         them may come out yet."""
         circumstances = self.circumstances
@@ -616,7 +595,7 @@ class OneHistory(Checker):
             return True
         return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
-    def _slept_through(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> bool:
+    def _slept_through(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> bool:
         """Whether ``peer`` stood still while the others refused this result of a liar, which shows
         it as it is to whoever comes back into that round (seed 20340163)."""
         circumstances = self.circumstances
@@ -627,10 +606,10 @@ class OneHistory(Checker):
         woke_at, _ = self.disturbances.slept(swarm, peer)
         return woke_at > self._began_at.get((commit.round_id, commit.parent), swarm.now)
 
-    def begin_calm(self, swarm: Swarm[Any]) -> None:
+    def begin_calm(self, swarm: AnySwarm) -> None:
         self._calm_at = swarm.now
 
-    def _on_go(self, swarm: Swarm[Any], peer: PeerId, go: StartRound) -> None:
+    def _on_go(self, swarm: AnySwarm, peer: PeerId, go: StartRound) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or rounds.round_id != go.round_id or not rounds.shards:
             return

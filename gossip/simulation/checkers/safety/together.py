@@ -3,7 +3,7 @@ followed by all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.core import (
     Aggregate,
@@ -18,12 +18,10 @@ from gossip.core import (
     Send,
     digest_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 from .rounds import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 KEPT = 1024
 """Rounds and shards: more than anybody is behind by."""
@@ -41,20 +39,16 @@ class DecidesTogether(Checker):
     effects = (Aggregate, Committed, Commit)
     afters = (Aggregated, PartialStatistics, Commit)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # ticket -> round and shard that are being measured
-        self._asked: dict[PeerId, dict[int, tuple[int, int]]] = {}
+        self._asked = self.per_life(dict[int, tuple[int, int]])
         # round and shard -> what anybody has measured of it
         self._measured: dict[tuple[int, int], set[bytes]] = {}
-        self._own: dict[PeerId, dict[tuple[int, int], bytes]] = {}
+        self._own = self.per_life(dict[tuple[int, int], bytes])
         # by round and parent
         self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer], self._own[peer] = {}, {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         place = self._asked[peer].pop(event.ticket, None) if isinstance(event, Aggregated) else None
         if place is None or not isinstance(event, Aggregated) or not event.statistics:
             return
@@ -64,7 +58,7 @@ class DecidesTogether(Checker):
         _forget(self._measured)
         _forget(self._own[peer])
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, Commit):
             commit = effect.message
             if commit.shard == 0 and commit.digest:
@@ -81,7 +75,7 @@ class DecidesTogether(Checker):
         elif isinstance(effect, Aggregate) and effect.step == "combine":
             self._judge_weights(swarm, peer, effect)
 
-    def _judge_parts(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _judge_parts(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
         outside = sorted([row.peer for row in ask.outside])
         self.demand(
@@ -102,7 +96,7 @@ class DecidesTogether(Checker):
                 f"decides in round {ask.round_id} on what nobody has measured of shard {shard}",
             )
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if (
             rounds is None
@@ -121,7 +115,7 @@ class DecidesTogether(Checker):
                 first.cross_shard_progress.step not in ("measured", "decide"), swarm, peer, text
             )
 
-    def _judge_weights(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _judge_weights(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         rounds = rolling_of(swarm.inspections.get(peer))
         if rounds is None or rounds.round_id != ask.round_id:
             return  # it has gone on within the same event
@@ -145,7 +139,7 @@ class DecidesTogether(Checker):
                 swarm, peer, f"combines {where} with the weights {taken}; {decided} were decided"
             )
 
-    def _on_committed(self, swarm: Swarm[Any], peer: PeerId, commit: Commit) -> None:
+    def _on_committed(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not core.settings.cross_shard or peer in self.circumstances.equivocating:
             return  # a liar holds what it has made, and the others what they could take

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     Ack,
@@ -35,11 +34,9 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 _ANSWERED_BY: dict[type, str] = {
     Ping: "acks",
@@ -70,22 +67,18 @@ class AnswersOnce(Checker):
     events = tuple(_ANSWERED_BY)
     effects = (*_ANSWERS, Update)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._owed: dict[PeerId, Counter[tuple[PeerId, str]]] = {}
+    def make_records(self) -> None:
+        self._owed = self.per_life(Counter[tuple[PeerId, str]])
         # to whom, of which round, shard and attempt
-        self._offered: dict[PeerId, set[tuple[PeerId, int, int, int]]] = {}
+        self._offered = self.per_life(set[tuple[PeerId, int, int, int]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._owed[peer], self._offered[peer] = Counter(), set()
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not Received or (what := _ANSWERED_BY.get(type(event.message))) is None:
             return
         if type(event.message) is not PushPull or not event.message.reply:
             self._owed[peer][event.sender, what] += 1
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send:
             return
         said, offered = effect.message, self._offered[peer]
@@ -123,23 +116,14 @@ class CommitsForAReason(Checker):
     events = (Commit, Update, UpdateRequest, CommitRequest, Counted)
     effects = (Aggregate, Commit)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._spread: dict[PeerId, Counter[tuple[int, int]]] = {}
-        self._asked: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
+    def make_records(self) -> None:
+        self._spread = self.per_life(Counter[tuple[int, int]])
+        self._asked = self.per_life(Counter[tuple[PeerId, int, int]])
         # who has asked for all from which rounds on, ascending
-        self._wanted: dict[PeerId, dict[PeerId, list[int]]] = {}
-        self._sent: dict[PeerId, Counter[tuple[PeerId, int, int]]] = {}
+        self._wanted = self.per_life(dict[PeerId, list[int]])
+        self._sent = self.per_life(Counter[tuple[PeerId, int, int]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._spread[peer], self._asked[peer], self._wanted[peer], self._sent[peer] = (
-            Counter(),
-            Counter(),
-            {},
-            Counter(),
-        )
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is not Received:
             return
         message = event.message
@@ -161,7 +145,7 @@ class CommitsForAReason(Checker):
         else:
             self._asked[peer][event.sender, message.round_id, message.shard] += 1
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is Aggregate:
             if effect.step == "measure":
                 return
@@ -207,19 +191,18 @@ class OffersOnce(Checker):
     events = (UpdateRequest, Restored, PartialOverdue, LinkDown, NotServing)
     effects = (Update, UpdateRequest, Report, CollectUpdate)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._said: dict[PeerId, Counter[tuple[PeerId, type, int, int, int, bytes]]] = {}
+    def make_records(self) -> None:
+        self._said = self.per_life(Counter[tuple[PeerId, type, int, int, int, bytes]])
         self._resumed: Counter[PeerId] = Counter()
         # how often it was told that of a round and shard
-        self._overdue: dict[PeerId, Counter[tuple[int, int]]] = {}
-        self._sums: dict[PeerId, Counter[int]] = {}  # that were asked for, by round
+        self._overdue = self.per_life(Counter[tuple[int, int]])
+        self._sums = self.per_life(Counter[int])  # that were asked for, by round
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._said[peer], self._resumed[peer], self._overdue[peer] = Counter(), 0, Counter()
-        self._sums[peer] = Counter()
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        self._resumed[peer] = 0
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event) is Restored:
             self._resumed[peer] += 1
         elif type(event) is Received and type(event.message) is UpdateRequest:
@@ -244,7 +227,7 @@ class OffersOnce(Checker):
             if what is None or key[2:5] == what:
                 del said[key]
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is Report:
             self._resumed[peer] += effect.event == "kept_own_state"
             return

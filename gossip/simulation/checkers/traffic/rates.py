@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     RETURN_HELLO_EVERY,
@@ -29,10 +28,8 @@ from gossip.core import (
     TimerFired,
     retransmit_limit,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 TIMES = 2.0
 """What the protocol needs is an estimate: so much more of it is too much."""
@@ -107,27 +104,25 @@ class SpeaksInMeasure(Checker):
         Restore,
     )
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._said: dict[PeerId, dict[tuple[type, PeerId], deque[float]]] = {}
-        self._most: dict[PeerId, dict[type, int]] = {}
+    def make_records(self) -> None:
+        self._said = self.per_life(dict[tuple[type, PeerId], deque[float]])
+        self._most: dict[PeerId, dict[type, int]] = self.per_life()
         self._quiet_from = float("inf")
         self._n = 0  # peers that there were when the bounds were made
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._said[peer] = {}
-        self._most.pop(peer, None)
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         if len(swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
             self._n = len(swarm.hosts)
             self._said = {peer: {} for peer in swarm.hosts}
             self._most.clear()
 
-    def settled(self, swarm: Swarm[Any]) -> None:
+    def settled(self, swarm: AnySwarm) -> None:
         self._quiet_from = swarm.now + SETTLES_S
         self._said = {peer: {} for peer in self._said}
         self._most.clear()
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is Restore and self.circumstances.equivocating:
             # each result that a server tells differently costs another state
             self._said[peer].pop((StateRequest, -1), None)
@@ -163,7 +158,7 @@ class SpeaksInMeasure(Checker):
             )
         said.append(now)
 
-    def _is_called_for(self, swarm: Swarm[Any], peer: PeerId, send: Send) -> bool:
+    def _is_called_for(self, swarm: AnySwarm, peer: PeerId, send: Send) -> bool:
         """Whether something else than the clock decides how often it is said."""
         kind, message = type(send.message), send.message
         if isinstance(message, PushPull):
@@ -180,7 +175,7 @@ class SpeaksInMeasure(Checker):
         asked = swarm.handling
         return kind is Gossip and type(asked) is Received and asked.sender == send.peer
 
-    def _bounds(self, swarm: Swarm[Any], peer: PeerId, calm: bool) -> dict[type, int]:
+    def _bounds(self, swarm: AnySwarm, peer: PeerId, calm: bool) -> dict[type, int]:
         membership = swarm.hosts[peer].membership
         if membership is None:
             return {}
@@ -202,15 +197,11 @@ class FallsSilent(Checker):
     invariant = "S15"
     effects = (Gossip,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # how many it has had, since when it tells the last, when it did
-        self._news: dict[PeerId, tuple[int, float, float]] = {}
+        self._news: dict[PeerId, tuple[int, float, float]] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._news.pop(peer, None)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             type(effect) is not Send
             or type(effect.message) is not Gossip
@@ -235,7 +226,7 @@ class FallsSilent(Checker):
             raise self.violated(swarm, peer, f"{text}, which take {most_s / TIMES:.2f} s to tell")
 
 
-def _is_relayed(swarm: Swarm[Any], to: PeerId) -> bool:
+def _is_relayed(swarm: AnySwarm, to: PeerId) -> bool:
     """Whether a ping is for one who has asked for it, and there is no other such ping."""
     event = swarm.handling
     if (
@@ -247,14 +238,14 @@ def _is_relayed(swarm: Swarm[Any], to: PeerId) -> bool:
     return _says_once(swarm, Ping, to)
 
 
-def _is_greeting(swarm: Swarm[Any], kind: type, to: PeerId) -> bool:
+def _is_greeting(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
     """Whether it is said because the link to that peer came up, once."""
     return (
         type(swarm.handling) is LinkUp and swarm.handling.peer == to and _says_once(swarm, kind, to)
     )
 
 
-def _says_once(swarm: Swarm[Any], kind: type, to: PeerId) -> bool:
+def _says_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
     return (
         sum(
             type(asked) is Send and type(asked.message) is kind and asked.peer == to

@@ -4,7 +4,6 @@ message has its measure."""
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     Ack,
@@ -20,13 +19,10 @@ from gossip.core import (
 from gossip.simulation.checkers.base import (
     Checker,
     Life,
-    RunConditions,
     life_of,
 )
 from gossip.simulation.checkers.safety import rolling_of
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.world import AnySwarm
 
 AGAIN = 3
 """Times that one may have to begin with the same news again: an accusation, say,
@@ -48,11 +44,10 @@ class NewsGrowOld(Checker):
     invariant = "S15"
     effects = (Ping, PingRequest, Ack, Gossip)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._told: Counter[News] = Counter()
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) not in self.effects:
             return
         rumors = effect.message.rumors  # type: ignore[union-attr]
@@ -90,14 +85,13 @@ class AsksInMeasure(Checker):
     invariant = "S15"
     effects = (CommitRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._asked: dict[PeerId, deque[float]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._asked[peer] = deque(maxlen=max(most for most, _ in REQUESTS))
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if type(effect) is not Send or type(effect.message) is not CommitRequest:
             return
         rounds = rolling_of(swarm.inspections.get(peer))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from math import ceil
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +19,9 @@ from gossip.core import (
     StateOffer,
     StateRequest,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 from gossip.vectors import payload_digest
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 CREDIT_MAX = 2
 GIVEN_MAX = 4
@@ -33,7 +30,7 @@ TIMES = 2.0
 """How often who fails may be asked again is an estimate: so much more of it is too much."""
 
 
-def _right_piece(swarm: Swarm[Any], peer: PeerId, event: Event) -> bytes | None:
+def _right_piece(swarm: AnySwarm, peer: PeerId, event: Event) -> bytes | None:
     """Digest of what has come when ``peer`` has asked for it as a piece, b"" when that is another
     one; None: it has not, or nothing has come."""
     core = swarm.inspections.get(peer)
@@ -61,22 +58,18 @@ class AsksForWhatIsMissing(Checker):
     events = (StateOffer,)
     effects = (StateRequest, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._here: dict[PeerId, set[bytes]] = {}  # digests of pieces
-        self._false: dict[PeerId, set[PeerId]] = {}  # who have sent a wrong one
+    def make_records(self) -> None:
+        self._here = self.per_life(set[bytes])  # digests of pieces
+        self._false = self.per_life(set[PeerId])  # who have sent a wrong one
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._here[peer], self._false[peer] = set(), set()
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         found = _right_piece(swarm, peer, event)
         if found:
             self._here[peer].add(found)
         elif found is not None and isinstance(event, Received):
             self._false[peer].add(event.sender)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if isinstance(effect, Report):
             if effect.event in ("recovering", "restored"):
@@ -114,19 +107,15 @@ class FetchesInMeasure(Checker):
     events = (StateOffer,)
     effects = (StateRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._asked: dict[PeerId, dict[PeerId, deque[float]]] = {}  # who, by whom: when
-        self._right: dict[PeerId, dict[PeerId, deque[float]]] = {}
+    def make_records(self) -> None:
+        self._asked = self.per_life(dict[PeerId, deque[float]])  # who, by whom: when
+        self._right = self.per_life(dict[PeerId, deque[float]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer], self._right[peer] = {}, {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and _right_piece(swarm, peer, event):
             self._right[peer].setdefault(event.sender, deque()).append(swarm.now)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Send)
             or not isinstance(effect.message, StateRequest)
@@ -157,15 +146,11 @@ class GivesInMeasure(Checker):
     invariant = "S15"
     effects = (StateOffer,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # by round: the copy, to whom what
-        self._given: dict[PeerId, dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]]] = {}
+        self._given = self.per_life(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._given[peer] = {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if (
             core is None

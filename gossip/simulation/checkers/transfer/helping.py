@@ -8,7 +8,6 @@ finished leaves, but not from one that is at it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     REMIND_S,
@@ -26,10 +25,8 @@ from gossip.core import (
     Stop,
     TimerFired,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 LATE_S = 0.25
 """By which a peer that is well may do what it is to do at a time."""
@@ -44,16 +41,16 @@ class RemindsTheSilent(Checker):
     effects = (StateRequest,)
     afters = (TimerFired,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._nonce: dict[PeerId, int] = {}
         # when whom was asked last, or is seen to be within reach again
-        self._since: dict[PeerId, dict[PeerId, float]] = {}
+        self._since = self.per_life(dict[PeerId, float])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._nonce[peer], self._since[peer] = -1, {}
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        self._nonce[peer] = -1
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             isinstance(effect, Send)
             and isinstance(effect.message, StateRequest)
@@ -63,7 +60,7 @@ class RemindsTheSilent(Checker):
                 self._nonce[peer], self._since[peer] = effect.message.nonce, {}
             self._since[peer][effect.peer] = _clock_s(swarm, peer)
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if (
             not self._since[peer]
@@ -101,18 +98,14 @@ class SaysThatNoRoundComes(Checker):
     effects = (StateAttestation, StateOffer)
     afters = (StateRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._told: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whom, under which nonce
+    def make_records(self) -> None:
+        self._told = self.per_life(set[tuple[PeerId, int]])  # whom, under which nonce
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._told[peer] = set()
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Send) and isinstance(effect.message, StateAttestation | StateOffer):
             self._told[peer].add((effect.peer, effect.message.nonce))
 
-    def after_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not isinstance(event, Received):
             return
@@ -138,16 +131,16 @@ class StaysForTakers(Checker):
     events = (StateRequest, Stop)
     effects = (Halt, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # by whom, and when last, by the own clock
-        self._asked: dict[PeerId, dict[PeerId, float]] = {}
+        self._asked = self.per_life(dict[PeerId, float])
         self._urged: dict[PeerId, int] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer], self._urged[peer] = {}, 0
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        self._urged[peer] = 0
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Stop):
             self._urged[peer] += 1
         elif isinstance(event, Received) and isinstance(event.message, StateRequest):
@@ -155,7 +148,7 @@ class StaysForTakers(Checker):
             core = swarm.inspections.get(peer)
             self.judged += core is not None and core.phase == "draining"
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report) and effect.event == "recovering":
             # what it has asked for before, it has, or has given up
             for asked in self._asked.values():
@@ -182,7 +175,7 @@ class StaysForTakers(Checker):
                 raise self.violated(swarm, peer, text)
 
     def _takers(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection
     ) -> Iterator[tuple[PeerId, float]]:
         """Who has asked, is within reach, and has not been given all of it."""
         for other, asked_s in self._asked[peer].items():
@@ -201,7 +194,7 @@ class StaysForTakers(Checker):
                 yield other, asked_s
 
 
-def _clock_s(swarm: Swarm[Any], peer: PeerId) -> float:
+def _clock_s(swarm: AnySwarm, peer: PeerId) -> float:
     return swarm.hosts[peer].machine.clock_s(swarm.now_ns)
 
 

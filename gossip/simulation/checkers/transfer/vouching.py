@@ -3,8 +3,6 @@ and what it is told."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from gossip.core import (
     Effect,
     Event,
@@ -21,10 +19,8 @@ from gossip.core import (
     attested_digest,
     parts_of,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions, took_unattested_state
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker, took_unattested_state
+from gossip.simulation.world import AnySwarm
 
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
 
@@ -39,17 +35,12 @@ class TakesNoFewersWord(Checker):
     events = (StateAttestation, TimerFired, Received)
     effects = (Report, Restore)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._vouched: dict[PeerId, dict[PeerId, StateAttestation]] = {}
+    def make_records(self) -> None:
+        self._vouched = self.per_life(dict[PeerId, StateAttestation])
         self._began: dict[PeerId, float] = {}
-        self._able: dict[PeerId, float] = {}  # since when it has a state
+        self._able: dict[PeerId, float] = self.per_life()  # since when it has a state
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._vouched[peer] = {}
-        self._able.pop(peer, None)
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if core is None or core.phase not in ("running", "draining"):
             self._able.pop(peer, None)
@@ -67,7 +58,7 @@ class TakesNoFewersWord(Checker):
                 else {}
             )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None or core.rolling is None or core.recovery.need == 1:
             return
@@ -96,7 +87,7 @@ class TakesNoFewersWord(Checker):
 
     def _judge_content(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         agreed: StateAttestation,
@@ -125,7 +116,7 @@ class TakesNoFewersWord(Checker):
                 swarm, peer, f"restores {where} with settings that nobody has vouched for"
             )
 
-    def _judge_few(self, swarm: Swarm[Any], peer: PeerId, core: Inspection) -> None:
+    def _judge_few(self, swarm: AnySwarm, peer: PeerId, core: Inspection) -> None:
         f, waited_s = core.settings.f, swarm.now - self._began[peer]
         able = [other for other in swarm.hosts if self._has_a_state(swarm, core, other)]
         what = f"takes the word of fewer than {f + 1} for the state, and peers {able} have one"
@@ -137,7 +128,7 @@ class TakesNoFewersWord(Checker):
             f"{what}; it has asked for {waited_s:.2f} s",
         )
 
-    def _has_a_state(self, swarm: Swarm[Any], core: Inspection, other: PeerId) -> bool:
+    def _has_a_state(self, swarm: AnySwarm, core: Inspection, other: PeerId) -> bool:
         """Whether it can be asked for one, and could when ``core`` asked last."""
         host = swarm.hosts[other]
         able = (
@@ -164,20 +155,16 @@ class AnswersForTheRoundAsked(Checker):
     events = (StateRequest,)
     effects = (StateAttestation, StateOffer)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # who, under which nonce: of which rounds (0: any)
-        self._asked: dict[PeerId, dict[tuple[PeerId, int], set[int]]] = {}
+        self._asked = self.per_life(dict[tuple[PeerId, int], set[int]])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked[peer] = {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.message, StateRequest):
             asked = event.message
             self._asked[peer].setdefault((event.sender, asked.nonce), set()).add(asked.round_id)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Send)
             or not isinstance(effect.message, StateAttestation | StateOffer)
@@ -209,15 +196,11 @@ class NamesARoundToCome(Checker):
     invariant = "S12"
     effects = (StateRequest,)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # under which nonce, and before which round (0: any)
-        self._asked: dict[PeerId, tuple[int, int]] = {}
+        self._asked: dict[PeerId, tuple[int, int]] = self.per_life()
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._asked.pop(peer, None)
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if (
             not isinstance(effect, Send)
             or not isinstance(effect.message, StateRequest)

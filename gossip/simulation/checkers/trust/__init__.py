@@ -1,6 +1,8 @@
 """Who is suspected, and by what evidence."""
 
 from .silent import OmissionsFollowTheCommits as OmissionsFollowTheCommits
-from .trusting import AccusesByExperience as AccusesByExperience
-from .trusting import TrustFollowsExperience as TrustFollowsExperience
-from .trusting import TrustFollowsTheCommits as TrustFollowsTheCommits
+from .trusting import (
+    AccusesByExperience as AccusesByExperience,
+    TrustFollowsExperience as TrustFollowsExperience,
+    TrustFollowsTheCommits as TrustFollowsTheCommits,
+)

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, log
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     ACCUSATIONS_MAX,
@@ -22,10 +21,8 @@ from gossip.core import (
     Send,
     TrustSettings,
 )
-from gossip.simulation.checkers.base import Checker, RunConditions
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
+from gossip.simulation.checkers.base import Checker
+from gossip.simulation.world import AnySwarm
 
 HISTORIES_KEPT = 512
 TURNS = ("passed_over", "serves_again")
@@ -191,18 +188,14 @@ class OmissionsFollowTheCommits(Checker):
     invariant = "S14"
     effects = (Committed, Apply, Report, Commit)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
-        self._turns: dict[PeerId, list[tuple[PeerId, str]]] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+        self._turns = self.per_life(list[tuple[PeerId, str]])
+        self._pending = self.per_life(list[Committed])
         # for whose result of which round, in vain
-        self._waited: dict[PeerId, dict[tuple[PeerId, int], None]] = {}
+        self._waited = self.per_life(dict[tuple[PeerId, int], None])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._turns[peer], self._pending[peer], self._waited[peer] = [], [], {}
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         if core is None or not core.settings.f or core.rolling is None:
             return
@@ -249,7 +242,7 @@ class OmissionsFollowTheCommits(Checker):
             del waited[next(iter(waited))]
 
     def _judge_accusations(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, commit: Commit
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, commit: Commit
     ) -> None:
         history = self._histories.get(commit.parent)
         if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
@@ -274,7 +267,7 @@ class OmissionsFollowTheCommits(Checker):
 
     def _follow(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         done: list[Committed],

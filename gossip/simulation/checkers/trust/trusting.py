@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
 
 from gossip.core import (
     DIGEST_BYTES,
@@ -25,13 +24,11 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip.simulation.checkers.base import REFUSALS, Checker, RunConditions
+from gossip.simulation.checkers.base import REFUSALS, Checker
 from gossip.simulation.checkers.safety import members_of
+from gossip.simulation.world import AnySwarm
 
 from .ledger import CLEARLY, Ledger, RoundEvidence
-
-if TYPE_CHECKING:
-    from gossip.simulation.world import Swarm
 
 HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
@@ -45,16 +42,12 @@ class TrustFollowsTheCommits(Checker):
     invariant = "S14"
     effects = (Committed, Apply, Report, Aggregate)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         self._ledgers: dict[bytes, Ledger] = {}  # by the hash of the last round
-        self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
-        self._pending: dict[PeerId, list[Committed]] = {}
+        self._changes = self.per_life(list[tuple[PeerId, str]])
+        self._pending = self.per_life(list[Committed])
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._changes[peer], self._pending[peer] = [], []
-
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event in TOLD:
                 self._changes[peer].append((effect.fields["subject"], effect.event))
@@ -80,7 +73,7 @@ class TrustFollowsTheCommits(Checker):
 
     def _follow(
         self,
-        swarm: Swarm[Any],
+        swarm: AnySwarm,
         peer: PeerId,
         core: Inspection,
         done: list[Committed],
@@ -117,7 +110,7 @@ class TrustFollowsTheCommits(Checker):
             del self._ledgers[next(iter(self._ledgers))]
 
     def _judge_commit(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, before: Ledger, commit: Commit
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, before: Ledger, commit: Commit
     ) -> None:
         if commit.server in self.circumstances.equivocating:
             return
@@ -133,7 +126,7 @@ class TrustFollowsTheCommits(Checker):
                 swarm, peer, f"{where} was made by peer {commit.server}, which may not serve"
             )
 
-    def _on_aggregate(self, swarm: Swarm[Any], peer: PeerId, ask: Aggregate) -> None:
+    def _on_aggregate(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
         if core is None or rounds is None or not core.settings.f or rounds.round_id != ask.round_id:
@@ -163,7 +156,7 @@ class TrustFollowsTheCommits(Checker):
         self._judge_f(swarm, peer, core, ask, ledger)
 
     def _judge_outside(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
     ) -> None:
         """Who is in quarantine is measured in every second round."""
         rounds = core.rolling
@@ -181,7 +174,7 @@ class TrustFollowsTheCommits(Checker):
             raise self.violated(swarm, peer, f"{text}, and {sorted(measured)} are")
 
     def _judge_f(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
     ) -> None:
         """Only proof lowers f, or that too few are left when some have sent no numbers; and there
         are no more liars among the updates than the rule is to tolerate."""
@@ -266,22 +259,21 @@ class TrustFollowsExperience(Checker):
     events = (Aggregated, Push)
     effects = (Aggregate, Apply, Report)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self._ledgers: dict[PeerId, Ledger] = {}
+    def make_records(self) -> None:
+        self._ledgers: dict[PeerId, Ledger] = self.per_life()
         self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
         self._asked: dict[PeerId, dict[int, Aggregate]] = {}
         self._judged: dict[PeerId, dict[PeerId, int]] = {}
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
         core = swarm.inspections.get(peer)
-        self._ledgers.pop(peer, None)
         if core is not None and core.gossip is not None and core.settings.f:
             settings = core.settings
             self._ledgers[peer] = Ledger(settings.trust, settings.f, settings.updates_for)
             self._changes[peer], self._asked[peer], self._judged[peer] = [], {}, {}
 
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         core = swarm.inspections.get(peer)
         if peer not in self._ledgers or core is None:
             return
@@ -307,7 +299,7 @@ class TrustFollowsExperience(Checker):
                     known = self._judged[peer].get(other, 0)
                     self._judged[peer][other] = max(known, stood_out)
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         ledger = self._ledgers.get(peer)
@@ -329,7 +321,7 @@ class TrustFollowsExperience(Checker):
             self._ledgers[peer] = after
 
     def _on_aggregate(
-        self, swarm: Swarm[Any], peer: PeerId, core: Inspection, ledger: Ledger, ask: Aggregate
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ledger: Ledger, ask: Aggregate
     ) -> None:
         if not ask.mix:
             self._asked[peer] = {ask.ticket: ask}
@@ -364,17 +356,13 @@ class AccusesByExperience(Checker):
     events = (Commit,)
     effects = (Report, Committed)
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
+    def make_records(self) -> None:
         # whose results of which rounds, as hashes
-        self._handed: dict[PeerId, dict[tuple[PeerId, int], set[bytes]]] = {}
-        self._refused: dict[PeerId, set[tuple[PeerId, int]]] = {}  # whose results of which rounds
-        self._waited: dict[PeerId, set[tuple[PeerId, int]]] = {}  # likewise, in vain
+        self._handed = self.per_life(dict[tuple[PeerId, int], set[bytes]])
+        self._refused = self.per_life(set[tuple[PeerId, int]])  # whose results of which rounds
+        self._waited = self.per_life(set[tuple[PeerId, int]])  # likewise, in vain
 
-    def on_start(self, swarm: Swarm[Any], peer: PeerId) -> None:
-        self._refused[peer], self._waited[peer], self._handed[peer] = set(), set(), {}
-
-    def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if (
             isinstance(event, Received)
             and isinstance(event.message, Commit)
@@ -385,7 +373,7 @@ class AccusesByExperience(Checker):
                 content
             )
 
-    def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Report):
             if effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
                 silent = int(effect.fields["reason"].split()[3])  # no commit from PEER in time
