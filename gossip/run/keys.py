@@ -75,15 +75,15 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
 
 
 def read_pair(path: Path | str) -> KeyPair:
-    """Raises: ConfigError: It cannot be read, others can read it too,
-    or it holds no pair of keys."""
+    """Raises: ConfigError: It cannot be read, others can read it too, it is another user's, or it
+    holds no pair of keys."""
     return parse_pair(_read(path), str(path))
 
 
 def _read(path: Path | str) -> bytes:
     try:
         with open(path, "rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            mode, owner = os.fstat(file.fileno()).st_mode, os.fstat(file.fileno()).st_uid
             data = file.read(FILE_BYTES_MAX + 1) if stat.S_ISREG(mode) else b""
     except OSError as error:
         raise ConfigError(
@@ -91,6 +91,8 @@ def _read(path: Path | str) -> bytes:
         ) from error
     if not stat.S_ISREG(mode):
         raise ConfigError(f"{path} is not a file", MAKE_ONE)
+    if owner not in (os.geteuid(), 0):
+        raise ConfigError(f"the key {path} is another user's, who knows it", MAKE_ONE)
     if mode & 0o077:
         raise ConfigError(
             f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode)

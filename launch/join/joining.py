@@ -3,6 +3,7 @@ and knows what its peers run."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,11 +107,17 @@ class PeerProgram:
 def program(place: JoinableRun, own: Program | None) -> PeerProgram:
     """What newcomers run: a program of their own, or what the others do.
 
-    Raises: ConfigError: There is no such script, or nobody has written down what the others run.
+    Raises: ConfigError: There is no such script, nobody has written down what the others run, or
+        another user has.
     """
     if own is not None:
         own.check()
         return PeerProgram(own, Path.cwd())
+    if place.folder.stat().st_uid not in (os.geteuid(), 0):
+        raise ConfigError(
+            f"{place.folder} is another user's: the script that it names would run as you",
+            f"name one that you trust: gossip join {place.folder} train.py",
+        )
     found = read_json(place.folder / COMMAND) or {}
     command, folder = found.get("command"), Path(str(found.get("folder")))
     if not isinstance(command, list) or len(command) < 3:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
+from gossip.config import RunConfig
 from gossip.errors import ConfigError
+from gossip.launch.join import joining
+from gossip.launch.local import Program
 from gossip.run.keys import (
     AllowList,
     dump_pair,
@@ -39,6 +43,37 @@ def test_a_key_that_others_can_touch_is_refused(mode: int, tmp_path: Path):
     with pytest.raises(ConfigError, match=f"others can read the key .*{mode:o}") as caught:
         read_pair(tmp_path / "swarm.key")
     assert "chmod 600" in str(caught.value.hint)
+
+
+def give_to_another_user(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+
+def test_a_key_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_pair(tmp_path / "swarm.key")
+    give_to_another_user(tmp_path / "swarm.key", monkeypatch)
+    with pytest.raises(ConfigError, match="another user's"):
+        read_pair(tmp_path / "swarm.key")
+
+
+def test_the_script_that_another_users_run_names_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    script = tmp_path / "train.py"
+    script.write_text("")
+    told = {"command": ["python", "-u", "train.py"], "folder": str(tmp_path)}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "command.json").write_text(json.dumps(told))
+    place = joining.JoinableRun(tmp_path / "run", RunConfig(peers=2))
+    assert joining.program(place, None).program.script == str(script)
+    give_to_another_user(tmp_path / "run", monkeypatch)
+    with pytest.raises(ConfigError, match="would run as you"):
+        joining.program(place, None)
+    own = Program.of([str(script)])
+    assert joining.program(place, own).program == own
 
 
 def test_a_key_is_never_overwritten(tmp_path: Path):
