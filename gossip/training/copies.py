@@ -11,6 +11,7 @@ import torch
 from gossip.errors import GossipError
 from gossip.ipc import Snapshot, allocate, clip, map_bytes
 
+from .optimizer import in_train_mode
 from .state import plan_state
 
 
@@ -26,10 +27,11 @@ def copy_state(
     Args:
         extra: What belongs to the state beside model and optimizer.
     """
-    try:
-        plan = plan_state(model, optimizer, extra())
-        fd = allocate(plan.nbytes)
-    except GossipError as error:
-        return Snapshot(round_id, 0, clip(str(error))), None
-    plan.write(map_bytes(fd, plan.nbytes))
+    with in_train_mode(optimizer):
+        try:
+            plan = plan_state(model, optimizer, extra())
+            fd = allocate(plan.nbytes)
+        except GossipError as error:
+            return Snapshot(round_id, 0, clip(str(error))), None
+        plan.write(map_bytes(fd, plan.nbytes))
     return Snapshot(round_id, plan.nbytes, "", plan.parts), fd

@@ -36,7 +36,7 @@ from .judging import JudgeService
 from .last_state import LastState
 from .layout import Layout
 from .node_start import NodeHandle, PeerPlace, StartNode, connect
-from .optimizer import only_reads_gradients, staying_in_train_mode
+from .optimizer import only_reads_gradients, staying_in_mode
 from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
@@ -1023,7 +1023,7 @@ class Exchange:
             packed = map_bytes(fd, message.nbytes)
             trained, check = self._trained, self._extra.check
             state = packed, trained.model, trained.optimizer, message.settings, check
-            with staying_in_train_mode(trained.optimizer):
+            with staying_in_mode(trained.optimizer):
                 extra = unpack_state(*state)
             self._extra.take(extra)
         except GossipError as failure:
