@@ -35,7 +35,7 @@ from .judging import JudgeService
 from .last_state import LastState
 from .layout import Layout
 from .node_start import NodeHandle, PeerPlace, StartNode, connect
-from .optimizer import only_reads_gradients, staying_in_train_mode
+from .optimizer import in_train_mode, only_reads_gradients, staying_in_mode
 from .outbox import PacketQueue
 from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
@@ -1019,7 +1019,9 @@ class Exchange:
         can be computed."""
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
-            self._say(*copy_state(self.round_id, self._plan_state))
+            with in_train_mode(self._trained.optimizer):
+                copied = copy_state(self.round_id, self._plan_state)
+            self._say(*copied)
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
@@ -1027,7 +1029,7 @@ class Exchange:
             packed = map_bytes(fd, message.nbytes)
             trained, check = self._trained, self._extra.check
             state = packed, trained.model, trained.optimizer, message.settings, check
-            with staying_in_train_mode(trained.optimizer):
+            with staying_in_mode(trained.optimizer):
                 extra = unpack_state(*state)
             self._extra.take(extra)
         except GossipError as failure:

@@ -110,6 +110,8 @@ class StepCoordinator:
     ) -> None:
         self._optimizers, self._exchange, self._direct = list(optimizers), exchange, direct
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
+        for optimizer in optimizers if direct is None else ():
+            _make_modes_exact(optimizer)
         # optimizer -> its gradients when it was asked to step
         self._waiting: dict[int, list[_SeenGradient]] = {}
         self._overflow = self._warned = False
@@ -119,7 +121,7 @@ class StepCoordinator:
         """Step every optimizer that has a gradient, in their order, without an exchange."""
         for optimizer, step in zip(self._optimizers, self._inner, strict=True):
             if len(self._inner) == 1 or any(p.grad is not None for p in _parameters(optimizer)):
-                with _in_train_mode(optimizer):
+                with in_train_mode(optimizer):
                     step()
 
     def request_step(self, at: int, loss: float | None) -> None:
@@ -203,14 +205,14 @@ class StepCoordinator:
 
 
 @contextmanager
-def staying_in_train_mode(optimizer: Any) -> Iterator[None]:
-    """Go back to the weights that a schedule-free optimizer trains if the block, which loads a
-    state, leaves the averaged ones: the peer that gave the state was evaluating."""
-    trains = [each for each in parts_of(optimizer) if _is_in_mode(each, True)]
+def staying_in_mode(optimizer: Any) -> Iterator[None]:
+    """Keep the mode of a schedule-free optimizer while the block loads a state, which may have the
+    other one."""
+    modes = [(each, _is_in_mode(each, True)) for each in parts_of(optimizer)]
     yield
-    for each in trains:
-        if _is_in_mode(each, False):
-            each.train()  # type: ignore[attr-defined]
+    for each, trains in modes:
+        if _is_in_mode(each, not trains):
+            (each.train if trains else each.eval)()  # type: ignore[attr-defined]
 
 
 def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
@@ -218,17 +220,50 @@ def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
 
 
 @contextmanager
-def _in_train_mode(optimizer: Any) -> Iterator[None]:
-    """Step a schedule-free optimizer on the weights that it trains, though the script has the
-    averaged ones in the model: it evaluates while rounds that it has missed are applied."""
-    evaluates = _is_in_mode(optimizer, False)
-    if evaluates:
-        optimizer.train()
+def in_train_mode(optimizer: Any) -> Iterator[None]:
+    """Put the weights that a schedule-free optimizer trains into the model for the block, which
+    steps or reads them: the script may be evaluating the averaged ones."""
+    evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
+    for each in evaluates:
+        each.train()  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        if evaluates:
-            optimizer.eval()
+        for each in evaluates:
+            each.eval()  # type: ignore[attr-defined]
+
+
+def _make_modes_exact(optimizer: Any) -> None:
+    """Make ``train()`` restore the weights that ``eval()`` has replaced, bit for bit.
+
+    A schedule-free optimizer computes them back, which rounds, and peers evaluate after different
+    steps. Weights or a state that were loaded in between are not undone.
+    """
+    trained: list[tuple[Tensor, Tensor, int]] = []
+    state = optimizer.state
+
+    def make_exact(switch: Callable[..., object]) -> Callable[..., None]:
+        def switch_mode(*mode: bool) -> None:
+            nonlocal state
+            before = _is_in_mode(optimizer, True)
+            values = [(p, p.detach().clone()) for p in _parameters(optimizer) if before]
+            if state is optimizer.state:
+                kept = [(p, value) for p, value, version in trained if version_of(p) == version]
+            else:
+                kept = []
+            switch(*mode)
+            if before and _is_in_mode(optimizer, False):
+                state = optimizer.state
+                trained[:] = [(p, value, version_of(p)) for p, value in values]
+            elif not before and _is_in_mode(optimizer, True):
+                trained.clear()
+                for parameter, value in kept:
+                    parameter.data.copy_(value)
+
+        return switch_mode
+
+    if any("train_mode" in group for group in optimizer.param_groups):
+        optimizer.eval, optimizer.train = make_exact(optimizer.eval), make_exact(optimizer.train)
 
 
 def version_of(tensor: Tensor) -> int:

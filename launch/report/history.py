@@ -184,9 +184,17 @@ def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key
 
 
 def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
-    """By epoch: how often each of its samples went into a commit of ``rows``, also into one of a
-    later epoch."""
+    """By epoch: how often each of its samples was used in a round of ``rows``, also in one of a
+    later epoch. A sample counts if it went into the commits of all shards: others are given out
+    again."""
     counts: dict[int, NDArray[np.int64]] = {}
+    rows = list(rows)
+    shares: dict[tuple[object, object], dict[int, int]] = {}
+    for row in rows:
+        given = {int(c["peer"]): int(c["samples"]) for c in row.get("contributors") or ()}
+        share = shares.setdefault((row.get("lineage"), row.get("round")), given)
+        for peer in tuple(share):
+            share[peer] = min(share[peer], given.get(peer, 0))
     for row in rows:
         if (
             not isinstance(row.get("epoch"), int)
@@ -196,7 +204,7 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
             continue
         total = int(row["samples_total"])
         counts.setdefault(row["epoch"], np.zeros(total, np.int64))
-        left = {int(c["peer"]): int(c["samples"]) for c in row.get("contributors") or ()}
+        left = dict(shares[row.get("lineage"), row.get("round")])
         for peer, ranges in (row.get("slices") or {}).items():
             for start, stop in ranges:
                 end = min(stop, start + left.get(int(peer), 0))

@@ -276,6 +276,19 @@ def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
     assert summary.samples(summary.epochs(rows)) == {"once": 18, "twice": 1, "never": 1}
 
 
+def test_a_sample_that_only_some_shards_have_used_is_not_used() -> None:
+    at = {"epoch": 0, "samples_total": 4, "steps_per_epoch": 2}
+    both = [{"peer": 0, "samples": 2}, {"peer": 1, "samples": 2}]
+    slices = [{"0": [[0, 2]], "1": [[2, 4]]}, {"1": [[2, 4]]}]
+    rows = [
+        commit(0, shard=0, slices=slices[0], contributors=both, **at),
+        commit(0, shard=1, slices=slices[0], contributors=both[:1], **at),
+        commit(1, shard=0, slices=slices[1], contributors=both[1:], **at),
+        commit(1, shard=1, slices=slices[1], contributors=both[1:], **at),
+    ]
+    assert summary.epochs(rows) == [{"epoch": 0, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
+
+
 def test_an_epoch_that_a_run_was_resumed_in_is_not_counted() -> None:
     rows = [
         commit(

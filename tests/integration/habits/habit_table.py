@@ -74,6 +74,8 @@ HABITS: Mapping[str, Habit] = {
     "noise_in_step": Habit(OPT),
     "galore_like": Habit(OPT),
     "schedule_free": Habit(OPT),
+    # Plain torch computes the trained weights back after an evaluation, with rounding.
+    "schedule_free_evaluated": Habit(OPT, by_hand=("single",)),
     "lbfgs": Habit(OPT, UNSUPPORTED),
     "sparse_adam": Habit(OPT, UNSUPPORTED),
     "sam_two_steps": Habit(OPT),
