@@ -188,7 +188,7 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
     later epoch. A sample counts if it went into the commits of all shards: others are given out
     again."""
     counts: dict[int, NDArray[np.int64]] = {}
-    rows = list(rows)
+    rows = [row for row in rows if isinstance(row.get("epoch"), int) and row.get("samples_total")]
     shares: dict[tuple[object, object], dict[int, int]] = {}
     for row in rows:
         given = {int(c["peer"]): int(c["samples"]) for c in row.get("contributors") or ()}
@@ -196,11 +196,7 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
         for peer in tuple(share):
             share[peer] = min(share[peer], given.get(peer, 0))
     for row in rows:
-        if (
-            not isinstance(row.get("epoch"), int)
-            or not row.get("samples_total")
-            or row.get("shard")
-        ):
+        if row.get("shard"):
             continue
         total = int(row["samples_total"])
         counts.setdefault(row["epoch"], np.zeros(total, np.int64))

@@ -73,12 +73,12 @@ CHARTS = {
     ),
     "partition": Excerpt(
         r"fault ends: partition",
-        r"peer 3 <- 1 +Commit r8",
+        r"peer 3 <- \d +Commit r8",
         (
             r"peer 4 -> 0 +Query r3",
             r"peer 0 -> 4 +Commit r3",
-            r"peer 1 -> 3 +Commit r4.*Commit r5.*Commit r6.*Commit r7.*Commit r8",
-            r"peer 3 <- 1 +Commit r8",
+            r"-> 3 +Commit r4.*Commit r5.*Commit r6.*Commit r7.*Commit r8",
+            r"peer 3 <- \d +Commit r8",
         ),
     ),
     "restart": Excerpt(
