@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .byzantine import ByzantinePeer as ByzantinePeer, OutMessage as OutMessage
+    from .byzantine import (
+        ByzantinePeer as ByzantinePeer,
+        Letter as Letter,
+        OutMessage as OutMessage,
+    )
     from .faulty_node import FaultyNode as FaultyNode, Site as Site
     from .faulty_trainer import FaultyTrainer as FaultyTrainer
     from .message_attacks import LIES as LIES

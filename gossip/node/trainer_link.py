@@ -269,8 +269,10 @@ class TrainerLink:
         if len(self._outbox) == 1:
             return False
         self._outbox.popleft()
-        rounds = [each.what for each in self._outbox]
-        if not any(isinstance(what, events.Apply | events.StartRound) for what in rounds):
+        supersedes = (
+            events.Apply | events.StartRound | control.RestoreCommand | control.RebuildCommand
+        )
+        if not any(isinstance(each.what, supersedes) for each in self._outbox):
             self._outbox.append(outgoing)
         return True
 

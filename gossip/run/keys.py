@@ -92,7 +92,7 @@ def _read(path: Path | str) -> bytes:
     if not stat.S_ISREG(mode):
         raise ConfigError(f"{path} is not a file", MAKE_ONE)
     if owner not in (os.geteuid(), 0):
-        raise ConfigError(f"the key {path} is another user's, who knows it", MAKE_ONE)
+        raise ConfigError(f"the key {path} belongs to another user, who knows it", MAKE_ONE)
     if mode & 0o077:
         raise ConfigError(
             f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode)

@@ -237,7 +237,8 @@ def _make_modes_exact(optimizer: Any) -> None:
     """Make ``train()`` restore the weights that ``eval()`` has replaced, bit for bit.
 
     A schedule-free optimizer computes them back, which rounds, and peers evaluate after different
-    steps. Weights or a state that were loaded in between are not undone.
+    steps. A state that was loaded in between is not undone, nor are weights that were written in
+    place; those that were written by way of ``.data`` are.
     """
     trained: list[tuple[Tensor, Tensor, int]] = []
     state = optimizer.state

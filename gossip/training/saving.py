@@ -21,6 +21,8 @@ from .state import StateFile
 
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
+LINKS_MAX = 16
+"""Checkpoints that link to one file of a base, before it is written anew."""
 HANDED_OVER_S = 10.0
 """Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
 It may hang, and equal files do no harm."""
@@ -84,6 +86,7 @@ class CheckpointSaver:
         self.newest = -1
         self._lock_fd = -1
         self._memory: dict[str, bytearray] = {}
+        self._links = 0  # to one file of a base
         self._written: Path | None = None  # the last checkpoint that this process has written
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
@@ -211,11 +214,12 @@ class CheckpointSaver:
         self._submit(lambda: self._write(step, of_own, conclude, outgoing))
 
     def _find_same_base(self, about: Mapping[str, Any]) -> checkpoints.Checkpoint | None:
-        """Return the last checkpoint of this process if its base is that of ``about``. A base that
-        another process has written may have been damaged since."""
+        """Return the last checkpoint of this process if its base is that of ``about``. A file that
+        was damaged since harms a bounded number of checkpoints."""
         last = None if self._written is None else checkpoints.open_or_none(self._written)
         same = last is not None and "base" in about and last.manifest.get("base") == about["base"]
-        return last if same else None
+        self._links = self._links + 1 if same and self._links < LINKS_MAX else 0
+        return last if self._links else None
 
     def _streamed(
         self,

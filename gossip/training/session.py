@@ -1218,7 +1218,9 @@ class Session:
         samples = self._samples_taken(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
         used = 0 if overflow else samples
-        self._exchange.contribute(used, loss, computed, steps, skipped=overflow)
+        # Local steps that overflow have their batches again.
+        skipped = overflow and self._local is None
+        self._exchange.contribute(used, loss, computed, steps, skipped)
         if self._local is not None:
             self._go_on(self._local)
         return True
@@ -1653,12 +1655,19 @@ class Session:
         self._in_round = True
         try:
             with self._at_anchor():
-                self._exchange.contribute(0, None, skipped=skipped)
+                self._exchange.contribute(0, None, skipped=skipped and self._has_read_slice())
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
         finally:
             self._in_round = False
+
+    def _has_read_slice(self) -> bool:
+        """Whether the batches in hand were those of the round, and not of one that was expected."""
+        outdated, self._outdated = self._outdated, False
+        go, reading = self._exchange.wait_go(), self._reading
+        same = reading is None or (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
+        return same and not outdated
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """Notes that a batch goes to the training loop. Loaders call it, scripts need not.

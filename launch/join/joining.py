@@ -113,7 +113,9 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
     if own is not None:
         own.check()
         return PeerProgram(own, Path.cwd())
-    if place.folder.stat().st_uid not in (os.geteuid(), 0):
+    told = place.folder / COMMAND
+    owners = {path.stat().st_uid for path in (place.folder, told) if path.exists()}
+    if not owners <= {os.geteuid(), 0}:
         raise ConfigError(
             f"{place.folder} is another user's: the script that it names would run as you",
             f"name one that you trust: gossip join {place.folder} train.py",

@@ -560,15 +560,14 @@ def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
         f"{_times_far(each.outlyingness)} as far out as is typical."
         for each in left_out
     ]
-    said = {
-        "skipped": "Peer {} skipped its samples: its script went on without a step, or its "
-        "gradients overflowed.",
-        "quarantined": "",  # events tell of that
-    }
     for peer, reason in sorted(commit.rejected.items()):
-        rejected = f"The update of peer {{}} was rejected: {reason.replace('_', ' ')}."
-        if line := said.get(reason, rejected):
-            lines.append(line.format(peer))
+        if reason == "skipped":
+            lines.append(
+                f"Peer {peer} skipped its samples: its script went on without a step, or its "
+                "gradients overflowed."
+            )
+        elif reason != "quarantined":  # events tell of that
+            lines.append(f"The update of peer {peer} was rejected: {reason.replace('_', ' ')}.")
     there = {each.peer for each in commit.contributors}.union(commit.rejected)
     if before is not None and (missing := set(before.roster) - there):
         lines.append(f"Of the roster there is no update of {numbers(missing)} in it.")

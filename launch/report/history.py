@@ -189,10 +189,10 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
     again."""
     counts: dict[int, NDArray[np.int64]] = {}
     rows = [row for row in rows if isinstance(row.get("epoch"), int) and row.get("samples_total")]
-    shares: dict[tuple[object, object], dict[int, int]] = {}
+    shares: dict[tuple[str, str], dict[int, int]] = {}
     for row in rows:
         given = {int(c["peer"]): int(c["samples"]) for c in row.get("contributors") or ()}
-        share = shares.setdefault((row.get("lineage"), row.get("round")), given)
+        share = shares.setdefault((str(row.get("lineage")), str(row.get("round"))), given)
         for peer in tuple(share):
             share[peer] = min(share[peer], given.get(peer, 0))
     for row in rows:
@@ -200,7 +200,7 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
             continue
         total = int(row["samples_total"])
         counts.setdefault(row["epoch"], np.zeros(total, np.int64))
-        left = dict(shares[row.get("lineage"), row.get("round")])
+        left = dict(shares[str(row.get("lineage")), str(row.get("round"))])
         for peer, ranges in (row.get("slices") or {}).items():
             for start, stop in ranges:
                 end = min(stop, start + left.get(int(peer), 0))

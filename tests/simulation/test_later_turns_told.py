@@ -15,16 +15,14 @@ from gossip.core import (
     Commit,
     Committed,
     Effect,
-    Envelope,
     Event,
-    Payload,
     PeerId,
     Update,
     UpdateRequest,
 )
 from gossip.core.rounds.later_turns import LaterTurns
 from gossip.faults import Fault, Flap, HangTrainer, NodeAttack
-from gossip.inject import LIES, ByzantinePeer, OutMessage
+from gossip.inject import LIES, ByzantinePeer, Letter
 from gossip.simulation.campaign.play import run
 from gossip.simulation.checkers import AT_ONCE_S
 from gossip.simulation.schedules.schedule import Schedule
@@ -85,17 +83,15 @@ class Outbidding(Observer):
     def on_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         self.now = swarm.now
 
-    def __call__(
-        self, attacker: ByzantinePeer, to: PeerId, envelope: Envelope, payload: Payload | None
-    ) -> list[OutMessage]:
-        said, liar, rounds = envelope.message, attacker.peer, attacker.core()._rolling
-        keeps = isinstance(said, Commit) and said.server == liar
-        out: list[OutMessage] = [] if keeps else [(to, envelope, payload)]
+    def __call__(self, attacker: ByzantinePeer, letter: Letter) -> list[Letter]:
+        said, liar, rounds = letter.message, attacker.peer, attacker.core()._rolling
+        to, keeps = letter.to, isinstance(said, Commit) and said.server == liar
+        out = [] if keeps else [letter]
         if rounds._shards and self.now >= self._told_at.get((liar, to), 0.0) + EVERY_S:
             self._told_at[liar, to] = self.now
             self._rounds[liar, rounds.round_id] = rounds.chain, rounds._shards[0].order
             said_too = self._said(attacker.core(), liar, to, rounds.round_id)
-            out += [(to, replace(envelope, message=word), None) for word in said_too]
+            out += [Letter(to, replace(letter.envelope, message=word), None) for word in said_too]
         return out
 
     def _said(self, core: Any, liar: PeerId, to: PeerId, here: int) -> Iterator[Any]:

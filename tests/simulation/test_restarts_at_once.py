@@ -40,7 +40,7 @@ FIVE_OF_SIX = Schedule(
     ),
 )
 ONE_AFTER_THE_OTHER = Schedule(
-    72,
+    66,
     peers=6,
     aggregator="krum",
     active_s=12.184,

@@ -17,6 +17,7 @@ from gossip.core.messages import (
     Commit,
     Contribution,
     Hello,
+    Rejection,
     UpdateRequest,
 )
 from gossip.core.rounds.claims import Objection
@@ -137,6 +138,28 @@ def test_a_result_that_names_this_replica_as_different_without_reason_is_doubted
     commit = desk.commit(replica=b"most", diverged=(local,) if named else (0,))
     own = Contributed(0, 1, (), replica=sent)
     assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
+
+
+@pytest.mark.parametrize(
+    ("skipped", "reason", "doubted"),
+    [(False, "skipped", True), (True, "skipped", False), (False, "non_finite", False)],
+)
+def test_a_result_that_says_falsely_that_this_peer_skipped_its_samples_is_doubted(
+    skipped: bool, reason: str, doubted: bool
+) -> None:
+    """Its samples would not come again."""
+    desk = ResultBench()
+    local = desk.result_validator.result_checks.server.local
+    commit = desk.commit(contributors=(), rejected=(Rejection(local, reason),))
+    own = Contributed(0, 0 if skipped else 1, (), skipped=skipped)
+    assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
+
+
+def test_a_rejection_for_a_reason_that_no_peer_of_ours_gives_is_not_sound() -> None:
+    desk = ResultBench()
+    sound = desk.agreed.may_have_contributed
+    for reason, is_sound in (("non_finite", True), ("skipped", True), ("{bad}", False)):
+        assert sound(desk.commit(rejected=(Rejection(0, reason),))) == is_sound
 
 
 def test_a_result_that_opposes_the_own_update_is_refused_and_the_next_server_asked() -> None:

@@ -9,8 +9,8 @@ slices goes back, and is the first that is given out again. All of it is a funct
 of commits, so every peer knows every slice and none is ever sent.
 
 A batch that the script skips does not go back, as in a loop without gossip: it would come again in
-every round. A batch whose gradient is not finite goes back once, as the fault may be the peer's;
-the second time its samples are given up.
+every round. Samples whose gradient is not finite go back once, as the fault may be the peer's; if
+they had come back before, they are given up.
 
 An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
 So what failures have left lies before the next epoch's own samples, and is read before them.
@@ -21,8 +21,9 @@ bounded number of them, such as those on which every peer hangs, are given up, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -256,7 +257,7 @@ class DataCursor:
         used: Mapping[PeerId, int],
         unused: Mapping[PeerId, str],
     ) -> list[tuple[int, int]]:
-        """What of a round's slices is to be given out again."""
+        """Return the part of a round's slices that is to be given out again."""
         back: list[tuple[int, int]] = []
         for peer, ranges in self.assign(roster).items():
             rest = list(_behind(ranges, used.get(peer, 0)))
@@ -364,7 +365,7 @@ class DataCursor:
 
     def pack(self) -> tuple[Any, ...]:
         """The whole cursor as plain tuples, for a peer that takes over our state."""
-        last = () if self._last is None else astuple(self._last)
+        last = () if self._last is None else _AS_TUPLE(self._last)
         plan = self.samples_total, self.batch, self.peers, self.extended
         where = self.epoch, self._step, self._position, self._turn, self._used, self.at_least
         counts = self._idle, self._skipped, self._given_up
@@ -448,7 +449,10 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
     return shares
 
 
-_REPORTED = len(fields(EpochReport)) - 1  # all but the ranges
+_NAMES = [field.name for field in fields(EpochReport)]
+_REPORTED = len(_NAMES) - 1  # all but the ranges
+_AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
+"""As ``dataclasses.astuple``, which copies each range: that comes before each round."""
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:

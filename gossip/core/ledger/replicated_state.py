@@ -36,6 +36,8 @@ from .spread import UNEQUAL
 from .stage_speeds import StageSpeeds
 from .trust import FAR_MAX, TrustTable
 
+REASONS = {"non_finite", "wrong_size", "quarantined", "skipped"}
+"""Of a rejection."""
 PARTS = 6
 """Of a snapshot, without the tables of a pipeline."""
 SNAPSHOTS_KEPT = 8
@@ -268,16 +270,16 @@ class ReplicatedState:
         before = {} if self.cursor.pace.even else self.cursor.pace.levels()
         took_us = {c.peer: c.took_us for c in commits[0].contributors}
         self.round_times.observe(took_us.values())
-        epoch = None
         if self.was_step:
             unused: dict[PeerId, str] = {}
             for commit in commits:
                 for each in commit.rejected:
-                    unused[each.peer] = each.reason
+                    if unused.get(each.peer) != "non_finite":  # in another shard
+                        unused[each.peer] = each.reason
             epoch = self.cursor.commit(self._sharers, used, took_us, unused)
             self._absent = frozenset(self._sharers if used else ()).difference(used, unused)
-        if epoch is not None:
-            effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
+            if epoch is not None:
+                effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         if before or not self.cursor.pace.even:
             effects += self._tell_shares(round_id, before)
@@ -291,7 +293,7 @@ class ReplicatedState:
     def _lose_round(
         self, commits: Sequence[Commit], lost: Commit, collectives_before: int
     ) -> list[Effect]:
-        """What follows from a round that ``lost`` made nothing of."""
+        """Apply a round whose result ``lost`` lacks."""
         effects: list[Effect] = [
             Apply(
                 lost.round_id,
@@ -381,6 +383,7 @@ class ReplicatedState:
             and with_samples
             and all(0.0 <= far <= FAR_MAX for far in measures)
             and named <= set(self.roster.peers)
+            and (not rejected or {each.reason for each in commit.rejected} <= REASONS)
             and bool(contributors) <= bool(commit.digest)
         )
 

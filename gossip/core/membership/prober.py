@@ -23,12 +23,10 @@ NACK_AFTER = 0.8
 LOADED_VERDICT_S = 1.5
 """No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
-FIRST_TIMEOUT_S = 1.0
-"""The timeout of a probe before any round trip is known (RFC 6298, 2.1)."""
 TIMEOUT_MAX_S = 4.0  # that a peer can reach by answering late
 GAINS = 0.125, 0.25
 """Of a sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
-LATE_PROBES_MAX = 64  # probes that ended without an answer, which may come and tell a round trip
+LATE_PROBES_MAX = 64  # ended probes whose answers may still come: each has a round trip
 NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
 
 
@@ -228,13 +226,14 @@ class Prober:
 
     def _timeout_s(self, peer: PeerId) -> float:
         """Until helpers are asked about ``peer``."""
+        return self.awareness.scale(self._usual_s(peer))
+
+    def _usual_s(self, peer: PeerId) -> float:
         least_s, trips = self.settings.probe_timeout_s, self._round_trips
         # of a link that is not known yet: as of the slowest that is
         known = [trips[peer]] if peer in trips else trips.values()
         usual_s = [mean_s + max(least_s / 2, 4 * deviation_s) for mean_s, deviation_s in known]
-        return self.awareness.scale(
-            max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=FIRST_TIMEOUT_S)))
-        )
+        return max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=0.0)))
 
     def _patience_s(self, peer: PeerId) -> float:
         """Until the verdict, from the first question on."""
@@ -242,6 +241,8 @@ class Prober:
         return max(interval_s, 1.5 * self._timeout_s(peer))
 
     def _observe_round_trip(self, peer: PeerId, took_s: float) -> None:
+        if peer in self._round_trips:  # no single answer makes it much more patient
+            took_s = min(took_s, 2 * self._usual_s(peer))
         mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
         in_mean, in_deviation = GAINS
         deviation_s += in_deviation * (abs(took_s - mean_s) - deviation_s)
@@ -290,8 +291,9 @@ class Prober:
             return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
                 relay.peer, relay.began, ack.progress, True
             )
-        late = self._late.pop(ack.nonce, None)
+        late = self._late.get(ack.nonce)
         if late is not None and sender == late.peer == ack.target:
+            del self._late[ack.nonce]
             self._observe_round_trip(sender, now - late.pinged_at)
         probe = self.probes.get(ack.nonce)
         if (

@@ -60,6 +60,8 @@ class ResultChecks:
             and own.replica in (b"", commit.replica)
         ):
             return Objection("it names this replica as different, which it is not")
+        if commit.rejected and own is not None and not own.skipped and self._skips(commit):
+            return Objection("it says that this peer skipped its samples, which it did not")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
         told = [
             rates
@@ -83,6 +85,11 @@ class ResultChecks:
         local = self.server.local
         given = next((each.data for each in commit.collected if each.peer == local), None)
         return own is not None and given is not None and given != own.collective
+
+    def _skips(self, commit: Commit) -> bool:
+        """Whether it says that this peer skipped its samples."""
+        local = self.server.local
+        return any(each.peer == local and each.reason == "skipped" for each in commit.rejected)
 
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:
         alike = [each for each in told if len(each) == len(rates)]

@@ -587,7 +587,7 @@ class Recovery:
         return self.giving.copy_own()
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
-        """The trainer has copied its state, for others or to keep what it has of another."""
+        """Note that the trainer has copied its state, for others or for pieces that are wanted."""
         effects = self.giving.on_snapshot(event, now)
         if self.pieces is None or self.stage != "asking":
             return effects
