@@ -18,7 +18,6 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType
 from typing import Any, Self, TypeAlias
 
 import torch
@@ -247,12 +246,5 @@ class _WorkerStart:
                 and os.getppid() != self._parent
             ):
                 os._exit(1)  # it had died before
-        # A signal to the whole group (systemd, a container) ends the trainer, and it ends this.
-        signal.signal(signal.SIGTERM, _ignore_once)
         if self._given is not None:
             self._given(worker)
-
-
-def _ignore_once(number: int, frame: FrameType | None) -> None:
-    """Let a second signal end the process: torch ends a worker that hangs so."""
-    signal.signal(number, signal.SIG_DFL)

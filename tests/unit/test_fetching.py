@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
-from gossip.training.fetching import Fetcher, Key, worker_start
+from gossip.training.fetching import Fetcher, Key
 
 
 class Squares(Dataset):
@@ -220,13 +220,3 @@ def test_workers_end_at_once_with_a_trainer_that_is_killed() -> None:
     ended, _, _ = select.select([handle], [], [], 2.0)
     os.close(handle)
     assert ended, "the worker outlives its trainer"
-
-
-def test_workers_outlive_the_first_sigterm() -> None:
-    data = DataLoader(TensorDataset(torch.arange(40)), batch_size=1, num_workers=2)
-    data.worker_init_fn = worker_start(data)
-    batches: Any = iter(data)
-    assert [next(batches), next(batches)], "one from each worker: both have begun"
-    for worker in batches._workers:
-        os.kill(worker.pid, signal.SIGTERM)
-    assert sum(1 for _ in batches) == 38
