@@ -13,7 +13,8 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
@@ -201,6 +202,8 @@ class Exchange:
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
+        overtakes: How often parameters were changed otherwise than by a step of the kind that was
+            under way. A script may hold a graph of them, where it has several optimizers.
         steps_directly: Whether the script's optimizers step with their own gradients, before the
             round: this peer is alone. Rounds change nothing.
         sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
@@ -209,7 +212,9 @@ class Exchange:
     """
 
     steps_directly = False
-    _offered_kind = 0  # of the step that something was offered for last
+    overtakes = 0
+    _has_kinds = False  # the script has several optimizers, each with steps of its own
+    _offered_kind = 0  # of the step that is under way, or was last; 0: of any
     _answered = -1  # the last round that made one of that kind, or none
     _puts_off_rounds = False
     replica_check: ReplicaCheck | None = None
@@ -546,6 +551,8 @@ class Exchange:
         """
         lasted_s = time.monotonic() - self._left_at
         self._brief = lasted_s < BRIEF_S
+        self._offered_kind = steps.kind
+        self._has_kinds = self._has_kinds or steps.kind > 0
         go = self.wait_go()
         self._in_step, self.exchanged = samples > 0, ()
         try:
@@ -979,7 +986,8 @@ class Exchange:
         # A node that was started again may send what the one before it had sent.
         is_new = message.round_id >= self.round_id
         if message.slot >= 0 and is_new:
-            self._change_model(message)
+            with self._overtaking(message.kind != self._offered_kind):
+                self._change_model(message)
         if is_new:
             self.collectives += not message.is_step
         is_operation = _is_operation(message)
@@ -1002,6 +1010,22 @@ class Exchange:
             self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
+
+    @contextmanager
+    def _overtaking(self, wanted: bool) -> Iterator[None]:
+        """Change parameters that no step of this peer is to change.
+
+        A script with several optimizers may propagate a loss through them afterwards, as a GAN does
+        through its generator. autograd must not refuse that, though the gradients are of no use.
+        """
+        if not (wanted and self._has_kinds):
+            yield
+            return
+        self.overtakes += 1
+        keep_versions = torch.autograd._unsafe_preserve_version_counter  # noqa: SLF001
+        model = self._trained.model
+        with keep_versions((*model.parameters(), *model.buffers())):
+            yield
 
     def _change_model(self, message: control.ApplyCommand) -> None:
         """Apply what a round decided to the model."""
@@ -1068,7 +1092,7 @@ class Exchange:
             packed = map_bytes(fd, message.nbytes)
             trained, check = self._trained, self._extra.check
             state = packed, trained.model, trained.optimizer, message.settings, check
-            with staying_in_mode(trained.optimizer):
+            with staying_in_mode(trained.optimizer), self._overtaking(True):
                 extra = unpack_state(*state)
             self._extra.take(extra)
         except GossipError as failure:

@@ -135,6 +135,7 @@ class Session:
     _each_step: tuple[tuple[Callable[[], object], int | None], ...] = ()
     _have_stepped: frozenset[int] = frozenset()  # optimizers, on the samples of the last step
     _samples = 0  # that it was on
+    _overtakes = 0  # until the first of them
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
@@ -1297,7 +1298,10 @@ class Session:
         if not is_further(steps.kind):
             self._samples = self._samples_taken(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
-        used = 0 if overflow else self._samples
+        if not is_further(steps.kind):
+            self._overtakes = self._exchange.overtakes
+        outdated = self._exchange.overtakes != self._overtakes
+        used = 0 if overflow or outdated else self._samples
         # Local steps that overflow have their batches again.
         skipped = overflow and self._local is None and not is_further(steps.kind)
         self._exchange.contribute(used, loss, computed, steps, skipped)

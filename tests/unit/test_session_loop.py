@@ -26,6 +26,7 @@ from gossip.core import is_further
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.batches import FetchOrder, pieces_of
+from gossip.training.layout import PRESENT
 
 
 def contributions(swarm: FakeNodeSwarm) -> list[control.Contribute]:
@@ -627,36 +628,45 @@ def test_an_optimizer_steps_more_often_than_the_other():
 
 
 def test_who_is_elsewhere_in_its_loop_waits_for_a_step_of_its_own_kind():
-    """Its first optimizer steps when those of the others are at their second one."""
+    """Its first optimizer steps when those of the others are at their second one. That step changes
+    what its script may still propagate a loss through."""
     model, _ = small_model()
     both = two_optimizers(model)
-    kinds: list[tuple[int, int]] = []
+    offered: list[control.Contribute] = []
 
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
         first = n.expect(control.Contribute)
-        update = n.arena.updates[0].copy()
-        for round_id, kind in ((0, first.kind + 3), (1, first.kind)):
+        offered.append(first)
+        own = n.arena.updates[0].copy()
+        others = own.copy()
+        others[-4:] = 0.0, 0.0, PRESENT, PRESENT
+        for round_id, update in enumerate((others, own, others)):
+            kind = offered[-1].kind + 3 * (round_id == 0)
             n.put(round_id, update)
-            n.send(
-                control.ApplyCommand(
-                    round_id, round_id, 0.0, is_step=not is_further(kind), kind=kind
-                )
-            )
+            is_step = not is_further(kind)
+            n.send(control.ApplyCommand(round_id, round_id, 0.0, is_step=is_step, kind=kind))
             n.expect(control.AppliedReply)
-            n.go(round_id + 1, 0, collectives=1)
-            if round_id == 0:
-                said = n.expect(control.Contribute)
-                kinds.append((said.samples, said.kind - first.kind))
+            n.go(round_id + 1, 0, collectives=1 + round_id // 2)
+            if round_id < 2:
+                offered.append(n.expect(control.Contribute))
         n.halt()
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, both)
-        backward(model, 0)
+        loss = model(torch.ones(2, 5)).square().mean()
+        loss.backward(retain_graph=True)
         both[0].step()
         assert (swarm.session.step, swarm.session.round) == (1, 2)
-    assert kinds == [(0, 0)], "nothing, but for the same kind"
+        both[1].zero_grad()
+        torch.autograd.grad(loss, model[2].bias)
+        model[2].bias.grad = torch.ones_like(model[2].bias)
+        both[1].step()
+        assert (swarm.session.step, swarm.session.round) == (1, 3)
+    kinds = [said.kind - offered[0].kind for said in offered]
+    assert (kinds[:2], is_further(offered[2].kind)) == ([0, 0], True)
+    assert [said.samples for said in offered] == [1, 0, 0], "nothing of weights that were overtaken"
 
 
 def test_what_follows_the_steps_of_one_optimizer_runs_behind_each_of_those():
