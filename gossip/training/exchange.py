@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
 from gossip.aggregators import Memory, Sender
 from gossip.core import QUORUM_LOST, is_further, squeeze, stretch
@@ -1022,7 +1023,6 @@ class Exchange:
             yield
             return
         self.overtakes += 1
-        keep_versions = torch.autograd._unsafe_preserve_version_counter  # noqa: SLF001
         model = self._trained.model
         with keep_versions((*model.parameters(), *model.buffers())):
             yield
