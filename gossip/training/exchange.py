@@ -52,7 +52,7 @@ WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
 BRIEF_S = 0.05  # what a step may take for its predecessor's receipt to travel with its update
 HURRIED_S = 2.0  # for a node to leave that is not to help anybody
 CONFIRM_S = 45.0  # for others' word of the last round, and for their state where it is another
-PASSED_MAX = 100
+PASSED_MAX = 32
 """Rounds in a row that a script may see pass while it waits for its own kind of step."""
 RESTARTS_MAX = 3
 RESTARTS_WITHIN_S = 60.0
@@ -790,13 +790,14 @@ class Exchange:
             again = self.go
             if self.restores != restores or again is None or self._is_over(go, offer):
                 return
-            passed += 1
-            if passed == PASSED_MAX and offer.steps.kind:
+            passed += offer.steps.kind > 0
+            if passed > PASSED_MAX:
                 logger.warning(
-                    "%d rounds have stepped other optimizers than the one that steps here: do all "
-                    "peers run the same script?",
-                    passed,
+                    "%d rounds have stepped other optimizers than the one of this step(), which is "
+                    "left out: do all peers run the same script?",
+                    PASSED_MAX,
                 )
+                return
             if self._changes != changes:  # by a step of another kind
                 changes, self.exchanged = self._changes, ()
                 offer = replace(offer, samples=0, rates=(), replica=b"")
@@ -1001,7 +1002,8 @@ class Exchange:
             # Also one that was lost: else those of two kinds, of which each has too few, would
             # never come together. With kind 0 a step of any kind passes, and nobody's is of any.
             kind = self._offered_kind
-            if message.is_step if not kind else message.kind in (0, kind):
+            same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
+            if same if kind else message.is_step:
                 self._answered = message.round_id
             self.hooks.on_step(message)
             if self.replica_check is not None:

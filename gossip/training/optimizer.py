@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,13 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise ConfigError("prepare was given the same optimizer twice")
+    owned = [id(p) for optimizer in optimizers for p in _parameters(optimizer)]
+    if twice := len(owned) - len(set(owned)):
+        raise UnsupportedModel(
+            f"{twice} parameter{'s are' if twice > 1 else ' is'} in two optimizers, whose "
+            "gradients are exchanged apart",
+            "give each parameter to one optimizer",
+        )
     return [find_stepped(optimizer) for optimizer in optimizers]
 
 
@@ -101,17 +109,25 @@ class StepCoordinator:
     """
 
     def __init__(
-        self, optimizers: Sequence[torch.optim.Optimizer], exchange: Exchange, together: bool
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        exchange: Exchange,
+        together: bool = False,
+        given: object = (),
     ) -> None:
+        """``given``: What the script has given to ``prepare``: one, or a sequence."""
         self._optimizers, self._exchange = list(optimizers), exchange
+        self._given = given if isinstance(given, Sequence) else [given]
         self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         self.stepped: frozenset[int] = frozenset()
         # optimizer -> its gradients when it was asked for a step that is yet to come
         self._gathered: dict[int, list[Tensor | None]] = {}
         self._values: list[tuple[Tensor, Tensor]] = []  # its parameters then, and their values
-        self._overflow = False
+        self._overflow = self._is_gathered = False
         self._loss: float | None = None
+        # alive as long as the backward pass is that calls it at its end
+        self._callback: Callable[[], Callable[[], None] | None] = lambda: None
 
     def step(self) -> None:
         """Step every optimizer that has a gradient, in their order, without an exchange."""
@@ -129,14 +145,17 @@ class StepCoordinator:
 
     def find(self, optimizer: object) -> int:
         """Return the number of a prepared optimizer. Raises ConfigError: It is none."""
-        for at, each in enumerate(self._optimizers):
-            if each is optimizer:
-                return at
+        for known in (self._optimizers, self._given):
+            for at, each in enumerate(known):
+                if each is optimizer:
+                    return at
         raise ConfigError("each_step after an optimizer that peer.prepare was not given")
 
     def kind_of(self, which: frozenset[int]) -> int:
         """Return the kind of a first step of these optimizers (``gossip.core.is_further``)."""
-        return 0 if len(which) == len(self._optimizers) else kind_of(which)
+        # In hooks each peer may step other ones: those whose layers its batch has passed.
+        is_whole = self._is_gathered or len(which) == len(self._optimizers)
+        return 0 if is_whole else kind_of(which)
 
     def check_gathered(self) -> None:
         """Raises UnsupportedModel: Some of the optimizers that step together were not asked to."""
@@ -155,6 +174,8 @@ class StepCoordinator:
         if not (in_backward or self._together):
             self._exchange_of({at}, loss, overflow)
             return
+        if self._gathered and not self._together and self._callback() is None:
+            self._drop_gathered()  # the backward pass has raised
         if at in self._gathered:
             self.check_gathered()
             raise UnsupportedModel(
@@ -163,7 +184,7 @@ class StepCoordinator:
             )
         self._loss = loss if loss is not None else self._loss
         if in_backward and not (self._gathered or self._together):
-            torch.autograd.Variable._execution_engine.queue_callback(self._step_gathered)
+            self._queue_step()
         self._overflow |= overflow
         own = _parameters(optimizer)
         self._gathered[at] = [None if p.grad is None else p.grad.detach().clone() for p in own]
@@ -171,12 +192,22 @@ class StepCoordinator:
         if self._together and len(self._gathered) == len(self._optimizers):
             self._step_gathered()
 
+    def _queue_step(self) -> None:
+        def step() -> None:
+            self._step_gathered()
+
+        self._callback = weakref.ref(step)
+        torch.autograd.Variable._execution_engine.queue_callback(step)
+
+    def _drop_gathered(self) -> None:
+        self._gathered, self._values = {}, []
+        self._overflow, self._loss = False, None
+
     def _step_gathered(self) -> None:
         """Take the round of the optimizers that were asked to step."""
-        gathered, self._gathered = self._gathered, {}
-        values, self._values = self._values, []
-        overflow, self._overflow = self._overflow, False
-        loss, self._loss = self._loss, None
+        gathered, values = self._gathered, self._values
+        overflow, loss = self._overflow, self._loss
+        self._drop_gathered()
         if not all(torch.equal(parameter.detach(), before) for parameter, before in values):
             raise ConfigError(
                 "weights were changed behind optimizer.step(), which is yet to come: gossip makes "
@@ -189,9 +220,11 @@ class StepCoordinator:
                 _parameters(self._optimizers[at]), gradients, strict=True
             ):
                 parameter.grad = gradient
+        self._is_gathered = True
         try:
             self._exchange_of(gathered.keys(), loss, overflow)
         finally:
+            self._is_gathered = False
             for parameter, gradient in left:
                 parameter.grad = gradient
 

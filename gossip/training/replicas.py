@@ -137,7 +137,9 @@ class ReplicaCheck:
         """Note that a step was applied, and is the number ``step`` that the parameters have.
         ``is_own``: the script was in ``optimizer.step()`` for it."""
         self._missed = self._missed or not is_own
-        if is_own and 0 <= step - self._first_step <= FIRST_STEPS:
+        if not is_own:
+            self._noted = -1, (), b""
+        elif 0 <= step - self._first_step <= FIRST_STEPS:
             self._noted = (step, *self._digest())
 
     # --- what differs -----------------------------------------------------------------------------

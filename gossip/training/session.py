@@ -136,6 +136,7 @@ class Session:
     _have_stepped: frozenset[int] = frozenset()  # optimizers, on the samples of the last step
     _samples = 0  # that it was on
     _overtakes = 0  # until the first of them
+    _parameters_seen = 0, 0  # by the script, behind its last step
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
@@ -294,7 +295,7 @@ class Session:
             self._exchange.steps_directly = direct = self._is_alone and wire.is_plain
             for each in () if direct else optimizers:
                 make_modes_exact(each)
-            self._coordinator = StepCoordinator(optimizers, self._step, together)
+            self._coordinator = StepCoordinator(optimizers, self._step, together, optimizer)
             self._trained = trained = self._with_local_steps(
                 TrainedModel(plain, combined, self._coordinator.step, layout, wire, parts)
             )
@@ -1178,7 +1179,13 @@ class Session:
             self._advanced = (
                 self._exchange.trained - trained if is_further(kind) else self.step - before
             )
+            self._parameters_seen = self._parameters_now
             self._warn_of_changes()
+
+    @property
+    def _parameters_now(self) -> tuple[int, int]:
+        """What changes with the parameters: rounds that stepped, and states that were taken."""
+        return self._exchange.trained, self._exchange.restores
 
     def _warn_of_changes(self) -> None:
         """Warn once that the script changes the replica itself between two steps."""
@@ -1300,7 +1307,10 @@ class Session:
         loss, self._loss = self._loss if loss is None else loss, None
         if not is_further(steps.kind):
             self._overtakes = self._exchange.overtakes
-        outdated = self._exchange.overtakes != self._overtakes
+        else:
+            self._exchange.wait_go()  # which may apply rounds that this peer has missed
+        outdated = is_further(steps.kind) and self._parameters_seen != self._parameters_now
+        outdated |= self._exchange.overtakes != self._overtakes
         used = 0 if overflow or outdated else self._samples
         # Local steps that overflow have their batches again.
         skipped = overflow and self._local is None and not is_further(steps.kind)

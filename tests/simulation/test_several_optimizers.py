@@ -9,6 +9,7 @@ import pytest
 from effort import effort
 
 from gossip.core import Committed, Effect, PeerId, is_further
+from gossip.core.rounds.server import Server
 from gossip.core.rounds.shard import ShardRound
 from gossip.faults import Hang, Restart
 from gossip.simulation import Schedule, generate, run
@@ -60,16 +61,12 @@ def test_who_has_missed_rounds_is_in_those_of_both_optimizers_again(
 def test_two_optimizers_whose_updates_are_mixed_are_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def mix(self: ShardRound, *given: object) -> None:
-        answers = self.answers
-        self.answers = {
-            peer: (replace(update, kind=0), payload) for peer, (update, payload) in answers.items()
-        }
-        whole(self, *given)  # type: ignore[arg-type]
-        self.answers = answers
+    def mix(self: Server, shard: ShardRound) -> frozenset[PeerId]:
+        whole(self, shard)
+        return frozenset(shard.usable())
 
-    whole = ShardRound.close
-    monkeypatch.setattr(ShardRound, "close", mix)
+    whole = Server._of_one_kind
+    monkeypatch.setattr(Server, "_of_one_kind", mix)
     assert run(schedule(0, 1)).violation is not None
 
 

@@ -1354,8 +1354,42 @@ def test_a_further_step_uses_up_no_samples() -> None:
 def test_a_rule_is_given_the_last_aggregate_of_the_same_kind() -> None:
     table = RollingTable(3)
     made: dict[int, bytes] = {}
-    for kind in (2, 5, 2, 2, 5, 8, 2):
-        made_before = dict(made)
-        made[kind] = contribute_kinds(table, dict.fromkeys(range(3), kind)).digest
+    for round_id, kind in enumerate((2, 5, 2, 2, 5, 8, 2)):
+        for i, rounds in enumerate(table.peers):
+            event = Contributed(rounds.round_id, 4, (vector(10.0 * round_id + i),), kind=kind)
+            table.run(i, rounds.on_contributed(event, table.now))
+        table.deliver()
         previous = table.asked[-1].previous
-        assert (previous and previous.digest) == made_before.get(kind)
+        assert (previous and previous.digest) == made.get(kind)
+        made[kind] = table.made[-1].digest
+    assert len(set(made.values())) == 3
+
+
+def test_one_that_alone_has_samples_does_not_choose_the_kind_of_step() -> None:
+    """A liar with a kind of its own would hold up all others for ever."""
+    table = RollingTable(4, f=1, updates_for=(1, 3))
+    for i, rounds in enumerate(table.peers):
+        kind, samples = (7, 4) if i == 3 else (2, 0)
+        payloads = (vector(1.0),) if samples else ()
+        event = Contributed(rounds.round_id, samples, payloads, kind=kind)
+        table.run(i, rounds.on_contributed(event, table.now))
+    table.deliver()
+    assert (table.made[-1].kind, table.made[-1].digest) == (2, b"")
+
+
+def test_shards_of_steps_of_different_kinds_change_nothing() -> None:
+    """Each server of a shard chooses by the updates that have come to it."""
+    table = RollingTable(4, shards=2)
+    other = vector(5.0)
+
+    def lose(sender: int, to: int, message: Message) -> bool:
+        return isinstance(message, Update) and message.shard == (1 if sender < 2 else 0)
+
+    table.lose = lose
+    for i, rounds in enumerate(table.peers):
+        event = Contributed(rounds.round_id, 4, (other, other), kind=2 if i < 2 else 5)
+        table.run(i, rounds.on_contributed(event, table.now))
+    table.pass_time(30.0)
+    kinds = {commit.shard: commit.kind for commit in table.made if commit.round_id == 0}
+    assert set(kinds.values()) == {2, 5}
+    assert [content for round_id, content in table.applied[0] if round_id == 0] == [b""]

@@ -26,6 +26,7 @@ from gossip.core import is_further
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.batches import FetchOrder, pieces_of
+from gossip.training.exchange import PASSED_MAX
 from gossip.training.layout import PRESENT
 
 
@@ -667,6 +668,129 @@ def test_who_is_elsewhere_in_its_loop_waits_for_a_step_of_its_own_kind():
     kinds = [said.kind - offered[0].kind for said in offered]
     assert (kinds[:2], is_further(offered[2].kind)) == ([0, 0], True)
     assert [said.samples for said in offered] == [1, 0, 0], "nothing of weights that were overtaken"
+
+
+def test_a_step_that_others_make_first_or_further_is_the_same_step():
+    """Where one script leaves out the step of its first optimizer, its second one is the first."""
+    model, _ = small_model()
+    both = two_optimizers(model)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        first = n.expect(control.Contribute)
+        n.put(0, n.arena.updates[0].copy())
+        n.send(control.ApplyCommand(0, 0, 0.0, is_step=False, kind=first.kind + 1))
+        n.expect(control.AppliedReply)
+        n.go(1, 0, collectives=1)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        both[0].step()
+        assert (swarm.session.step, swarm.session.round, swarm.session.stepped) == (0, 1, False)
+
+
+def test_who_waits_for_a_step_that_nobody_makes_goes_on(caplog):
+    model, _ = small_model()
+    both = two_optimizers(model)
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        for round_id in range(PASSED_MAX + 1):
+            kind = n.expect(control.Contribute).kind + 3
+            n.send(control.ApplyCommand(round_id, -1, 0.0, is_step=False, kind=kind))
+            n.expect(control.AppliedReply)
+            n.go(round_id + 1, 0, collectives=round_id + 1)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        both[0].step()
+        assert swarm.session.round == PASSED_MAX + 1
+    assert "same script" in caplog.text
+
+
+def test_a_gradient_of_weights_that_a_late_peer_has_left_behind_is_not_offered():
+    """Rounds that it has missed come before its second optimizer's step."""
+    model, _ = small_model()
+    both = two_optimizers(model)
+    offered: list[int] = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        first = n.expect(control.Contribute)
+        n.put(0, n.arena.updates[0].copy())
+        n.send(control.ApplyCommand(0, 0, 0.0, kind=first.kind))
+        n.send(control.ApplyCommand(1, 0, 0.0, kind=first.kind))
+        n.expect(control.AppliedReply)
+        n.expect(control.AppliedReply)
+        n.go(2, 0)
+        said = n.expect(control.Contribute)
+        offered.append(said.samples)
+        n.send(control.ApplyCommand(2, -1, 0.0, is_step=False, kind=said.kind))
+        n.expect(control.AppliedReply)
+        n.go(3, 0, collectives=1)
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, both)
+        backward(model, 0)
+        both[0].step()
+        swarm.session._exchange.trained += 1  # as a round that was applied since
+        both[1].step()
+    assert offered == [0]
+
+
+def test_hooks_of_other_layers_make_the_same_kind_of_step():
+    """Stochastic depth: each peer leaves out other layers."""
+    model, _ = small_model()
+    made = [torch.optim.SGD([p], lr=0.1) for p in model.parameters()]
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, made)
+        for parameter, optimizer in zip(model.parameters(), made, strict=True):
+            parameter.register_post_accumulate_grad_hook(lambda _, o=optimizer: o.step())
+        for part in (model, model[0], model):
+            part(torch.ones(4, 5)).square().sum().backward()
+        assert [said.kind for said in contributions(swarm)] == [0, 0, 0]
+
+
+def test_a_backward_pass_that_raises_leaves_nothing_behind():
+    model, _ = small_model()
+    made = [torch.optim.SGD([p], lr=0.1) for p in model.parameters()]
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            raise RuntimeError("out of memory")
+
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, made)
+        for parameter, optimizer in zip(model.parameters(), made, strict=True):
+            parameter.register_post_accumulate_grad_hook(lambda _, o=optimizer: o.step())
+        batch = torch.ones(4, 5)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            model[2](model[1](Fails.apply(model[0](batch)))).square().sum().backward()
+        assert swarm.session.round == 0
+        model(batch).square().sum().backward()
+        model[0](batch).square().sum().backward()
+        assert swarm.session.round == 2
+
+
+def test_a_parameter_in_two_optimizers_is_refused():
+    model, _ = small_model()
+    both = [sgd(model), torch.optim.SGD(model[0].parameters(), lr=0.1)]
+    says = pytest.raises(UnsupportedModel, match="2 parameters are in two optimizers")
+    with FakeNodeSwarm(lambda n: n.halt()) as swarm, says:
+        swarm.session.prepare(model, both)
 
 
 def test_what_follows_the_steps_of_one_optimizer_runs_behind_each_of_those():

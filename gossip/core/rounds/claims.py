@@ -60,8 +60,10 @@ class ResultChecks:
             and own.replica in (b"", commit.replica)
         ):
             return Objection("it names this replica as different, which it is not")
-        if own is not None and own.kind != commit.kind and self._counts(commit):
-            return Objection("it counts the update of this peer for a step of another kind")
+        if own is not None and own.kind != commit.kind and commit.digest and own.samples:
+            # Who is elsewhere in its loop than most takes it from more than f of them.
+            counts = self._counts(commit)
+            return Objection("it makes another kind of step than this peer", is_evidence=counts)
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
             return Objection("it says that this peer skipped its samples, which it did not")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``

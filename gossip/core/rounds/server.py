@@ -482,12 +482,13 @@ class Server:
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
         self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)
         self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
-        usable = frozenset(shard.usable())
+        usable = self._of_one_kind(shard)
         left_out = usable - self.without_quarantined(usable, self.f_of(shard))
         if (chosen := self.chosen(shard)) is not None:
             left_out |= usable.difference(chosen)
         is_due = self.round_id % self.settings.trust.measured_every == 0
         measured = left_out - self.proven if is_due else NOBODY
+        left_out |= frozenset(shard.usable()) - usable
         few = self.settings.callers_too_few(len(self.roster))
         shard.close(left_out, measured, few)
         effects: list[Effect] = []
@@ -503,6 +504,23 @@ class Server:
         rows = sorted((*shard.rows, *shard.outside), key=lambda row: row.peer)
         shard.rows = tuple(rows)
         return effects + self.ask_rule(shard, shard.rows, step="measure", outside=shard.outside)
+
+    def _of_one_kind(self, shard: ShardRound) -> frozenset[PeerId]:
+        """Choose the kind of step that a shard's round makes. Returns who has a usable update of
+        that kind.
+
+        It is the kind that most usable updates have. Where these are too few for the rule, it is
+        the kind of most answers: a liar that is the only one with samples shall not choose it.
+        """
+        usable = frozenset(shard.usable())
+        shard.kind = shard.find_kind(usable - self.locked or usable or shard.answers)
+        if not shard.kinds_differ:
+            return usable
+        same = frozenset([p for p in usable if shard.answers[p][0].kind == shard.kind])
+        if len(same) < self.settings.updates_needed(self.f_of(shard)):
+            shard.kind = shard.find_kind(shard.answers)
+            same = frozenset([p for p in usable if shard.answers[p][0].kind == shard.kind])
+        return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
         """Whose updates go into the rule. Suspicion keeps nobody out where the rule could not
