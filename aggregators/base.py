@@ -220,6 +220,10 @@ class Rule:
         finite(verdict.aggregate, given, self.name)
         return verdict
 
+    def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
+        """Return how far out the updates from ``start`` on lie, beside the others."""
+        return self.explain(updates, **options).outlyingness[start:]
+
     def _one_update(self, updates: Tensor | Rows, result: Any) -> Tensor:
         wanted = (updates.d,) if isinstance(updates, Rows) else tuple(updates.shape[1:])
         if not isinstance(result, Tensor) or tuple(result.shape) != wanted:

@@ -4,13 +4,14 @@ without a word about adversaries."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .base import Rule, Verdict, plain_bound, require, whole, within_reach
+from .base import Rule, Updates, Verdict, plain_bound, require, whole, within_reach
 from .gram import OUTLYING_MAX, FloatArray
 from .kernels import Rows
 from .means import mean, mean_of_rows
@@ -23,6 +24,13 @@ class LengthRule(Rule):
     """A rule that clips updates by their lengths alone, and then averages them."""
 
     whole_vector = False
+
+    def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
+        """Return how far out those from ``start`` on lie: what is usual, the others say."""
+        lengths = measure_lengths(within_reach(Rows.of(updates), self.name).block())
+        f, usual = options.get("f", 0), options.get("usual", 0.0)
+        _, typical = self.find_usual(lengths[:start], f, usual)
+        return torch.tensor(self.weigh(lengths[start:], typical)[1], dtype=torch.float64)
 
     def find_usual(self, lengths: Sequence[float], f: int, usual: float) -> tuple[float, float]:
         """Return the usual length of an update in a round with these lengths, and in it and recent
@@ -42,6 +50,12 @@ class LengthRule(Rule):
         return factors, [
             min(each, OUTLYING_MAX) if out else 1.0 for each, out in zip(apart, far, strict=True)
         ]
+
+
+def measure_lengths(updates: Tensor) -> list[float]:
+    """Return the Euclidean length of each row."""
+    lengths: list[float] = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).tolist()
+    return lengths
 
 
 def add_squares(rows: Sequence[NDArray[np.float32]], squares: FloatArray) -> None:
@@ -83,7 +97,7 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     f = whole("guarded_mean", "f", f)
     require(updates, "guarded_mean", f, plain_bound(f))
     updates = within_reach(Rows.of(updates), "guarded_mean").block()
-    lengths = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).tolist()
+    lengths = measure_lengths(updates)
     length, typical = guarded_mean.find_usual(lengths, f, usual)
     factors, outlyingness = guarded_mean.weigh(lengths, typical)
     given = torch.tensor(factors, dtype=torch.float64)

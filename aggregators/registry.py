@@ -177,7 +177,7 @@ class BoundRule:
             updates, available: As for ``explain``.
         """
         try:
-            return tuple(self.explain(updates, **available).outlyingness[start:].tolist())
+            return tuple(self.rule.measure(updates, start, **self.chosen(available)).tolist())
         except Exception:  # noqa: BLE001 - whatever a liar has sent, it is not worth a round
             return ()
 
