@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -27,7 +28,7 @@ FAULTS = (
 SPLITS = {"equal": "iid", "Dirichlet(0.1)": "dirichlet:0.1"}
 PEERS = (4, 8)
 ROUNDS = 150
-WHEN = {
+WHEN: dict[str, Callable[[int], bool]] = {
     "start": lambda round_id: True,
     "middle": lambda round_id: round_id >= ROUNDS // 2,
     "tenth": lambda round_id: round_id % 10 == 0,
