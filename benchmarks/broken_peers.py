@@ -2,7 +2,7 @@
 on the worst class, digits, no network. All peers have a share of the samples, the broken one
 included.
 
-    python benchmarks/broken_peers.py --seeds 5 --write docs/protection.md
+    python benchmarks/broken_peers.py --seeds 5 --write docs/broken_peers.md
 """
 
 from __future__ import annotations
