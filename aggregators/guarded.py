@@ -82,8 +82,8 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     times as long is clipped to it, and stands out. A peer that stands out again and again is
     quarantined. Two updates are averaged as they are.
 
-    It bears crashes, NaN, flipped bits, runaway scales and a bug on one host, and costs nothing
-    without them. It is no defence against adversaries: updates of usual length may say anything.
+    It bears crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It is no
+    defence against adversaries: updates of usual length may say anything.
 
     Args:
         updates: ``(n, d)``, one row per peer.
