@@ -14,6 +14,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
@@ -988,11 +989,12 @@ class Exchange:
         """
         trained, result = self._trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
+        only_reads = only_reads_gradients(trained.optimizer)
         lends = (
             self._lends
             and self._arena.lends_results
             and part.has_views
-            and only_reads_gradients(trained.optimizer)
+            and only_reads
             and part.release_gradients()
         )
         if lends:
@@ -1004,11 +1006,10 @@ class Exchange:
         try:
             if self.norms is not None:
                 self.norms.measure()
-            seed = draw("optimizer", self._seed, _step_of(message))
-            with (
-                stepping_with(trained.optimizer.param_groups, message.rates),
-                drawing_from(seed, part.device),
-            ):
+            draws: AbstractContextManager[None] = nullcontext()
+            if not only_reads:
+                draws = drawing_from(draw("optimizer", self._seed, _step_of(message)), part.device)
+            with stepping_with(trained.optimizer.param_groups, message.rates), draws:
                 trained.inner_step()
         finally:
             if lends:

@@ -75,12 +75,14 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step leaves the gradients as they are. Others may not: what steps all tensors at
-    once adds to them in place, and a hook can do anything."""
+    """Whether a step leaves the gradients as they are, and draws no random numbers. Others may not:
+    what steps all tensors at once adds to gradients in place, and a hook or a step that the script
+    has put in place of the class's can do anything."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         return False
     return all(
         type(each) in _READERS
+        and getattr(each.step, "is_of_class", True)
         and not each._optimizer_step_pre_hooks
         and not each._optimizer_step_post_hooks
         and not any(group["foreach"] or group["differentiable"] for group in each.param_groups)
@@ -338,8 +340,11 @@ def _replace(
 
     # Schedulers put a wrapper around step that notes each call and carry this mark;
     # one made before us has done so.
+    own = getattr(inner, "__func__", inner)
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        own = own.__wrapped__
+    step.is_of_class = own is type(optimizer).step  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     adds = types.MethodType(add_param_group, optimizer)
     optimizer.add_param_group = adds  # type: ignore[method-assign]
