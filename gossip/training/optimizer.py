@@ -7,7 +7,7 @@ import inspect
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -218,21 +218,25 @@ def staying_in_mode(optimizer: Any) -> Iterator[None]:
 
 
 def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
-    return any(group.get("train_mode") is train for group in optimizer.param_groups)
+    return train in [group.get("train_mode") for group in optimizer.param_groups]
 
 
-@contextmanager
-def in_train_mode(optimizer: Any) -> Iterator[None]:
+def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
     """Put the weights that a schedule-free optimizer trains into the model for the block, which
     steps or reads them: the script may be evaluating the averaged ones."""
     evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
-    for each in evaluates:
-        each.train()  # type: ignore[attr-defined]
+    return _switched(evaluates) if evaluates else nullcontext()
+
+
+@contextmanager
+def _switched(optimizers: Sequence[Any]) -> Iterator[None]:
+    for each in optimizers:
+        each.train()
     try:
         yield
     finally:
-        for each in evaluates:
-            each.eval()  # type: ignore[attr-defined]
+        for each in optimizers:
+            each.eval()
 
 
 def _make_modes_exact(optimizer: Any) -> None:

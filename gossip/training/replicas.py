@@ -107,9 +107,8 @@ class ReplicaCheck:
         steps = self._step - self._first_step
         if steps <= 0 or not self._cost_s:
             return 1
-        step_s = (time.monotonic() - self._began_at) / steps
-        needed = self._cost_s / (SHARE * max(step_s, 1e-9))
-        return min(PERIOD_MAX, 1 << max(0, int(needed).bit_length()))
+        needed = self._cost_s / (SHARE * max(self._elapsed_s / steps, 1e-9))
+        return min(PERIOD_MAX, 1 << int(needed).bit_length())
 
     def compare(self, step: int, wanted: bool) -> bytes:
         """Return the digests to send with the update of ``step``; b"": the replica is not compared.
@@ -117,13 +116,14 @@ class ReplicaCheck:
         Args:
             wanted: The others compare theirs, too.
         """
-        self._step = step
+        now = time.monotonic()
         if self._first_step < 0:
-            self._first_step, self._began_at = step, time.monotonic()
+            self._first_step, self._began_at = step, now
+        self._step, self._elapsed_s = step, now - self._began_at
         is_first = 0 < step <= self._first_step + FIRST_STEPS
-        elapsed_s = time.monotonic() - self._began_at
-        affordable = self._spent_s + self._cost_s <= 2 * SHARE * elapsed_s
-        regular = step > 0 and step % self.period == 0 and (affordable or self.period > 1)
+        affordable = self._spent_s + self._cost_s <= 2 * SHARE * self._elapsed_s
+        period = self.period
+        regular = step > 0 and step % period == 0 and (affordable or period > 1)
         if not (regular or is_first or self._saves_at(step) or (wanted and affordable)):
             return b""
         self._sent = self._digest()
