@@ -165,6 +165,7 @@ if TYPE_CHECKING:
         Update as Update,
         UpdateRequest as UpdateRequest,
         Withdraw as Withdraw,
+        is_further as is_further,
     )
     from .peer import Peer as Peer
     from .pipeline import (

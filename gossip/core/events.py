@@ -206,6 +206,7 @@ class Contributed:
     micro_batches: tuple[int, ...] = ()  # of a pipeline: as ``CollectUpdate`` has named them
     pass_us: int = 0  # what one of them took, forward and backward; the pipeline fills it in
     replica: bytes = b""  # digests of the replica before the round, where it is compared
+    kind: int = 0  # of the step that it is for (``messages.is_further``)
 
 
 @record
@@ -535,8 +536,9 @@ class Apply:
     ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its
     factor. ``rates`` are those that all step with; none in gossip rounds,
     where each steps with its own. ``collected`` is what peers have given to collective operations;
-    ``is_step`` is False where the round was nothing else. ``collectives``: of the rounds before,
-    those that were no steps.
+    ``is_step`` is False where the round was nothing else, and in a further round
+    (``is_further``), which ``kind`` says. ``collectives``: of the rounds before, those that were no
+    steps.
     """
 
     round_id: int
@@ -549,6 +551,7 @@ class Apply:
     contributors: tuple[tuple[PeerId, ...], ...] = ()  # whose updates are in each payload
     collectives: int = 0
     replica: bytes = b""  # digests that most replicas had before the round, where this one differed
+    kind: int = 0  # of the step that the round makes
 
 
 @record

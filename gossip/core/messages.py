@@ -31,6 +31,16 @@ PIECES_MAX = 512
 """Pieces that a state is cut into: their digests fit a message."""
 
 
+def is_further(kind: int) -> bool:
+    """Whether a step of this kind comes behind another one that was made on the same samples, by
+    other optimizers of the script. Its round is no step of the run, and uses up no samples.
+
+    Kinds of steps that the same optimizers make, all first or all further, are equal. 0: the
+    first, and all optimizers make it.
+    """
+    return bool(kind & 1)
+
+
 # --- membership -----------------------------------------------------------------------------------
 
 
@@ -130,6 +140,7 @@ class Update:
     replica: bytes = (
         b""  # digests of its replica before the round, or none; of the first shard only
     )
+    kind: int = 0  # of the step that it is for (``is_further``)
 
 
 @record
@@ -242,6 +253,7 @@ class Commit:
     # peers that have sent others, ascending
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
+    kind: int = 0  # of the updates that are in the aggregate
 
 
 @record

@@ -108,6 +108,7 @@ class Contribute:
     micro_batches: tuple[int, ...] = ()  # in a pipeline: those that the update is of
     lasted_us: int = 0  # the local steps that were taken; 0: since the round began
     replica: bytes = b""  # digests of the replica before the round, where it is compared
+    kind: int = 0  # of the step that it is for (``gossip.core.is_further``)
 
 
 @record
@@ -311,11 +312,12 @@ class ApplyCommand:
     rates: tuple[float, ...] = ()  # what all step with; none: each with its own
     # peers, and what each has given to a collective operation
     collected: tuple[tuple[int, bytes], ...] = ()
-    is_step: bool = True  # else the round was nothing but that
+    is_step: bool = True  # else the round was nothing but that, or a further one
     taken: tuple[bool, ...] = ()  # of each shard, whether this peer's update is in the result
     collectives: int = 0  # of the rounds before, those that were no steps
     # digests that most replicas had before the round, where this one differed; a state follows
     replica: bytes = b""
+    kind: int = 0  # of the step that the round makes
 
 
 @record

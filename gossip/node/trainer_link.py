@@ -311,6 +311,7 @@ class TrainerLink:
                 collected=collected,
                 is_step=effect.is_step,
                 collectives=effect.collectives,
+                kind=effect.kind,
             )
             return
         assert self._arena is not None
@@ -323,9 +324,11 @@ class TrainerLink:
             mix_scale,
             effect.rates,
             collected,
+            is_step=effect.is_step,
             taken=taken,
             collectives=effect.collectives,
             replica=effect.replica,
+            kind=effect.kind,
         )
         if is_there:
             return
@@ -555,6 +558,7 @@ class TrainerLink:
                     skipped=said.skipped,
                     compiled=compiled,
                     replica=said.replica,
+                    kind=said.kind,
                 )
             )
             return
@@ -614,6 +618,7 @@ class TrainerLink:
             lasted_us=said.lasted_us,
             micro_batches=said.micro_batches,
             replica=said.replica,
+            kind=said.kind,
         )
 
     def _cut_at_bounds(self, vector: np.ndarray) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.core import Accusation, AuditVote, Committed, Rejection
+from gossip.core import Accusation, AuditVote, Committed, Rejection, is_further
 
 from .event_rates import EventRateLimiter
 from .records import Appender, WriteFailures
@@ -257,8 +257,10 @@ class Journal:
             "rates": commit.rates,
             "reason": commit.reason,
             "trust": committed.trust,
-            "epoch": committed.epoch,
-            "slices": committed.slices,
+            # A further step is on samples that were given out before.
+            "epoch": None if is_further(commit.kind) else committed.epoch,
+            "slices": {} if is_further(commit.kind) else committed.slices,
+            "kind": commit.kind,
             "samples_total": committed.samples_total,
             "steps_per_epoch": committed.steps_per_epoch,
             **({"audits": [_vote(vote) for vote in commit.audits]} if commit.audits else {}),

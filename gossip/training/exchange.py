@@ -13,16 +13,17 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
 from gossip.aggregators import Memory, Sender
-from gossip.core import QUORUM_LOST, squeeze, stretch
+from gossip.core import QUORUM_LOST, is_further, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes, messages as control
 from gossip.topologies import draw
@@ -51,6 +52,8 @@ WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
 BRIEF_S = 0.05  # what a step may take for its predecessor's receipt to travel with its update
 HURRIED_S = 2.0  # for a node to leave that is not to help anybody
 CONFIRM_S = 45.0  # for others' word of the last round, and for their state where it is another
+PASSED_MAX = 100
+"""Rounds in a row that a script may see pass while it waits for its own kind of step."""
 RESTARTS_MAX = 3
 RESTARTS_WITHIN_S = 60.0
 
@@ -97,6 +100,7 @@ class StepsTaken:
     taken: int = 1  # local steps
     total: int = 1  # that a round has
     lasted_s: float = 0.0  # those that were taken; 0.0: since the round began
+    kind: int = 0  # of step (``is_further``)
 
 
 @dataclass(frozen=True)
@@ -142,12 +146,17 @@ def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | N
 def _is_of_operation(message: Any) -> bool:
     """Whether it is the end of a round that was a collective operation, or the Go behind it."""
     return isinstance(message, control.StartRoundCommand) or (
-        isinstance(message, control.ApplyCommand) and not message.is_step
+        isinstance(message, control.ApplyCommand) and _is_operation(message)
     )
 
 
+def _is_operation(applied: control.ApplyCommand) -> bool:
+    """Whether the round was a collective operation."""
+    return not (applied.is_step or is_further(applied.kind))
+
+
 def _step_of(message: control.StartRoundCommand | control.ApplyCommand) -> int:
-    """The step that a round makes, unless it becomes a collective operation."""
+    """The step that a round makes if it makes one."""
     return message.round_id - message.collectives
 
 
@@ -167,12 +176,13 @@ class ExchangeHooks:
     """Functions of the session that the exchange calls.
 
     Attributes:
-        on_step: Called after each step of the run, once its round is applied.
+        on_step: Called after each round that is a step of the run, or a further one, once it is
+            applied.
         on_divergence: If this replica differs from that of most: called with the difference.
         on_replaced: Called once a state of others is loaded.
     """
 
-    on_step: Callable[[], None] = lambda: None
+    on_step: Callable[[control.ApplyCommand], None] = lambda applied: None
     on_divergence: Callable[[Divergence], None] = lambda found: None
     on_replaced: Callable[[], None] = lambda: None
 
@@ -183,7 +193,8 @@ class Exchange:
     Attributes:
         go: What the node lets us compute now; None while it has not said.
         round_id: The next round to run on the parameters as they are.
-        step: How many steps are in the parameters: rounds, but for collective operations.
+        step: How many steps are in the parameters: rounds, but for collective operations and
+            further steps of other optimizers.
         main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
         replica_check: Makes the digests by which replicas are compared; None: they are not.
         hooks: What the session does at certain moments.
@@ -192,6 +203,8 @@ class Exchange:
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restarts: How often the node was started again.
         restores: How often a state of others was taken over.
+        overtakes: How often parameters were changed otherwise than by a step of the kind that was
+            under way. A script may hold a graph of them, where it has several optimizers.
         steps_directly: Whether the script's optimizers step with their own gradients, before the
             round: this peer is alone. Rounds change nothing.
         sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
@@ -200,6 +213,10 @@ class Exchange:
     """
 
     steps_directly = False
+    overtakes = 0
+    _has_kinds = False  # the script has several optimizers, each with steps of its own
+    _offered_kind = 0  # of the step that is under way, or was last; 0: of any
+    _answered = -1  # the last round that made one of that kind, or none
     _puts_off_rounds = False
     replica_check: ReplicaCheck | None = None
 
@@ -522,7 +539,8 @@ class Exchange:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
         the round, and comes before the next call. Of a round that becomes a collective operation
-        the same is offered to the next one.
+        the same is offered to the next one. Behind a round that makes another kind of step, because
+        most peers are elsewhere in their loop, nothing is offered until one makes this kind.
 
         Without a shard it also waits for the next ``StartRoundCommand``, so that the caller's next
         gradient belongs to current parameters; with one, the loader waits for that.
@@ -534,6 +552,8 @@ class Exchange:
         """
         lasted_s = time.monotonic() - self._left_at
         self._brief = lasted_s < BRIEF_S
+        self._offered_kind = steps.kind
+        self._has_kinds = self._has_kinds or steps.kind > 0
         go = self.wait_go()
         self._in_step, self.exchanged = samples > 0, ()
         try:
@@ -542,7 +562,7 @@ class Exchange:
             if before_send is not None:
                 before_send()
             rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
-            check = self.replica_check
+            check = None if is_further(steps.kind) else self.replica_check
             replica = check.compare(self.step, go.compares) if check is not None else b""
             offer = _UpdateOffer(
                 samples,
@@ -724,6 +744,7 @@ class Exchange:
         if go.want_parameters:
             self._trained.layout.flatten_parameters(self._parameters[go.slot])
         self.go, self._filled, self._offered = None, go.slot, go.round_id
+        self._offered_kind = offer.steps.kind
         self._offered_at = time.monotonic()
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
@@ -743,6 +764,7 @@ class Exchange:
                 (offer.steps.taken, offer.steps.total),
                 lasted_us=round(1e6 * offer.steps.lasted_s),
                 replica=offer.replica,
+                kind=offer.steps.kind,
             )
         )
         self._flush()
@@ -762,13 +784,24 @@ class Exchange:
     def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer, changes: int) -> None:
         """Serves the node until the step of what was offered is behind us; what was given to a
         collective operation is for one round only. ``changes``: of the parameters, until then."""
+        restores, passed = self.restores, 0
         while True:
             self._serve_until_over(go, offer)
             again = self.go
-            if self._changes != changes or again is None or self._is_over(go, offer):
+            if self.restores != restores or again is None or self._is_over(go, offer):
                 return
+            passed += 1
+            if passed == PASSED_MAX and offer.steps.kind:
+                logger.warning(
+                    "%d rounds have stepped other optimizers than the one that steps here: do all "
+                    "peers run the same script?",
+                    passed,
+                )
+            if self._changes != changes:  # by a step of another kind
+                changes, self.exchanged = self._changes, ()
+                offer = replace(offer, samples=0, rates=(), replica=b"")
             # A node that was started again has not heard of our update, and a collective operation
-            # has made nothing of it. It is still right: nothing has changed since.
+            # has made nothing of it. It is still right if nothing has changed since.
             offer = self._offer_again(go, again, offer)
             go = again
 
@@ -776,14 +809,15 @@ class Exchange:
         """Whether what was offered for ``go`` has had its round."""
         if offer.collective:
             return self.round_id > go.round_id
-        return self.step > _step_of(go)
+        return self._answered >= go.round_id
 
     def _offer_again(
         self, before: control.StartRoundCommand, go: control.StartRoundCommand, offer: _UpdateOffer
     ) -> _UpdateOffer:
         """Offers to another ``go`` what was offered to the one ``before``, and returns that: no
         update where the samples of this peer are others now."""
-        if (offer.samples or offer.skipped) and not _have_same_samples(before, go):
+        uses = (offer.samples or offer.skipped) and not is_further(offer.steps.kind)
+        if uses and not _have_same_samples(before, go):
             self.log(json.dumps({"round": go.round_id, "skipped": "slice"}))
             offer, self.exchanged = replace(offer, samples=0, skipped=False, rates=()), ()
         if offer.samples and go.slot != before.slot:
@@ -896,11 +930,7 @@ class Exchange:
             case control.ApplyCommand():
                 self._apply(message)
             case control.StartRoundCommand():
-                self.go, self.has_begun = message, True
-                self.round_id, self._loaded = message.round_id, None
-                self.peers, self.alive = message.peers, message.alive
-                self.collectives, self.main = message.collectives, message.main
-                self._forget_stale(message.round_id)
+                self._begin_round(message)
             case (
                 control.PassCommand()
                 | control.DropCommand()
@@ -930,6 +960,15 @@ class Exchange:
             case _ as never:
                 assert_never(never)
 
+    def _begin_round(self, go: control.StartRoundCommand) -> None:
+        if go.round_id > self.round_id:  # this peer has no part in those between
+            self._answered = go.round_id - 1
+        self.go, self.has_begun = go, True
+        self.round_id, self._loaded = go.round_id, None
+        self.peers, self.alive = go.peers, go.alive
+        self.collectives, self.main = go.collectives, go.main
+        self._forget_stale(go.round_id)
+
     def _take_of_stage(
         self,
         message: control.StageCommand | control.BesideCommand | control.RebuildCommand,
@@ -946,24 +985,47 @@ class Exchange:
     def _apply(self, message: control.ApplyCommand) -> None:
         self._snapshot()
         # A node that was started again may send what the one before it had sent.
-        if message.slot >= 0 and message.round_id >= self.round_id:
-            self._change_model(message)
-        if message.round_id >= self.round_id:
-            self.collectives += not message.is_step
-        if not message.is_step:  # else it was up to f peers, which may lie
-            self.on_collected(message.collected)
-        if self.encoder is not None and message.is_step:
-            self.encoder.settle(message.round_id, message.taken)
-        is_new = message.is_step and message.round_id >= self.round_id
-        self.round_id = max(self.round_id, message.round_id + 1)
+        is_new = message.round_id >= self.round_id
+        if message.slot >= 0 and is_new:
+            with self._overtaking(message.kind != self._offered_kind):
+                self._change_model(message)
         if is_new:
-            self.hooks.on_step()
+            self.collectives += not message.is_step
+        is_operation = _is_operation(message)
+        if is_operation:
+            self.on_collected(message.collected)
+        elif self.encoder is not None:
+            self.encoder.settle(message.round_id, message.taken)
+        self.round_id = max(self.round_id, message.round_id + 1)
+        if is_new and not is_operation:
+            # Also one that was lost: else those of two kinds, of which each has too few, would
+            # never come together. With kind 0 a step of any kind passes, and nobody's is of any.
+            kind = self._offered_kind
+            if message.is_step if not kind else message.kind in (0, kind):
+                self._answered = message.round_id
+            self.hooks.on_step(message)
             if self.replica_check is not None:
-                self.replica_check.follow_step(self.step, message.round_id == self._offered)
+                is_own = message.round_id == self._offered == self._answered
+                self.replica_check.follow_step(self.step, is_own)
         if message.replica and self.replica_check is not None and self._offered == message.round_id:
             self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
         self._arena.note_progress(self.round_id)
         self._say(control.AppliedReply(message.round_id, message.slot))
+
+    @contextmanager
+    def _overtaking(self, wanted: bool) -> Iterator[None]:
+        """Change parameters that no step of this peer is to change.
+
+        A script with several optimizers may propagate a loss through them afterwards, as a GAN does
+        through its generator. autograd must not refuse that, though the gradients are of no use.
+        """
+        if not (wanted and self._has_kinds):
+            yield
+            return
+        self.overtakes += 1
+        model = self._trained.model
+        with keep_versions((*model.parameters(), *model.buffers())):
+            yield
 
     def _change_model(self, message: control.ApplyCommand) -> None:
         """Apply what a round decided to the model."""
@@ -1008,7 +1070,8 @@ class Exchange:
                 self.norms.measure()
             draws: AbstractContextManager[None] = nullcontext()
             if not only_reads:
-                draws = drawing_from(draw("optimizer", self._seed, _step_of(message)), part.device)
+                seed = draw("optimizer", self._seed, _step_of(message), message.kind)
+                draws = drawing_from(seed, part.device)
             with stepping_with(trained.optimizer.param_groups, message.rates), draws:
                 trained.inner_step()
         finally:
@@ -1030,7 +1093,7 @@ class Exchange:
             packed = map_bytes(fd, message.nbytes)
             trained, check = self._trained, self._extra.check
             state = packed, trained.model, trained.optimizer, message.settings, check
-            with staying_in_mode(trained.optimizer):
+            with staying_in_mode(trained.optimizer), self._overtaking(True):
                 extra = unpack_state(*state)
             self._extra.take(extra)
         except GossipError as failure:
@@ -1044,6 +1107,7 @@ class Exchange:
             if self.encoder is not None:
                 self.encoder.forget()
             self.round_id = self.restored_at = message.round_id
+            self._answered = max(self._answered, message.round_id - 1)
             self.go = None
             self._arena.note_progress(self.round_id)
         finally:
@@ -1061,6 +1125,7 @@ class Exchange:
         self._changes += 1
         self.restores += 1
         self.round_id = message.round_id
+        self._answered = max(self._answered, message.round_id - 1)
         # What the script has kept, such as a scheduler, is of that round.
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None

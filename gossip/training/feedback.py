@@ -32,6 +32,7 @@ class UpdateEncoder:
     """Writes updates as they travel, and keeps what is lost.
 
     Attributes:
+        keeps_lost: Whether it keeps anything.
         residual: ``(fragments * trained,)`` float32, of all updates that were taken, one fragment
             of the model after the other; None: nothing is owed.
     """
@@ -42,7 +43,7 @@ class UpdateEncoder:
         encoding = wire.encoding
         # An encoding that draws anew in each round writes what was decoded in another way than
         # before, so it needs what it has lost to write an update again.
-        self._keeps_lost = encoding.feedback or encoding.same_places or encoding.low_rank
+        self.keeps_lost = encoding.feedback or encoding.same_places or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
         # the round and fragment of the update that is under way, and what it has lost
@@ -89,7 +90,7 @@ class UpdateEncoder:
         numbers = update[: self._wire.trained]
         if added is not None:
             numbers += added
-        wanted = numbers.copy() if self._keeps_lost else None
+        wanted = numbers.copy() if self.keeps_lost else None
         for shard, raw in enumerate(self._write(update, encoded, round_id)):
             start, stop = self._bounds[shard]
             self._wire.decode(raw, "update", round_id, shard, update[start:stop])

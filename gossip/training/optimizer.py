@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import inspect
 import types
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,9 +20,9 @@ from .several import parts_of
 
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
-Exchange = Callable[[float | None, bool], None]
-"""Called in place of a step: with the loss if it is known, and whether the gradients are to be left
-out (they overflowed)."""
+Exchange = Callable[[float | None, bool, frozenset[int]], None]
+"""Called in place of a step: with the loss if it is known, whether the gradients are to be left
+out (they overflowed), and the numbers of the optimizers that step."""
 
 
 def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
@@ -91,119 +91,131 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class StepCoordinator:
-    """The steps of the prepared optimizers: once each has been asked for one, their gradients are
-    exchanged and all step.
+    """The steps of the prepared optimizers: each exchanges its gradients in a round of its own.
 
-    Only these instances change: their classes, states and parameter groups stay, and so do the
-    hooks and schedulers that were registered before and those that come after. A copy of one is an
-    ordinary optimizer.
+    Those that are requested while a loss is propagated, such as in a hook of each parameter, share
+    one round at the end of that, and with ``together`` all share one. Only these instances change:
+    their classes, states and parameter groups stay, and so do the hooks and schedulers that were
+    registered before and those that come after. A copy of one is an ordinary optimizer.
 
-    Args:
-        direct: Called before the first optimizer of a round steps; then each steps with its own
-            gradients when it is asked to, and the exchange changes nothing: this peer is alone.
-            Returns whether there is such a round. None: gradients are exchanged.
+    Attributes:
+        stepped: The optimizers that ``step`` has stepped last, by their numbers.
     """
 
     def __init__(
-        self,
-        optimizers: Sequence[torch.optim.Optimizer],
-        exchange: Exchange,
-        direct: Callable[[], bool] | None = None,
+        self, optimizers: Sequence[torch.optim.Optimizer], exchange: Exchange, together: bool
     ) -> None:
-        self._optimizers, self._exchange, self._direct = list(optimizers), exchange, direct
+        self._optimizers, self._exchange = list(optimizers), exchange
+        self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
-        for optimizer in optimizers if direct is None else ():
-            _make_modes_exact(optimizer)
-        # optimizer -> its gradients when it was asked to step
-        self._waiting: dict[int, list[_SeenGradient]] = {}
-        self._overflow = self._warned = False
+        self.stepped: frozenset[int] = frozenset()
+        # optimizer -> its gradients when it was asked for a step that is yet to come
+        self._gathered: dict[int, list[Tensor | None]] = {}
+        self._values: list[tuple[Tensor, Tensor]] = []  # its parameters then, and their values
+        self._overflow = False
         self._loss: float | None = None
 
-    def inner(self) -> None:
+    def step(self) -> None:
         """Step every optimizer that has a gradient, in their order, without an exchange."""
-        for optimizer, step in zip(self._optimizers, self._inner, strict=True):
-            if len(self._inner) == 1 or any(p.grad is not None for p in _parameters(optimizer)):
-                with in_train_mode(optimizer):
-                    step()
+        alone = len(self._inner) == 1
+        self.stepped = frozenset(
+            [
+                at
+                for at, each in enumerate(self._optimizers)
+                if alone or any(p.grad is not None for p in _parameters(each))
+            ]
+        )
+        for at in sorted(self.stepped):
+            with in_train_mode(self._optimizers[at]):
+                self._inner[at]()
+
+    def find(self, optimizer: object) -> int:
+        """Return the number of a prepared optimizer. Raises ConfigError: It is none."""
+        for at, each in enumerate(self._optimizers):
+            if each is optimizer:
+                return at
+        raise ConfigError("each_step after an optimizer that peer.prepare was not given")
+
+    def kind_of(self, which: frozenset[int]) -> int:
+        """Return the kind of a first step of these optimizers (``gossip.core.is_further``)."""
+        return 0 if len(which) == len(self._optimizers) else kind_of(which)
+
+    def check_gathered(self) -> None:
+        """Raises UnsupportedModel: Some of the optimizers that step together were not asked to."""
+        if self._gathered and self._together:
+            missing = [at for at in range(len(self._optimizers)) if at not in self._gathered]
+            raise UnsupportedModel(
+                f"together=True, and optimizer {missing[0]} was not asked to step with the others",
+                "leave out together=True: then each optimizer steps when it is asked to",
+            )
 
     def request_step(self, at: int, loss: float | None) -> None:
-        """Record that optimizer ``at`` was asked to step; exchange when it was the last one.
-
-        An optimizer that is asked again before all others were asked begins another round: the
-        others do not step in the one that this closes.
-        """
-        if at in self._waiting:
-            self.close_round()
+        """Optimizer ``at`` was asked to step."""
         optimizer = self._optimizers[at]
         overflow = _unscale(optimizer)
+        in_backward = torch._C._current_graph_task_id() >= 0
+        if not (in_backward or self._together):
+            self._exchange_of({at}, loss, overflow)
+            return
+        if at in self._gathered:
+            self.check_gathered()
+            raise UnsupportedModel(
+                f"optimizer {at} was asked to step twice within one backward pass",
+                "step it once, behind loss.backward() or in one hook",
+            )
         self._loss = loss if loss is not None else self._loss
-        if self._direct is not None:
-            if not (self._waiting or self._direct()):
-                return
-            if not overflow:
-                self._inner[at]()
-            self._waiting[at] = []
-        else:
-            self._overflow |= overflow
-            # Another loss may be propagated before the last one steps,
-            # through these parameters, too.
-            is_last = len(self._waiting) + 1 == len(self._optimizers)
-            self._waiting[at] = [] if is_last else self._seen(at)
-        if len(self._waiting) == len(self._optimizers):
-            self.close_round()
+        if in_backward and not (self._gathered or self._together):
+            torch.autograd.Variable._execution_engine.queue_callback(self._step_gathered)
+        self._overflow |= overflow
+        own = _parameters(optimizer)
+        self._gathered[at] = [None if p.grad is None else p.grad.detach().clone() for p in own]
+        self._values += [(p, p.detach().clone()) for p in own]
+        if self._together and len(self._gathered) == len(self._optimizers):
+            self._step_gathered()
 
-    def close_round(self) -> bool:
-        """Exchange the gradients of the optimizers that were asked to step. The others do not
-        step, and their gradients stay as they are. Returns whether any was asked to."""
-        if not self._waiting:
-            return False
-        waiting, self._waiting = self._waiting, {}
+    def _step_gathered(self) -> None:
+        """Take the round of the optimizers that were asked to step."""
+        gathered, self._gathered = self._gathered, {}
+        values, self._values = self._values, []
         overflow, self._overflow = self._overflow, False
         loss, self._loss = self._loss, None
-        put_by: list[tuple[Tensor, Tensor | None]] = []
-        if self._direct is None:
-            for at in range(len(self._optimizers)):
-                put_by += self._replace_gradients(waiting.get(at), at)
-        try:
-            self._exchange(loss, overflow)
-        finally:
-            for parameter, gradient in put_by:
-                parameter.grad = gradient
-        return True
-
-    def _seen(self, at: int) -> list[_SeenGradient]:
-        return [_SeenGradient(parameter) for parameter in _parameters(self._optimizers[at])]
-
-    def _replace_gradients(
-        self, seen: list[_SeenGradient] | None, at: int
-    ) -> list[tuple[Tensor, Tensor | None]]:
-        """Set the gradients of optimizer ``at`` to those of when it was asked to step; to none if
-        it was not (``seen`` is None). Returns what was replaced."""
-        if seen is None:
-            found = [(p, p.grad) for p in _parameters(self._optimizers[at])]
-            for parameter, _ in found:
-                parameter.grad = None
-            return found
-        if any(each.was_moved for each in seen):
+        if not all(torch.equal(parameter.detach(), before) for parameter, before in values):
             raise ConfigError(
-                f"weights of optimizer {at} were changed after its step() and before the last "
-                "optimizer's: gossip steps all optimizers of a round together, so that step is "
-                "yet to come",
+                "weights were changed behind optimizer.step(), which is yet to come: gossip makes "
+                "the steps of one backward pass, or of optimizers that step together, at the end",
                 "change them in a function that is given to peer.each_step",
             )
-        changed = [each for each in seen if each.has_changed]
-        if not self._warned and any(each.has_grown for each in changed):
-            self._warned = True
-            warnings.warn(
-                f"a loss was propagated after optimizer {at} was asked to step and before the "
-                "last one was: gossip steps all optimizers of a round together, so that loss was "
-                "taken before the step, not after it",
-                stacklevel=5,
-            )
-        found = [(each.parameter, each.parameter.grad) for each in changed]
-        for each in changed:
-            each.parameter.grad = each.gradient
-        return found
+        left = [(p, p.grad) for at in gathered for p in _parameters(self._optimizers[at])]
+        for at, gradients in gathered.items():
+            for parameter, gradient in zip(
+                _parameters(self._optimizers[at]), gradients, strict=True
+            ):
+                parameter.grad = gradient
+        try:
+            self._exchange_of(gathered.keys(), loss, overflow)
+        finally:
+            for parameter, gradient in left:
+                parameter.grad = gradient
+
+    def _exchange_of(self, which: Collection[int], loss: float | None, overflow: bool) -> None:
+        """Exchange the gradients of the optimizers ``which``. Those of the others stay as they
+        are."""
+        others = [
+            p for at, o in enumerate(self._optimizers) if at not in which for p in _parameters(o)
+        ]
+        kept = [(parameter, parameter.grad) for parameter in others]
+        for parameter in others:
+            parameter.grad = None
+        try:
+            self._exchange(loss, overflow, frozenset(which))
+        finally:
+            for parameter, gradient in kept:
+                parameter.grad = gradient
+
+
+def kind_of(which: Collection[int]) -> int:
+    """Return the kind of a first step of some of several optimizers, by their numbers."""
+    return 2 + 2 * zlib.crc32(repr(sorted(which)).encode())
 
 
 @contextmanager
@@ -239,7 +251,7 @@ def _switched(optimizers: Sequence[Any]) -> Iterator[None]:
             each.eval()
 
 
-def _make_modes_exact(optimizer: Any) -> None:
+def make_modes_exact(optimizer: Any) -> None:
     """Make ``train()`` restore the weights that ``eval()`` has replaced, bit for bit.
 
     A schedule-free optimizer computes them back, which rounds, and peers evaluate after different
@@ -276,36 +288,6 @@ def _make_modes_exact(optimizer: Any) -> None:
 def version_of(tensor: Tensor) -> int:
     """How often it was changed in place, as autograd counts."""
     return tensor._version
-
-
-class _SeenGradient:
-    """A parameter with its gradient as it is."""
-
-    def __init__(self, parameter: Tensor) -> None:
-        self.parameter, self._at = parameter, parameter.grad
-        self.gradient = parameter.grad.detach().clone() if parameter.grad is not None else None
-        self._value = parameter.detach().clone()
-
-    @property
-    def was_moved(self) -> bool:
-        """Whether the parameter has another value since."""
-        return not torch.equal(self._value, self.parameter.detach())
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether the gradient was replaced or written to since, also by way of ``.data``."""
-        gradient = self.parameter.grad
-        return gradient is not self._at or (
-            gradient is not None
-            and self.gradient is not None
-            and not torch.equal(gradient, self.gradient)
-        )
-
-    @property
-    def has_grown(self) -> bool:
-        """Whether it has changed to anything but zeros: a loss was propagated."""
-        gradient = self.parameter.grad
-        return gradient is not None and self.has_changed and bool(gradient.any())
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

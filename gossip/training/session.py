@@ -25,9 +25,16 @@ from torch.utils.data import IterableDataset
 from gossip import topologies
 from gossip.aggregators import BoundRule, outer, senders
 from gossip.config import RunConfig
-from gossip.core import planned_peers
-from gossip.errors import ConfigError, GossipError
-from gossip.ipc import EXIT_SIGTERM, Channel, DivergenceReport, StartRoundCommand, clip
+from gossip.core import is_further, planned_peers
+from gossip.errors import ConfigError, GossipError, UnsupportedModel
+from gossip.ipc import (
+    EXIT_SIGTERM,
+    Channel,
+    DivergenceReport,
+    StartRoundCommand,
+    clip,
+    messages,
+)
 from gossip.node import wire_of
 from gossip.pipelines import LayerMaker, layers_of
 from gossip.run import OTHERS, checkpoints, stage_parts
@@ -57,7 +64,7 @@ from .loader import ShardedLoader, loader_of
 from .local_steps import STATE as LOCAL_STATE, LocalSteps, groups_of, read_settings, settings_of
 from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
-from .optimizer import StepCoordinator, check_optimizers
+from .optimizer import StepCoordinator, check_optimizers, make_modes_exact
 from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
 from .passes import StageWork
 from .pipeline import Pipeline, StagePlace, stepping_alone
@@ -124,7 +131,11 @@ class Session:
     _diverged: tuple[Divergence, dict[str, Tensor]] | None = None  # until a state of others comes
     _warned_of_changes = False
     _made_a_step = False  # the script has called ``optimizer.step()``
-    _each_step: tuple[Callable[[], object], ...] = ()
+    # functions, and behind the steps of which optimizer each runs; None: of the run
+    _each_step: tuple[tuple[Callable[[], object], int | None], ...] = ()
+    _have_stepped: frozenset[int] = frozenset()  # optimizers, on the samples of the last step
+    _samples = 0  # that it was on
+    _overtakes = 0  # until the first of them
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
@@ -205,7 +216,12 @@ class Session:
     # --- the five lines ---------------------------------------------------------------------------
 
     def prepare(
-        self, model: Model, optimizer: Optimizers, judge: Callable[..., Tensor] | None = None
+        self,
+        model: Model,
+        optimizer: Optimizers,
+        judge: Callable[..., Tensor] | None = None,
+        *,
+        together: bool = False,
     ) -> tuple[Model, Optimizers]:
         """Connects the model and the optimizer to the swarm. Call it once, before the first step.
 
@@ -215,14 +231,17 @@ class Session:
 
         Args:
             model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
-            optimizer: One optimizer, or a sequence of them. With several optimizers a round is one
-                step of each, and all of them step when the last one is asked to.
+            optimizer: One optimizer, or a sequence of them. Each step of each of several optimizers
+                is a round. The first one on a batch is a step of the run.
             judge: Returns the loss of the current parameters on a batch, for rules that rate
                 updates by it (judged_clipping, fltrust, zeno, zeno_pp):
                 ``lambda batch: loss_fn(model(batch[0]), batch[1])``. The batch is drawn anew each
                 round, from what ``gossip.init`` was given as ``reference``, or else from the data
                 set of ``peer.shard``. A ``judge`` without an argument draws its own with the
                 generator of torch, numpy or Python, whose state is restored afterwards.
+            together: All optimizers step in one round, when the last one is asked to: for those
+                that step one behind the other. What the script does between their steps sees the
+                weights before them.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
@@ -244,8 +263,8 @@ class Session:
             )
         optimizers = check_optimizers(optimizer)
         check_model(model, optimizers)
-        plain, together = plain_model(model), as_one(optimizers)
-        layout = Layout(plain, together)
+        plain, combined = plain_model(model), as_one(optimizers)
+        layout = Layout(plain, combined)
         # Late: a rule may be registered in the script, before this call.
         from gossip.aggregators import load
 
@@ -261,7 +280,7 @@ class Session:
         if self._reference is not None and not rule.needs_trainer and self._config.peers_max > 1:
             warnings.warn(UNUSED_REFERENCE.format(rule.name), stacklevel=2)
         seed = f"{self._config.seed}/{self.id}".encode()
-        self._optimizer = together
+        self._optimizer = combined
         self._batches.prepare(plain, layout.parameters[-1])
         reference = self._reference_batch if by_batch else None
         bench = LossJudge(plain, layout, judge, seed, reference) if judge is not None else None
@@ -273,10 +292,11 @@ class Session:
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
             self._exchange.steps_directly = direct = self._is_alone and wire.is_plain
-            begins = self._begin_step if direct else None
-            self._coordinator = StepCoordinator(optimizers, self._step, begins)
+            for each in () if direct else optimizers:
+                make_modes_exact(each)
+            self._coordinator = StepCoordinator(optimizers, self._step, together)
             self._trained = trained = self._with_local_steps(
-                TrainedModel(plain, together, self._coordinator.inner, layout, wire, parts)
+                TrainedModel(plain, combined, self._coordinator.step, layout, wire, parts)
             )
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
@@ -703,7 +723,9 @@ class Session:
                 # state are the right ones.
                 self._apply_settings()
 
-    def each_step(self, function: Callable[[], object]) -> Callable[[], object]:
+    def each_step(
+        self, function: Callable[[], object], after: torch.optim.Optimizer | None = None
+    ) -> Callable[[], object]:
         """Call ``function`` exactly once after each step of the run, in order, on every peer.
 
         It is the place for whatever follows a step: a moving average of the weights (EMA), a clamp,
@@ -716,6 +738,8 @@ class Session:
 
         Args:
             function: Takes nothing, and is registered right behind ``prepare``.
+            after: One of several optimizers: ``function`` is called after each of its steps, and
+                not after those of the run, which the first optimizer on a batch makes.
         Returns: ``function``, so this can be a decorator.
         Raises: ConfigError: The run has local steps, which are each peer's own, or rounds that this
             peer has missed were applied before.
@@ -733,21 +757,29 @@ class Session:
                 "call peer.each_step right behind peer.prepare, before you read peer.peers, "
                 "peer.alive or peer.is_main",
             )
-        self._each_step += (function,)
+        coordinator = self._coordinator
+        if after is not None and coordinator is None:
+            raise ConfigError("each_step after an optimizer, before prepare", "prepare it first")
+        at = None if after is None or coordinator is None else coordinator.find(after)
+        self._each_step += ((function, at),)
         self._exchange.hooks.on_step = self._run_each_step
         return function
 
-    def _run_each_step(self) -> None:
+    def _run_each_step(self, applied: messages.ApplyCommand) -> None:
+        """``applied``: the round that has made a step."""
+        assert self._coordinator is not None
+        stepped = self._coordinator.stepped if applied.slot >= 0 else ()
         # A state of others that came within this step is that of the parameters; what the script
         # does behind its own step concerns schedulers alone.
         self._load_states_due(
             {name for name in self._states_due if not counts_steps(self._kept[name])}
         )
-        seed = draw("each_step", self._config.seed, self.step)
+        seed = draw("each_step", self._config.seed, self.step, applied.kind)
         draws = nullcontext() if self._is_alone else drawing_from(seed, self._trained.layout.device)
         with torch.no_grad(), draws:
-            for function in self._each_step:
-                function()
+            for function, after in self._each_step:
+                if applied.is_step if after is None else after in stepped:
+                    function()
 
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
         """Saves checkpoints of the run: one every so many steps, one at the end, one at Ctrl-C and
@@ -867,8 +899,9 @@ class Session:
             while (step := self.step) < total and not self.finished:
                 self._collectives.answers.reached(2 * step)
                 self._draw()  # whatever was drawn behind the step before, as for an evaluation
+                self._have_stepped = frozenset()
                 yield step
-                self._close_round()
+                self._check_gathered()
                 if self.step == step and self._dropped is None and not self.finished:
                     self.pass_round()
                 self._between_steps()
@@ -1124,14 +1157,27 @@ class Session:
 
     # --- a step -----------------------------------------------------------------------------------
 
-    def _step(self, loss: float | None, overflow: bool) -> None:
-        """In place of ``optimizer.step()``. With ``overflow`` this peer only takes part: its
-        gradients are no numbers."""
-        before, self._made_a_step = self.step, True
+    def _step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
+        """In place of ``step()`` of the optimizers ``which``. With ``overflow`` this peer only
+        takes part: its gradients are no numbers."""
+        before, trained, self._made_a_step = self.step, self._exchange.trained, True
+        assert self._coordinator is not None
+        kind = self._coordinator.kind_of(which)
+        is_new = self._batches.unused if self._loader is not None else False
+        if is_new or not self._have_stepped or which & self._have_stepped:
+            self._have_stepped = which
+        else:
+            self._have_stepped |= which
+            kind += 1
         try:
-            self._make_step(loss, overflow)
+            if is_further(kind):
+                self._make_further_step(loss, overflow, kind)
+            else:
+                self._make_step(loss, overflow, kind)
         finally:
-            self._advanced = self.step - before
+            self._advanced = (
+                self._exchange.trained - trained if is_further(kind) else self.step - before
+            )
             self._warn_of_changes()
 
     def _warn_of_changes(self) -> None:
@@ -1159,26 +1205,62 @@ class Session:
             raise SystemExit(0)
         return not finished
 
-    def _make_step(self, loss: float | None, overflow: bool) -> None:
-        if not self._exchange.steps_directly and not self._begin_step():
+    def _make_step(self, loss: float | None, overflow: bool, kind: int) -> None:
+        if not self._begin_step():
             return
         if self._judges_by_reference:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
         self._check_batches_taken()
+        self._step_directly(overflow)
         if self._local is not None:
             self._step_locally(self._local, overflow)
             if not self._local.is_complete:
                 self._step_is_within_round()
                 return
-        self._end_round(loss, overflow)
+        self._end_round(loss, overflow, kind)
 
-    def _end_round(self, loss: float | None, overflow: bool) -> None:
+    def _make_further_step(self, loss: float | None, overflow: bool, kind: int) -> None:
+        """Take the round of a step on the samples of the one before, by another optimizer."""
+        self._check_open()
+        encoder = self._exchange.encoder
+        unable = {
+            "local steps": self._local is not None,
+            "overlap": self._overlaps,
+            "rounds without a server": not (self._is_rolling or self._is_alone),
+            f"--sender {self._config.sender}": bool(self._config.sender),
+            "an encoding that keeps what it loses": encoder is not None and encoder.keeps_lost,
+        }
+        for what, here in unable.items():
+            if here:
+                raise UnsupportedModel(
+                    f"several optimizers step on one batch, each in a round of its own, and {what} "
+                    "cannot be used with that",
+                    "peer.prepare(..., together=True) if they step one behind the other and "
+                    "nothing between their steps needs the new weights",
+                )
+        self._step_directly(overflow)
+        self._take_round(loss, overflow, StepsTaken(kind=kind))
+        if self._out_of_rounds:
+            self._confirm(self._look_around)
+        self._computing_since = time.monotonic()
+
+    def _step_directly(self, overflow: bool) -> None:
+        if self._exchange.steps_directly and not overflow:
+            assert self._coordinator is not None
+            self._coordinator.step()
+
+    def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
         """Take the round of the step, or of the local steps, that this peer has made."""
-        behind, steps = self._behind_round, StepsTaken()
+        behind, steps = self._behind_round, StepsTaken(kind=kind)
         if self._local is not None:
-            steps = StepsTaken(self._local.taken, self._local.total, self._clock.lasted_s)
+            steps = replace(
+                steps,
+                taken=self._local.taken,
+                total=self._local.total,
+                lasted_s=self._clock.lasted_s,
+            )
             overflow = not self._local.put_difference()
         if self._take_round(loss, overflow, steps):
             self._collectives.answers.reached(behind)
@@ -1186,11 +1268,9 @@ class Session:
         else:
             self._drop_step()
 
-    def _close_round(self) -> bool:
-        """Some of several optimizers were asked to step, and no other will be in this round.
-        Returns whether that was so."""
-        coordinator = self._coordinator
-        return coordinator is not None and not self.closed and coordinator.close_round()
+    def _check_gathered(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.check_gathered()
 
     def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
@@ -1216,11 +1296,15 @@ class Session:
             computed = None
             if not self._is_of_use():
                 return False
-        samples = self._samples_taken(steps.taken)
+        if not is_further(steps.kind):
+            self._samples = self._samples_taken(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
-        used = 0 if overflow else samples
+        if not is_further(steps.kind):
+            self._overtakes = self._exchange.overtakes
+        outdated = self._exchange.overtakes != self._overtakes
+        used = 0 if overflow or outdated else self._samples
         # Local steps that overflow have their batches again.
-        skipped = overflow and self._local is None
+        skipped = overflow and self._local is None and not is_further(steps.kind)
         self._exchange.contribute(used, loss, computed, steps, skipped)
         if self._local is not None:
             self._go_on(self._local)
@@ -1539,7 +1623,7 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
-        self._close_round()
+        self._check_gathered()
 
     def _called_alone(self, operation: str) -> None:
         if self.alive < 2 or self._said_alone:
@@ -1599,7 +1683,7 @@ class Session:
                 "call peer.prepare(model, optimizer) first",
             )
         self._check_joined()
-        self._close_round()
+        self._check_gathered()
         self._undo_local_steps()
         if self._dropped is not None:
             self._undo_dropped()
@@ -1645,8 +1729,7 @@ class Session:
                 they do not come again. Otherwise they go back to the swarm.
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
-        if self._close_round():
-            return
+        self._check_gathered()
         if skipped and self._local is not None and self._local.taken:
             self._end_round(None, False)
             return

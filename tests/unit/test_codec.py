@@ -68,7 +68,7 @@ def test_an_envelope_says_version_run_sender_incarnation_tag_and_fields():
         3,
         1,
         tag,
-        [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0, b"", False, [], 0, b""],
+        [b"lineage1", 7, 1, 0, b"d" * 16, 32, 0.5, [], 0, b"", False, [], 0, b"", 0],
     ]
 
 

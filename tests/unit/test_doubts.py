@@ -155,6 +155,18 @@ def test_a_result_that_says_falsely_that_this_peer_skipped_its_samples_is_doubte
     assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
 
 
+@pytest.mark.parametrize(("kind", "doubted"), [(2, False), (5, True), (0, True)])
+def test_a_result_that_counts_the_own_update_for_another_kind_of_step_is_doubted(
+    kind: int, doubted: bool
+) -> None:
+    """It would step other optimizers, or use up no samples."""
+    desk = ResultBench()
+    local = desk.result_validator.result_checks.server.local
+    commit = desk.commit(contributors=(Contribution(local, 1, 1.0, 1.0),), kind=kind)
+    own = Contributed(0, 1, (), kind=2)
+    assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
+
+
 def test_a_rejection_for_a_reason_that_no_peer_of_ours_gives_is_not_sound() -> None:
     desk = ResultBench()
     sound = desk.agreed.may_have_contributed

@@ -53,6 +53,7 @@ OTHERS = {
     "collected": (Collected(1, b"given"),),
     "replica": b"r" * 18,
     "diverged": (1,),
+    "kind": 1,
     "audits": (AuditVote(1, 0, 2, 5, None),),
 }
 

@@ -684,6 +684,7 @@ def test_a_commit_made_here_becomes_a_line_and_another_does_not(tmp_path: Any) -
         "slices": {"0": [[0, 8]]},
         "samples_total": 100,
         "steps_per_epoch": 0,
+        "kind": 0,
     }
 
 

@@ -192,7 +192,7 @@ def test_a_step_that_the_script_has_replaced_is_not_known_to_read(scheduled: str
         optimizer.step = MethodType(step, optimizer)
     if scheduled == "before":
         torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    StepCoordinator([optimizer], lambda *_: None)
+    StepCoordinator([optimizer], lambda *_: None, together=False)
     if scheduled == "after":
         torch.optim.lr_scheduler.StepLR(optimizer, 1)
     assert only_reads_gradients(optimizer) is not patched

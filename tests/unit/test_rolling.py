@@ -39,6 +39,7 @@ from gossip.core.messages import (
     Rejection,
     Update,
     UpdateRequest,
+    is_further,
 )
 from gossip.core.rounds.compiling import COMPILING_MAX_S
 from gossip.core.rounds.lag import CatchUpOverdue
@@ -260,7 +261,7 @@ def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
     stranger.stop(table.now)
     stranger.adopt(6, *snapshot)
     stranger.start(table.now)
-    assert stranger.server.previous == (), "what was applied elsewhere is not known here"
+    assert stranger.server.previous == {}, "what was applied elsewhere is not known here"
 
 
 def test_a_swarm_of_one_trains() -> None:
@@ -1303,3 +1304,58 @@ def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
         )
     table.deliver()
     assert [peer.round_id for i, peer in enumerate(table.peers) if i != attacker] == [1, 1, 1]
+
+
+# --- kinds of steps -------------------------------------------------------------------------------
+
+
+def contribute_kinds(table: RollingTable, kinds: dict[int, int], samples: int = 4) -> Commit:
+    """A round in which each peer is at a step of its own kind."""
+    for i, kind in kinds.items():
+        rounds = table.peers[i]
+        payloads = (vector(1.0 + i),) if samples else ()
+        event = Contributed(rounds.round_id, samples, payloads, kind=kind)
+        table.run(i, rounds.on_contributed(event, table.now))
+    table.deliver()
+    return table.made[-1]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "taken", "kind"),
+    [
+        ({0: 2, 1: 2, 2: 2, 3: 5}, [0, 1, 2], 2),
+        ({0: 5, 1: 2, 2: 5, 3: 5}, [0, 2, 3], 5),
+        ({0: 5, 1: 2, 2: 5, 3: 2}, [1, 3], 2),  # as many: a step of the run
+        ({0: 6, 1: 2, 2: 6, 3: 2}, [1, 3], 2),
+    ],
+)
+def test_updates_of_one_kind_of_step_are_aggregated(
+    kinds: dict[int, int], taken: list[int], kind: int
+) -> None:
+    table = RollingTable(4)
+    commit = contribute_kinds(table, kinds)
+    assert ([c.peer for c in commit.contributors], commit.kind) == (taken, kind)
+    steps = int(not is_further(kind))
+    assert [peer.round_id - peer.replicated.collectives for peer in table.peers] == 4 * [steps]
+
+
+def test_a_further_step_uses_up_no_samples() -> None:
+    table = RollingTable(3)
+    for rounds in table.peers:
+        rounds.configure_data(1000, 10)
+    slices = [table.peers[0].replicated.slice_of(peer) for peer in range(3)]
+    contribute_kinds(table, dict.fromkeys(range(3), 5))
+    contribute_kinds(table, dict.fromkeys(range(3), 5), samples=0)  # lost
+    assert [table.peers[0].replicated.slice_of(peer) for peer in range(3)] == slices
+    contribute_kinds(table, dict.fromkeys(range(3), 2))
+    assert [table.peers[0].replicated.slice_of(peer) for peer in range(3)] != slices
+
+
+def test_a_rule_is_given_the_last_aggregate_of_the_same_kind() -> None:
+    table = RollingTable(3)
+    made: dict[int, bytes] = {}
+    for kind in (2, 5, 2, 2, 5, 8, 2):
+        made_before = dict(made)
+        made[kind] = contribute_kinds(table, dict.fromkeys(range(3), kind)).digest
+        previous = table.asked[-1].previous
+        assert (previous and previous.digest) == made_before.get(kind)

@@ -22,9 +22,11 @@ from trainer_fakes import (
     small_model,
 )
 
+from gossip.core import is_further
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.batches import FetchOrder, pieces_of
+from gossip.training.layout import PRESENT
 
 
 def contributions(swarm: FakeNodeSwarm) -> list[control.Contribute]:
@@ -504,10 +506,10 @@ def test_two_optimizers_do_in_a_swarm_of_one_what_they_do_alone(order):
                 both[at].step()
                 alone[at].step()
             assert same_bits(model, twin)
-        assert swarm.session.round == 6, "one round for both"
+        assert (swarm.session.step, swarm.session.round) == (6, 12), "a round for each"
 
 
-def test_two_optimizers_that_both_use_a_scaler_contribute_both_or_nothing():
+def test_of_two_optimizers_that_both_use_a_scaler_the_one_that_overflows_contributes_nothing():
     model, _ = small_model()
     both = two_optimizers(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -520,38 +522,45 @@ def test_two_optimizers_that_both_use_a_scaler_contribute_both_or_nothing():
             for optimizer in both:
                 scaler.step(optimizer)
             scaler.update()
-    assert [said.samples for said in contributions(swarm)] == [0, 1]
+    assert [said.samples for said in contributions(swarm)] == [0, 1, 1, 1]
+    assert [said.skipped for said in contributions(swarm)] == [True, False, False, False]
 
 
-def test_a_loss_that_is_propagated_between_the_steps_does_not_change_what_the_first_was_asked_for():
-    """As two networks that play against each other do:
-    the second's loss goes through the first, too."""
-    model, _ = small_model()
-    both = two_optimizers(model)
-    sent: list[np.ndarray] = []
-
-    def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        sent.append(n.arena.updates[0][:66].copy())
-        n.apply(0, 1, n.arena.updates[0])
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
-
-    with FakeNodeSwarm(node) as swarm:
+def test_a_loss_that_is_taken_between_the_steps_of_two_optimizers_sees_the_first_one():
+    """As of two networks that play against each other: the second's loss goes through the first."""
+    (model, _), (twin, _) = small_model(), small_model()
+    both, alone = two_optimizers(model), two_optimizers(twin)
+    with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, both)
-        backward(model, 0)
-        first = model[0].weight.grad.clone()
+        for seed in range(4):
+            for net, optimizers in ((model, both), (twin, alone)):
+                backward(net, seed)
+                optimizers[0].step()
+                with torch.no_grad():  # as the critic of a WGAN
+                    net[0].weight.clamp_(-0.1, 0.1)
+                optimizers[1].zero_grad()
+                net(torch.ones(2, 5)).square().mean().backward()
+                optimizers[1].step()
+            assert same_bits(model, twin)
+
+
+def test_optimizers_that_step_together_share_a_round():
+    (model, _), (twin, _) = small_model(), small_model()
+    both, alone = two_optimizers(model), two_optimizers(twin)
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, both, together=True)
+        for seed in range(4):
+            for net, optimizers in ((model, both), (twin, alone)):
+                backward(net, seed)
+                for at in (1, 0):
+                    optimizers[at].step()
+                    optimizers[at].zero_grad()
+            assert same_bits(model, twin)
+        assert swarm.session.round == swarm.session.step == 4
+        backward(model, 4)
         both[0].step()
-        both[1].zero_grad()
-        model(torch.ones(2, 5)).square().mean().backward()
-        second = model[2].weight.grad.clone()
-        with pytest.warns(UserWarning, match="a loss was propagated after optimizer 0"):
-            both[1].step()
-    assert np.array_equal(sent[0][:35], first.reshape(-1).numpy())
-    assert np.array_equal(sent[0][42:63], second.reshape(-1).numpy())
+        with pytest.raises(UnsupportedModel, match="optimizer 1 was not asked"):
+            swarm.session.next_round()
 
 
 @pytest.mark.parametrize("to_none", [True, False])
@@ -573,7 +582,7 @@ def test_each_of_two_optimizers_may_be_zeroed_right_after_its_own_step(order, to
             for one, other in zip(model.parameters(), twin.parameters(), strict=True):
                 assert (one.grad is None) == (other.grad is None) == to_none
                 assert to_none or not one.grad.any()
-        assert swarm.session.round == 5
+        assert swarm.session.step == 5
 
 
 def test_optimizers_that_step_in_hooks_of_the_backward_pass_do_what_they_do_alone():
@@ -597,8 +606,8 @@ def test_optimizers_that_step_in_hooks_of_the_backward_pass_do_what_they_do_alon
         assert swarm.session.round == 5
 
 
-def test_an_optimizer_that_is_asked_again_closes_a_round_in_which_the_other_does_not_step():
-    """Five steps of a critic, and then one of the generator."""
+def test_an_optimizer_steps_more_often_than_the_other():
+    """Three steps of a critic, and then one of the generator."""
     (model, _), (twin, _) = small_model(), small_model()
     both, alone = two_optimizers(model), two_optimizers(twin)
     with FakeNodeSwarm(echo) as swarm:
@@ -609,19 +618,73 @@ def test_an_optimizer_that_is_asked_again_closes_a_round_in_which_the_other_does
             others = [p.grad.clone() for p in model[2].parameters()]
             both[0].step()
             alone[0].step()
+            for parameter, before in zip(model[2].parameters(), others, strict=True):
+                assert torch.equal(parameter.grad, before)
             if seed % 3 == 2:
                 both[1].step()
                 alone[1].step()
-            else:
-                swarm.session._close_round()  # as a loader does that is asked for the next batch
-                for parameter, before in zip(model[2].parameters(), others, strict=True):
-                    assert torch.equal(parameter.grad, before)
             assert same_bits(model, twin)
-        backward(model, 6)
+        assert (swarm.session.step, swarm.session.round) == (6, 8)
+
+
+def test_who_is_elsewhere_in_its_loop_waits_for_a_step_of_its_own_kind():
+    """Its first optimizer steps when those of the others are at their second one. That step changes
+    what its script may still propagate a loss through."""
+    model, _ = small_model()
+    both = two_optimizers(model)
+    offered: list[control.Contribute] = []
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        n.go(0)
+        first = n.expect(control.Contribute)
+        offered.append(first)
+        own = n.arena.updates[0].copy()
+        others = own.copy()
+        others[-4:] = 0.0, 0.0, PRESENT, PRESENT
+        for round_id, update in enumerate((others, own, others)):
+            kind = offered[-1].kind + 3 * (round_id == 0)
+            n.put(round_id, update)
+            is_step = not is_further(kind)
+            n.send(control.ApplyCommand(round_id, round_id, 0.0, is_step=is_step, kind=kind))
+            n.expect(control.AppliedReply)
+            n.go(round_id + 1, 0, collectives=1 + round_id // 2)
+            if round_id < 2:
+                offered.append(n.expect(control.Contribute))
+        n.halt()
+
+    with FakeNodeSwarm(node) as swarm:
+        swarm.session.prepare(model, both)
+        loss = model(torch.ones(2, 5)).square().mean()
+        loss.backward(retain_graph=True)
         both[0].step()
-        both[0].step()
+        assert (swarm.session.step, swarm.session.round) == (1, 2)
+        both[1].zero_grad()
+        torch.autograd.grad(loss, model[2].bias)
+        model[2].bias.grad = torch.ones_like(model[2].bias)
         both[1].step()
-        assert swarm.session.round == 8
+        assert (swarm.session.step, swarm.session.round) == (1, 3)
+    kinds = [said.kind - offered[0].kind for said in offered]
+    assert (kinds[:2], is_further(offered[2].kind)) == ([0, 0], True)
+    assert [said.samples for said in offered] == [1, 0, 0], "nothing of weights that were overtaken"
+
+
+def test_what_follows_the_steps_of_one_optimizer_runs_behind_each_of_those():
+    model, _ = small_model()
+    both = two_optimizers(model)
+    ran: list[str] = []
+    with FakeNodeSwarm(echo) as swarm:
+        swarm.session.prepare(model, both)
+        swarm.session.each_step(lambda: ran.append("run"))
+        swarm.session.each_step(lambda: ran.append("second"), after=both[1])
+        for seed in range(4):
+            backward(model, seed)
+            both[0].step()
+            if seed % 2:
+                both[1].step()
+        with pytest.raises(ConfigError):
+            swarm.session.each_step(lambda: None, after=sgd(model))
+    assert ran == ["run", "run", "second"] * 2
 
 
 def test_a_gradient_that_is_zeroed_by_way_of_its_data_was_there_when_the_step_was_asked_for():
@@ -638,12 +701,11 @@ def test_a_gradient_that_is_zeroed_by_way_of_its_data_was_there_when_the_step_wa
         assert same_bits(model, twin)
 
 
-def test_weights_that_are_changed_before_a_put_off_step_are_refused():
-    """As the clamp of a WGAN, behind the step of its critic."""
+def test_weights_that_are_changed_before_a_step_that_is_yet_to_come_are_refused():
     model, _ = small_model()
     both = two_optimizers(model)
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, both)
+        swarm.session.prepare(model, both, together=True)
         backward(model, 0)
         both[0].step()
         for parameter in model[0].parameters():
@@ -652,17 +714,18 @@ def test_weights_that_are_changed_before_a_put_off_step_are_refused():
             both[1].step()
 
 
-def test_a_round_that_is_passed_while_a_step_is_put_off_is_that_of_the_step():
-    """As the loader does, behind a batch in which only the critic of a GAN stepped."""
+@pytest.mark.parametrize(
+    "options", [{"overlap": 1}, {"topology": "random_k"}, {"sender": "momentum"}]
+)
+def test_a_second_round_for_a_batch_is_refused_where_it_cannot_be(options):
     model, _ = small_model()
     both = two_optimizers(model)
-    with FakeNodeSwarm(echo) as swarm:
+    with FakeNodeSwarm(echo, **options) as swarm:
         swarm.session.prepare(model, both)
         backward(model, 0)
         both[0].step()
-        swarm.session.pass_round()
-        swarm.session.pass_round()
-    assert [said.samples for said in contributions(swarm)] == [1, 0]
+        with pytest.raises(UnsupportedModel, match="several optimizers"):
+            both[1].step()
 
 
 def test_the_state_of_two_optimizers_is_handed_over_and_a_wrong_one_changes_neither():
@@ -878,7 +941,7 @@ def test_two_models_that_play_against_each_other_are_one_list_of_modules():
                 warnings.simplefilter("ignore")
                 optimizer.step()
             moved = not torch.equal(one.weight, before[0]), not torch.equal(other.weight, before[1])
-            assert moved == (at == 1, at == 1), "both step when the last is asked to"
+            assert moved == (True, at == 1)
 
 
 def test_a_run_that_ends_while_a_step_is_passed_ends_the_loop_and_not_the_script():

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gossip.config import RunConfig
+from gossip.core import is_further
 from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena, allocate, map_bytes
 from gossip.ipc.channel import Channel, ChannelClosed
@@ -156,21 +157,31 @@ class FakeNode:
 def echo(node: FakeNode) -> None:
     """A swarm of one: every update comes back as it was."""
     node.prepared()
-    round_id = 0
+    round_id = collectives = 0
     node.go(round_id, 0)
     while True:
         match message := node.next():
             case control.Contribute():
                 assert node.arena is not None
+                kind, slot = message.kind, -1
                 if message.samples:
-                    node.apply(
-                        message.round_id, message.round_id % 4, node.arena.updates[message.slot]
+                    slot = message.round_id % 4
+                    node.put(slot, node.arena.updates[message.slot])
+                is_step = not is_further(kind)
+                before, collectives = collectives, collectives + (not is_step)
+                node.send(
+                    control.ApplyCommand(
+                        message.round_id,
+                        slot,
+                        0.0,
+                        is_step=is_step,
+                        collectives=before,
+                        kind=kind,
                     )
-                else:
-                    node.send(control.ApplyCommand(message.round_id, -1, 0.0))
+                )
             case control.AppliedReply():
                 round_id = message.round_id + 1
-                node.go(round_id, round_id % 4)
+                node.go(round_id, round_id % 4, collectives=collectives)
             case control.LedgerRequest():
                 node.send(control.LedgerReply(round_id, b""))
             case control.Close():

@@ -83,6 +83,8 @@ def header_bytes(commit: Commit) -> bytes:
     if commit.replica:
         # likewise
         parts += [_text("replica"), _blob(commit.replica), _named(commit.diverged)]
+    if commit.kind:
+        parts += [_text("kind"), _COUNT.pack(commit.kind)]
     return b"".join(parts)
 
 

@@ -23,6 +23,7 @@ Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 """The commits of one round with their payloads, one a shard."""
 
 ROUNDS_KEPT_ALWAYS = 2
+KINDS_KEPT = 4
 ANSWER_BYTES = 64 * 2**20
 """Of an answer to who is behind; the commits of one round, at least."""
 
@@ -31,20 +32,24 @@ class CommitLog:
     """Args: ``rounds_max`` and ``bytes_max`` bound it;
         the last two rounds are kept whatever they weigh.
 
-    ``previous`` are the aggregates, one a shard, of the last round that changed anything; empty as
-    long as there is none here.
+    ``previous`` are the aggregates, one a shard, of the last round of each kind that changed
+    anything, by kinds, of which the latest ``KINDS_KEPT`` are kept.
     """
 
     def __init__(self, rounds_max: int, bytes_max: int) -> None:
         self.rounds_max, self.bytes_max = rounds_max, bytes_max
         self._rounds: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
-        self.previous: tuple[Payload, ...] = ()
+        self.previous: dict[int, tuple[Payload, ...]] = {}
 
     def append(self, round_id: int, held: Held) -> None:
         payloads = tuple([payload for _, payload in held if payload is not None])
         if len(payloads) == len(held):
-            self.previous = payloads
+            kind = held[0][0].kind
+            self.previous.pop(kind, None)
+            self.previous[kind] = payloads
+            if len(self.previous) > KINDS_KEPT:
+                del self.previous[next(iter(self.previous))]
         self._rounds[round_id] = held
         self._bytes += _weight(held)
         while len(self._rounds) > ROUNDS_KEPT_ALWAYS and (
@@ -126,7 +131,7 @@ class CommitLog:
 
     def clear(self) -> None:
         self._rounds.clear()
-        self._bytes, self.previous = 0, ()
+        self._bytes, self.previous = 0, {}
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:

@@ -16,9 +16,11 @@ from gossip.core.messages import (
     COLLECTED_BYTES_MAX,
     DIGEST_BYTES,
     ROUND_MAX,
+    Collected,
     Commit,
     Contribution,
     PeerId,
+    is_further,
 )
 from gossip.core.settings import CoreSettings
 from gossip.topologies import Roster
@@ -202,9 +204,6 @@ class ReplicatedState:
         able = self.omissions.servers(trusted) or trusted or peers
         return self.roster if able is peers else Roster(able, self.roster.lineage)
 
-    def _scores(self) -> dict[PeerId, float]:
-        return {peer: round(score, 3) for peer, score in self.trust.scores().items()}
-
     def append(self, held: Held, made_here: Sequence[bool], alive: int) -> list[Effect]:
         """Every shard of this round is committed: it is history.
 
@@ -215,17 +214,14 @@ class ReplicatedState:
         """
         commits = [commit for commit, _ in held]
         round_id = commits[0].round_id
-        lost = next((commit for commit in commits if not commit.digest), None)
+        first = commits[0]
+        lost = next((c for c in commits if not c.digest or c.kind != first.kind), None)
         proven, audits = self.equivocations.observe_round(commits), self.audits
         audited = () if audits is None else audits.observe_round(commits)
         chain = self.lineage.append(commits)
         used = {} if lost else _samples_used(commits)
-        collected = commits[0].collected
-        self.was_step = not collected or (
-            len(collected) <= self.settings.callers_too_few(len(self.roster.peers))
-        )
         collectives_before = self.collectives
-        self.collectives += not self.was_step
+        collected = self._count_step(commits[0])
         self.whole = self.whole and (not self.was_step or used.keys() >= self._first_peers)
         effects: list[Effect] = [
             Report("found_by_audit", {"subject": peer, "round": round_id}) for peer in audited
@@ -245,7 +241,7 @@ class ReplicatedState:
             "steps_per_epoch": self.cursor.steps_per_epoch,
             "slices": self._slices if configured else None,
         }
-        scores = self._scores()
+        scores = {peer: round(score, 3) for peer, score in self.trust.scores().items()}
         effects += [
             Committed(commit, chain, made, trust=scores, **data)
             for commit, made in zip(commits, made_here, strict=True)
@@ -257,16 +253,17 @@ class ReplicatedState:
                     round_id,
                     tuple(payload for _, payload in held if payload is not None),
                     rates=commits[0].rates,
-                    collected=collected,
+                    is_step=self.was_step,
                     contributors=tuple(
                         [tuple([each.peer for each in commit.contributors]) for commit in commits]
                     ),
                     collectives=collectives_before,
                     replica=commits[0].replica if self._local in commits[0].diverged else b"",
+                    kind=commits[0].kind,
                 )
             )
         else:
-            effects += self._lose_round(commits, lost, collectives_before)
+            effects += self._lose_round(commits, lost, collected, collectives_before)
         before = {} if self.cursor.pace.even else self.cursor.pace.levels()
         took_us = {c.peer: c.took_us for c in commits[0].contributors}
         self.round_times.observe(took_us.values())
@@ -290,23 +287,39 @@ class ReplicatedState:
         effects += [*unlike, self._tell_round(commits[0], alive, scores)]
         return effects
 
+    def _count_step(self, first: Commit) -> tuple[Collected, ...]:
+        """Note whether the round was a step. Returns what peers have given if it was a collective
+        operation."""
+        collected = first.collected
+        if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
+            collected = ()
+        self.was_step = not (collected or (first.kind and is_further(first.kind)))
+        self.collectives += not self.was_step
+        return collected
+
     def _lose_round(
-        self, commits: Sequence[Commit], lost: Commit, collectives_before: int
+        self,
+        commits: Sequence[Commit],
+        lost: Commit,
+        collected: tuple[Collected, ...],
+        collectives_before: int,
     ) -> list[Effect]:
-        """Apply a round whose result ``lost`` lacks."""
+        """Apply a round whose result ``lost`` lacks, or has for another kind of step."""
         effects: list[Effect] = [
             Apply(
                 lost.round_id,
                 (),
-                collected=commits[0].collected,
+                collected=collected,
                 is_step=self.was_step,
                 collectives=collectives_before,
+                kind=commits[0].kind,
             )
         ]
         skipped = {each.peer for each in commits[0].rejected if each.reason == "skipped"}
         asked = {p for p, had in self._slices.items() if had or not self.cursor.configured}
         if self.was_step and not asked <= skipped:
-            effects.append(Report("lost_round", {"round": lost.round_id, "reason": lost.reason}))
+            reason = lost.reason or "its shards are of steps of different kinds"
+            effects.append(Report("lost_round", {"round": lost.round_id, "reason": reason}))
         return effects
 
     def _tables(
@@ -401,7 +414,7 @@ class ReplicatedState:
         ascending = given == sorted(set(given)) and set(given) <= set(self.roster.peers)
         fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX
         too_few = self.settings.callers_too_few(len(self.roster.peers))
-        instead = len(given) <= too_few or not commit.digest
+        instead = len(given) <= too_few or not (commit.digest or commit.kind)
         return ascending and fits and instead and not (given and commit.shard)
 
     def _may_accuse(self, commit: Commit) -> bool:

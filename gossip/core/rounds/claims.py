@@ -60,6 +60,8 @@ class ResultChecks:
             and own.replica in (b"", commit.replica)
         ):
             return Objection("it names this replica as different, which it is not")
+        if own is not None and own.kind != commit.kind and self._counts(commit):
+            return Objection("it counts the update of this peer for a step of another kind")
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
             return Objection("it says that this peer skipped its samples, which it did not")
         enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
@@ -85,6 +87,11 @@ class ResultChecks:
         local = self.server.local
         given = next((each.data for each in commit.collected if each.peer == local), None)
         return own is not None and given is not None and given != own.collective
+
+    def _counts(self, commit: Commit) -> bool:
+        """Whether it says that this peer's update is in the aggregate."""
+        local = self.server.local
+        return any(each.peer == local for each in commit.contributors)
 
     def _skips(self, commit: Commit) -> bool:
         """Whether it says that this peer skipped its samples."""

@@ -48,6 +48,7 @@ from gossip.core.messages import (
     ReceivingPayload,
     Update,
     UpdateRequest,
+    is_further,
 )
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
@@ -873,6 +874,7 @@ class RollingRounds:
             own.micro_batches,
             own.pass_us,
             own.replica if first else b"",
+            own.kind,
         )
         if self.cross_shard.is_timed(shard):
             effects += self.server.give_time(shard, now, bool(own.collective))
@@ -1026,7 +1028,9 @@ class RollingRounds:
             else sum([peer == self.local or not self.skip_reason(peer) for peer in coming])
         )
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
-        if self.replicated.was_step:  # else its length is that of what scripts did before it
+        # The length of a collective operation is that of what scripts did before it.
+        kind = held[0][0].kind
+        if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - self.lag_detector.began_at)
         roster = self.replicated.roster.peers  # of the next round
         self.server.lateness.committed(roster, expected, _in_all(held))

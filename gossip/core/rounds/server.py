@@ -3,7 +3,7 @@ make the commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -100,7 +100,7 @@ class Server:
         self.locked: frozenset[PeerId] = frozenset()
         self.proven: frozenset[PeerId] = frozenset()
         self.parent = b""
-        self.previous: tuple[Payload, ...] = ()
+        self.previous: Mapping[int, tuple[Payload, ...]] = {}
         self.cross_shard = False  # the shards of this round decide together
         # without whose updates no shard helps any more
         self.wanted: frozenset[PeerId] = frozenset()
@@ -114,7 +114,7 @@ class Server:
         roster: Roster,
         standing: tuple[frozenset[PeerId], frozenset[PeerId]],
         parent: bytes,
-        previous: tuple[Payload, ...] = (),
+        previous: Mapping[int, tuple[Payload, ...]] | None = None,
         shards: int = 1,
     ) -> None:
         """A round begins.
@@ -122,11 +122,11 @@ class Server:
         Args:
             standing: Those in quarantine, whose updates nobody waits for, and no rule sees; and
                 those of them who are proven to lie.
-            previous: The aggregate of each shard that was applied last;
-                empty where that is not known.
+            previous: By kinds of steps, the aggregate of each shard that was applied last.
             shards: How many there are.
         """
-        self.round_id, self.roster, self.parent, self.previous = round_id, roster, parent, previous
+        self.round_id, self.roster, self.parent = round_id, roster, parent
+        self.previous = previous or {}
         self.locked, self.proven = standing
         self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
@@ -520,7 +520,8 @@ class Server:
         shard.ticket = ticket
         own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
         f = self.f_of(shard)
-        previous = self.previous[shard.index] if self.previous else None
+        last = self.previous.get(shard.kind)
+        previous = last[shard.index] if last else None
         told: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
             n, wanted = len(step.get("peers", rows)), f
@@ -640,6 +641,7 @@ class Server:
             collected=shard.collected,
             replica=replica,
             diverged=diverged,
+            kind=shard.kind,
         )
 
     def timer(

@@ -3,7 +3,8 @@ collected if it serves the shard."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
@@ -16,6 +17,7 @@ from gossip.core.messages import (
     Contribution,
     PeerId,
     Update,
+    is_further,
 )
 
 from .arrivals import Transfer
@@ -102,6 +104,7 @@ class ShardRound:
     # of peers in quarantine, which are only measured; in steps they are among ``rows``, too
     outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
+    kind: int = 0  # of the updates among ``rows``
     first_at: float = 0.0
     grace: Token | None = None
     grace_at: float = 0.0
@@ -174,17 +177,28 @@ class ShardRound:
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
     def usable(self) -> list[PeerId]:
-        """Who has sent a finite update with samples."""
-        return [
+        """Who has sent a finite update with samples, of the kind that most of them have."""
+        usable = [
             peer
             for peer, (update, payload) in self.answers.items()
             if payload is not None and payload.finite and update.samples
         ]
+        kind = self._kind(usable)
+        return [peer for peer in usable if self.answers[peer][0].kind == kind]
+
+    def _kind(self, peers: Iterable[PeerId]) -> int:
+        """Of step that most of these peers are at. Of several with as many: a step of the run, and
+        the one with the least number."""
+        kinds = [self.answers[peer][0].kind for peer in peers]
+        if not any(kinds):
+            return 0
+        counts = Counter(kinds)
+        return min(counts, key=lambda kind: (-counts[kind], is_further(kind), kind))
 
     def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
-        """Fixes which updates go into the rule: finite ones with samples, but for those of
-        ``left_out``; and which of those are ``measured``. None in a collective operation, which up
-        to ``few`` alone cannot make of it."""
+        """Fixes which updates go into the rule: finite ones with samples, of the kind that most of
+        them have, but for those of ``left_out``; and which of those are ``measured``. None in a
+        collective operation, which up to ``few`` alone cannot make of it."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -192,15 +206,18 @@ class ShardRound:
                 if update.collective
             ]
         )
-        usable = [
-            Row(peer, payload, update.samples)
+        rows = {
+            peer: Row(peer, payload, update.samples)
             for peer, (update, payload) in sorted(self.answers.items())
             if payload is not None and payload.finite and update.samples
-        ]
+        }
+        self.kind = self._kind(rows or self.answers)
+        usable = [row for peer, row in rows.items() if self.answers[peer][0].kind == self.kind]
         self.rows = tuple([row for row in usable if row.peer not in left_out])
         self.outside = tuple([row for row in usable if row.peer in measured])
         if len(self.collected) > few:
             self.rows = self.outside = ()
+            self.kind = 0
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:

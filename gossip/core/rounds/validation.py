@@ -66,7 +66,7 @@ class ResultValidator:
             replicated,
         )
         self.result_checks = ResultChecks(replicated, lag_detector, server, view)
-        self._lengths: dict[int, Lengths] = {}
+        self._lengths: dict[tuple[int, int], Lengths] = {}
         # whose results of which rounds
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
         self.omissions, self.witness = (
@@ -174,6 +174,8 @@ class ResultValidator:
             return None
         if own is None or not own.samples or message.round_id != round_id:
             return ()
+        if own.kind != message.kind:
+            return ()
         if own.own is not None and len(own.payloads) == 1:
             return (own.own,)
         at, parts = message.shard, own.payloads
@@ -235,7 +237,7 @@ class ResultValidator:
 
     def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
         """A result is taken."""
-        lengths = self._lengths.setdefault(commit.shard, OrderedDict())
+        lengths = self._lengths.setdefault((commit.shard, commit.kind), OrderedDict())
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
         while len(lengths) > ROUNDS_KEPT:
             lengths.popitem(last=False)
@@ -270,7 +272,7 @@ class ResultValidator:
         # A server that says that there were few cannot leave out the own ones.
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
         longest = defaultdict[PeerId, float](float)
-        for server, length, of in self._lengths.get(commit.shard, {}).values():
+        for server, length, of in self._lengths.get((commit.shard, commit.kind), {}).values():
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
         known = sorted(longest.values(), reverse=True)[self.f :]
         return max([*known[:1], similarity.own])

@@ -488,6 +488,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             local_steps=schedule.local_steps,
             overlap=schedule.overlap,
             fragments=schedule.fragments,
+            further_every=schedule.further_every,
         )
 
     link = LinkModel(

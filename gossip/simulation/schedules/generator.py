@@ -88,6 +88,8 @@ LOCAL_STEPS = (2, 5, 20)
 FRAGMENTED = 0.4  # of those with local steps and rolling rounds, without overlap
 FRAGMENTS = (2, 4, 5)
 OVERLAP = 0.3  # of those with rolling rounds
+FURTHER = 0.25  # of those with plain rolling rounds
+FURTHER_EVERY = (1, 1, 3, 5)
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
@@ -231,7 +233,8 @@ def generate(
     is_free = (peers, topology, aggregator, world) == (None, None, None, None)
     if not is_free:
         return drawn
-    return _with_fragments(_with_overlap(_with_local_steps(_weighted(_placed(drawn)))))
+    made = _with_fragments(_with_overlap(_with_local_steps(_weighted(_placed(drawn)))))
+    return _with_further(made)
 
 
 def _draw_faults(
@@ -332,6 +335,16 @@ def _with_fragments(drawn: Schedule) -> Schedule:
     if trickles or not topologies.load(drawn.topology).rolling:
         return drawn
     return replace(drawn, fragments=lot.choice(cuts))
+
+
+def _with_further(drawn: Schedule) -> Schedule:
+    """The same with two optimizers, in some of those that have plain rounds with servers."""
+    lot = Random(f"schedule/{drawn.seed}/further")
+    plain = drawn.overlap == 0 and drawn.local_steps == 1 and not drawn.stages
+    rolling = topologies.load(drawn.topology).rolling
+    if lot.random() >= FURTHER or not (plain and rolling):
+        return drawn
+    return replace(drawn, further_every=lot.choice(FURTHER_EVERY))
 
 
 def _is_of_an_attacker(fault: Fault) -> bool:

@@ -68,6 +68,8 @@ class Schedule:
         local_steps: That make an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
         fragments: Of the toy model, each as large as an update: a round is on one of them.
+        further_every: Behind so many steps of a toy model's optimizer another one steps, in a round
+            that is no step of the run; 0: there is one optimizer.
         overlap: 1: trainers compute the next update beside the round of the last one.
         stages: Of a pipeline: how many of the peers, in order of their ids, are in each stage.
             Empty: each peer has the whole model.
@@ -110,6 +112,7 @@ class Schedule:
     local_steps: int = 1
     fragments: int = 1
     overlap: int = 0
+    further_every: int = 0
     stages: tuple[int, ...] = ()
     micro_batches: int = 4
     audit: float = 0.0
@@ -266,6 +269,12 @@ class Schedule:
                 and not self.stages
             ),
             f"fragments = {self.fragments}: 1, or with rolling rounds a divisor of local_steps",
+        )
+        plain = self.overlap == 0 and self.local_steps == 1 and not self.stages
+        yield (
+            self.further_every == 0 or (self.further_every > 0 and rolling and plain),
+            f"further_every = {self.further_every}: 0, or with rolling rounds of one step each, "
+            "one after the other, at least 1",
         )
         yield (
             self.overlap in ((0, 1) if rolling else (0,)),

@@ -36,6 +36,9 @@ CALLS = 0.2
 """Of the rounds of a model in fragments, those in which all scripts call a collective operation."""
 CALL = b"called"
 
+FIRST, FURTHER = 2, 5
+"""Kinds of steps, where a script has two optimizers: the second one steps on the same samples."""
+
 DRAINS = 8
 """Rounds behind which no round is computed beside another, as before a checkpoint."""
 
@@ -243,6 +246,8 @@ class ToyTrainer:
             the samples.
         fragments: of the model, each as large as an update. With more than one its script also
             calls collective operations, in rounds that are no steps.
+        further_every: behind so many steps, one of the second optimizer of its script; 0: there is
+            none.
         compares_every: rounds between two comparisons of its replica; 0: only where the core asks.
         corrupted_in: rounds after which bits of its parameters flip.
     """
@@ -273,6 +278,7 @@ class ToyTrainer:
     local_steps: int = 1
     overlap: int = 0
     fragments: int = 1
+    further_every: int = 0
     compares_every: int = 0
     corrupted_in: frozenset[int] = frozenset()
 
@@ -291,6 +297,8 @@ class ToyTrainer:
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
+        self._steps = 0  # behind the last one of the second optimizer
+        self._awaits = False  # a step of the kind that it has begun
         self._asked = -1  # the round before which it waits for others' word, or has
         # an update; with overlap also what nobody has asked for yet
         self.computing: events.Contributed | ComputedAhead | None = None
@@ -504,6 +512,11 @@ class ToyTrainer:
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, collective=CALL)
             return [(self._pause_s(0), self.computing)]
+        if self._awaits:  # others were at a step of another kind
+            self._go = go
+            self.computing = events.Contributed(go.round_id, 0, (), None, kind=self._kind)
+            return [(self._pause_s(0), self.computing)]
+        self._awaits = self.further_every > 0
         draft, self._draft, self._go = self._draft, None, go
         if draft is not None and self._is_of_use(draft, go):
             self.ahead += 1
@@ -565,11 +578,28 @@ class ToyTrainer:
             own=payload_of_values(draft.honest) if self.lie is not None and samples else None,
             rates=self.rates if samples else (),
             replica=self.digest if self._compares(go) else b"",
+            kind=self._kind,
         )
+
+    @property
+    def _kind(self) -> int:
+        """Of the step that its script is at."""
+        if not self.further_every:
+            return 0
+        return FIRST if self._steps < self.further_every else FURTHER
+
+    def _note_step(self, apply: events.Apply) -> None:
+        """Its script goes on behind the step that it awaits."""
+        if not self._awaits or self._go is None or apply.round_id < self._go.round_id:
+            return
+        if apply.kind in (0, self._kind):
+            self._awaits = False
+            self._steps = 0 if self._kind == FURTHER else self._steps + 1
 
     def _compares(self, go: events.StartRound) -> bool:
         regular = self.compares_every and go.round_id % self.compares_every == 0
-        return self.overlap == 0 and self.local_steps == 1 and bool(regular or go.compares)
+        plain = self.overlap == 0 and self.local_steps == 1 and self._kind != FURTHER
+        return plain and bool(regular or go.compares)
 
     def _used(self, round_id: int, samples: int) -> int:
         """Of its slice. With local steps a peer may take fewer than others, and leaves the rest;
@@ -692,6 +722,7 @@ class ToyTrainer:
             self._here = array("f", bytes(flipped))
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))
+        self._note_step(apply)
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _moved(self, content: bytes, part: slice) -> Values:

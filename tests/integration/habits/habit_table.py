@@ -87,8 +87,9 @@ HABITS: Mapping[str, Habit] = {
     "large": Habit(OPT),
     # A loss between the steps of two optimizers sees the first model before its step, where there
     # are several peers (docs/training_loop.md).
-    "gan": Habit(OPT, by_hand=("single",)),
-    "critic_steps_more": Habit(OPT, by_hand=("single",)),
+    "gan": Habit(OPT),
+    # A script that is resumed begins to count its batches anew.
+    "critic_steps_more": Habit(OPT, by_hand=("single", "pair")),
     "one_cycle": Habit(LR),
     "lambda_lr": Habit(LR),
     "warm_restarts": Habit(LR),

@@ -33,6 +33,7 @@ from gossip.core import (
     Update,
     UpdateRequest,
     events,
+    is_further,
     outline_of,
     parts_of,
 )
@@ -66,9 +67,10 @@ class Conserved(Checker):
     def make_records(self) -> None:
         self._rows = self.per_life(dict[tuple[int, int], tuple[Row, ...] | None])
         self._pending = self.per_life(list[Committed])
-        # what each has applied last, since it took over a state
-        self._previous: dict[PeerId, tuple[Payload, ...]] = {}
-        self._sent: dict[tuple[PeerId, int], list[int]] = {}
+        # what each has applied last by kinds of steps, since it took over a state
+        self._previous: dict[PeerId, dict[int, tuple[Payload, ...]]] = {}
+        # samples and kinds of steps
+        self._sent: dict[tuple[PeerId, int], list[tuple[int, int]]] = {}
         self._skipped: set[tuple[PeerId, int]] = set()
         self._read: dict[tuple[PeerId, int, bytes], Ranges] = {}
         self._branches: dict[bytes, _Branch] = {}
@@ -76,17 +78,17 @@ class Conserved(Checker):
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         super().on_start(swarm, peer)
-        self._previous[peer] = ()
+        self._previous[peer] = {}
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if isinstance(event, Contributed):
-            self._sent.setdefault((peer, event.round_id), []).append(event.samples)
+            self._sent.setdefault((peer, event.round_id), []).append((event.samples, event.kind))
             if event.skipped:
                 self._skipped.add((peer, event.round_id))
         elif isinstance(event, events.DataConfigured):
             self._batch = event.batch
         elif isinstance(event, Restored) and not event.error:
-            self._previous[peer] = ()
+            self._previous[peer] = {}
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
@@ -106,7 +108,8 @@ class Conserved(Checker):
                     self._on_made(swarm, peer, effect.commit)
             case Apply():
                 done, self._pending[peer] = self._pending[peer], []
-                self._previous[peer] = effect.payloads or self._previous[peer]
+                if effect.payloads:
+                    self._previous[peer][effect.kind] = effect.payloads
                 if done and done[0].chain not in self._branches:
                     self._branches[done[0].chain] = self._follow(swarm, peer, done)
             case _:
@@ -131,7 +134,10 @@ class Conserved(Checker):
                 f"{what}: a row without samples: {[(row.peer, row.samples) for row in ask.rows]}",
             )
         last = self._previous[peer]
-        if ask.previous is not (last[ask.shard] if last and not ask.mix else None):
+        sent = [self._sent.get((row.peer, ask.round_id), ()) for row in ask.rows]
+        kinds = {kind for each in sent for _, kind in each} or {*last, 0}
+        known = [last[kind][ask.shard] if kind in last and not ask.mix else None for kind in kinds]
+        if not any(ask.previous is each for each in known):
             raise self.violated(
                 swarm, peer, f"{what}: the rule is not given the aggregate that was applied last"
             )
@@ -173,18 +179,20 @@ class Conserved(Checker):
             before = _Branch(roster, 0, ())
         if slices is None or before is None:
             return _Branch(commits[0].roster)
-        is_step = len(commits[0].collected) <= core.settings.callers_too_few(len(roster))
+        operation = len(commits[0].collected) > core.settings.callers_too_few(len(roster))
+        is_step = not (operation or is_further(commits[0].kind))
         self._judge_slices(swarm, peer, commits[0], slices)
         if before.used is None:
             return _Branch(commits[0].roster)
         self._judge_epoch(swarm, peer, done[0], before.steps)
         self._judge_order(swarm, peer, done[0], before.used)
-        fresh = [
-            pair
-            for contributor, samples in sorted(used_by.items())
-            for pair in _first(samples, tuple(slices.get(contributor, ())))
-        ]
+        fresh = []
         if is_step:
+            fresh = [
+                pair
+                for contributor, samples in sorted(used_by.items())
+                for pair in _first(samples, tuple(slices.get(contributor, ())))
+            ]
             fresh += _never_again(commits, slices, before.end)
         merged = _disjoint([*before.used, *fresh])
         assert merged is not None, "none of what is given out was used"
@@ -213,11 +221,12 @@ class Conserved(Checker):
         for c in commit.contributors:
             sent = self._sent.get((c.peer, commit.round_id), [])
             self.judged += 1
-            if c.samples not in sent:
+            if (c.samples, commit.kind) not in sent:
                 raise self.violated(
                     swarm,
                     peer,
-                    f"{where} counts {c.samples} samples of peer {c.peer}, which sent {sent}",
+                    f"{where}, of kind {commit.kind}, counts {c.samples} samples of peer {c.peer}, "
+                    f"which sent {sent}",
                 )
 
     def _judge_slices(

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from gossip.core import Applied, Committed, CoreSettings, Effect, Event, PeerId, StartRound
+from gossip.core import (
+    Applied,
+    Committed,
+    CoreSettings,
+    Effect,
+    Event,
+    PeerId,
+    StartRound,
+    is_further,
+)
 from gossip.simulation.checkers.base import Checker
 from gossip.simulation.world import AnySwarm, ToyTrainer
 
@@ -51,7 +60,8 @@ class TakesTurns(Checker):
         if known is None:
             return  # of a history whose beginning nobody has applied
         before, roster = known
-        is_step = len(commit.collected) <= settings.callers_too_few(len(roster))
+        operation = len(commit.collected) > settings.callers_too_few(len(roster))
+        is_step = not (operation or is_further(commit.kind))
         self._steps[effect.chain] = before + is_step, commit.roster
         self._before[peer][commit.round_id] = before
 

@@ -1,4 +1,4 @@
-"""torch's Muon for matrices beside AdamW for the rest."""
+"""torch's Muon for matrices beside AdamW for the rest, in one round."""
 
 import habit
 import torch
@@ -12,7 +12,7 @@ optimizer = [
     torch.optim.AdamW([p for p in model.parameters() if p.ndim < 2], lr=1e-2),
 ]
 peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
+model, optimizer = peer.prepare(model, optimizer, together=True)
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
     for x, y in loader:

@@ -23,6 +23,7 @@ from gossip.ipc import StartRoundCommand
 from gossip.topologies import draw
 from gossip.training.batches import BatchTracker
 from gossip.training.loader import ShardedLoader, loader_of
+from gossip.training.optimizer import kind_of
 from gossip.training.seeding import seed_generators
 from gossip.training.streaming import ShardedStream
 
@@ -62,7 +63,7 @@ class PlainPeer:
 
     # --- the calls of scripts ---------------------------------------------------------------------
 
-    def prepare(self, model: Any, optimizer: Any, judge: Any = None) -> Any:
+    def prepare(self, model: Any, optimizer: Any, judge: Any = None, together: bool = False) -> Any:
         given = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         for each in given:
             base = getattr(each, "base", None)
@@ -148,7 +149,9 @@ class PlainPeer:
         self._average(at, True)
         if self.count > 1:
             self._generator = torch.get_rng_state()
-            torch.manual_seed(draw("optimizer", SEED, self.step) % 2**63)
+            further = bool(self._stepped)
+            kind = 0 if len(self._optimizers) == 1 else kind_of([at]) + further
+            torch.manual_seed(draw("optimizer", SEED, self.step + further, kind) % 2**63)
 
     def _average(self, at: int, contributes: bool) -> bool:
         """Put the mean of the contributors' gradients in the place of the own ones. Returns False

@@ -1,0 +1,86 @@
+"""Scripts with two optimizers: each steps in a round of its own, and who is elsewhere in its loop
+comes together with the others again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from effort import effort
+
+from gossip.core import Committed, Effect, PeerId, is_further
+from gossip.core.rounds.shard import ShardRound
+from gossip.faults import Hang, Restart
+from gossip.simulation import Schedule, generate, run
+from gossip.simulation.world import AnySwarm, Observer
+
+PEERS = 4
+
+
+class CommitRecords(Observer):
+    """The kind and the contributors of each commit, in order."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[int, tuple[PeerId, ...]]] = []
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Committed) and effect.made:
+            named = tuple([each.peer for each in effect.commit.contributors])
+            self.made.append((effect.commit.kind, named))
+
+
+def schedule(seed: int, further_every: int) -> Schedule:
+    faults = (Hang(1, 4, 2.2), Restart(2, 8, 1.0))
+    return Schedule(
+        seed,
+        PEERS,
+        f=1,
+        aggregator="trimmed_mean",
+        faults=faults,
+        further_every=further_every,
+        active_s=10.0,
+        duration_s=20.0,
+        rounds_min=20,
+    )
+
+
+@pytest.mark.parametrize("further_every", [1, 3])
+@pytest.mark.parametrize("seed", range(effort(3, 20)))
+def test_who_has_missed_rounds_is_in_those_of_both_optimizers_again(
+    seed: int, further_every: int
+) -> None:
+    records = CommitRecords()
+    outcome = run(schedule(seed, further_every), [records])
+    assert outcome.violation is None, outcome.violation
+    last = records.made[-2 * (further_every + 1) - 4 : -4]  # then peers begin to leave
+    assert {named for _, named in last} == {tuple(range(PEERS))}
+    assert sum(is_further(kind) for kind, _ in last) == 2
+
+
+def test_two_optimizers_whose_updates_are_mixed_are_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def mix(self: ShardRound, *given: object) -> None:
+        answers = self.answers
+        self.answers = {
+            peer: (replace(update, kind=0), payload) for peer, (update, payload) in answers.items()
+        }
+        whole(self, *given)  # type: ignore[arg-type]
+        self.answers = answers
+
+    whole = ShardRound.close
+    monkeypatch.setattr(ShardRound, "close", mix)
+    assert run(schedule(0, 1)).violation is not None
+
+
+@pytest.mark.parametrize("seed", [201, *range(effort(6, 60))])
+def test_drawn_faults_are_borne(seed: int) -> None:
+    """201: those of two kinds were each too few for the rule, and lost all their rounds."""
+    drawn = generate(seed, topology="rolling", aggregator="mean" if seed != 201 else None)
+    drawn = replace(drawn, overlap=0, local_steps=1, fragments=1, stages=())
+    outcome = run(replace(drawn, further_every=(1, 3)[seed % 2] if seed != 201 else 1))
+    assert outcome.violation is None, outcome.violation
+
+
+def test_some_schedules_have_two_optimizers() -> None:
+    assert {generate(seed).further_every for seed in range(80)} == {0, 1, 3, 5}
