@@ -24,7 +24,7 @@ _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WA
 _NONE = -(2.0**1000)
 _CODES = {_NONE: None, 2.0**1001: math.inf, -(2.0**1001): -math.inf, -(2.0**1002): math.nan}
 """Finite numbers in place of values that are none: a message carries finite numbers only."""
-_NUMBER, _SEQUENCE = (int, float), (tuple, list)
+_PLAIN = {float, int, bool}
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
@@ -32,8 +32,14 @@ def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     others, the others in the order of their names. Numbers, booleans, None, and tuples of them are
     settings. Of more than a message holds, the first."""
     found: list[float] = []
-    for group, name in _places(groups):
-        _append_numbers(group[name], found)
+    for at in (0, 1):
+        for group in groups:
+            for name in _names(tuple(group))[at]:
+                value = group[name]
+                if type(value) in _PLAIN and math.isfinite(value):  # each step reads all twice
+                    found.append(float(value))
+                else:
+                    found += _numbers(value)
     return tuple(found[:RATES_MAX])
 
 
@@ -132,23 +138,14 @@ def _value_of(had: Any, numbers: list[float]) -> Any:
 
 
 def _numbers(value: Any) -> list[float]:
-    found: list[float] = []
-    _append_numbers(value, found)
-    return found
-
-
-def _append_numbers(value: Any, found: list[float]) -> None:
-    if isinstance(value, _NUMBER):
-        if math.isfinite(value):
-            found.append(float(value))
-        else:
-            found += [
-                code for code, stands_for in _CODES.items() if repr(stands_for) == repr(value)
-            ]
-    elif isinstance(value, _SEQUENCE):
-        for item in value:
-            _append_numbers(item, found)
-    elif value is None:
-        found.append(_NONE)
-    elif isinstance(value, Tensor) and value.numel() == 1:
-        _append_numbers(value.item(), found)
+    if isinstance(value, tuple | list):
+        return [number for item in value for number in _numbers(item)]
+    if isinstance(value, Tensor):
+        value = value.item() if value.numel() == 1 else ""
+    if value is None:
+        return [_NONE]
+    if not isinstance(value, int | float):
+        return []
+    if math.isfinite(value):
+        return [float(value)]
+    return [code for code, stands_for in _CODES.items() if repr(stands_for) == repr(value)]
