@@ -18,6 +18,7 @@ from gossip.errors import ConfigError, UnsupportedModel
 
 from .several import parts_of
 
+_UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
@@ -80,14 +81,14 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
     has put in place of the class's can do anything."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         return False
-    return all(
-        type(each) in _READERS
-        and getattr(each.step, "is_of_class", True)
-        and not each._optimizer_step_pre_hooks
-        and not each._optimizer_step_post_hooks
-        and not any(group["foreach"] or group["differentiable"] for group in each.param_groups)
-        for each in parts_of(optimizer)
-    )
+    for each in parts_of(optimizer):
+        hooks = each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks
+        if hooks or type(each) not in _READERS or not getattr(each.step, "is_of_class", True):
+            return False
+        for group in each.param_groups:
+            if group["foreach"] or group["differentiable"]:
+                return False
+    return True
 
 
 class StepCoordinator:
@@ -237,7 +238,7 @@ def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
     """Put the weights that a schedule-free optimizer trains into the model for the block, which
     steps or reads them: the script may be evaluating the averaged ones."""
     evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
-    return _switched(evaluates) if evaluates else nullcontext()
+    return _switched(evaluates) if evaluates else _UNCHANGED
 
 
 @contextmanager

@@ -66,6 +66,9 @@ class ReplicaCheck:
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # behind a step
         self._missed = self._missed_before = False
+        self.period = 1
+        """Steps between two regular comparisons: a power of two, so that the steps of peers that
+        measure other times coincide. 1 as long as nothing is measured."""
         self.outside: tuple[str, ...] = ()
         """Tensors that the script has changed between two steps, as far as that was looked at."""
 
@@ -100,16 +103,6 @@ class ReplicaCheck:
 
     # --- when -------------------------------------------------------------------------------------
 
-    @property
-    def period(self) -> int:
-        """Steps between two regular comparisons: a power of two, so that the steps of peers that
-        measure other times coincide. 1 as long as nothing is measured."""
-        steps = self._step - self._first_step
-        if steps <= 0 or not self._cost_s:
-            return 1
-        needed = self._cost_s / (SHARE * max(self._elapsed_s / steps, 1e-9))
-        return min(PERIOD_MAX, 1 << int(needed).bit_length())
-
     def compare(self, step: int, wanted: bool) -> bytes:
         """Return the digests to send with the update of ``step``; b"": the replica is not compared.
 
@@ -119,11 +112,13 @@ class ReplicaCheck:
         now = time.monotonic()
         if self._first_step < 0:
             self._first_step, self._began_at = step, now
-        self._step, self._elapsed_s = step, now - self._began_at
+        elapsed_s, steps = now - self._began_at, step - self._first_step
+        if steps > 0 and self._cost_s:
+            needed = self._cost_s * steps / (SHARE * max(elapsed_s, 1e-9))
+            self.period = min(PERIOD_MAX, 1 << int(needed).bit_length())
         is_first = 0 < step <= self._first_step + FIRST_STEPS
-        affordable = self._spent_s + self._cost_s <= 2 * SHARE * self._elapsed_s
-        period = self.period
-        regular = step > 0 and step % period == 0 and (affordable or period > 1)
+        affordable = self._spent_s + self._cost_s <= 2 * SHARE * elapsed_s
+        regular = step > 0 and step % self.period == 0 and (affordable or self.period > 1)
         if not (regular or is_first or self._saves_at(step) or (wanted and affordable)):
             return b""
         self._sent = self._digest()
