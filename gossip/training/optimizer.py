@@ -327,7 +327,7 @@ def _replace(
 
     # Schedulers put a wrapper around step that notes each call and carry this mark;
     # one made before us has done so.
-    own = getattr(inner, "__func__", inner)
+    own: Any = getattr(inner, "__func__", inner)
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
         own = own.__wrapped__
