@@ -43,12 +43,6 @@ def _real(value: float) -> float:
     return nan if isnan(value) else value
 
 
-def _reals(values: tuple[float, ...]) -> bytes:
-    if isnan(sum(values)):
-        values = tuple(map(_real, values))
-    return struct.pack(f">q{len(values)}d", len(values), *values)
-
-
 def header_bytes(commit: Commit) -> bytes:
     """The canonical bytes of a commit's header: every field except ``attempt``, each with its
     length where it varies."""
@@ -73,9 +67,17 @@ def header_bytes(commit: Commit) -> bytes:
     count = len(commit.roster)
     parts.append(struct.pack(f">{count + 1}q", count, *commit.roster))
     parts.append(b"\0" if commit.loss is None else b"\1" + _REAL.pack(_real(commit.loss)))
-    parts += [_text(commit.reason), _reals(commit.rates)]
+    parts += [
+        _text(commit.reason),
+        _COUNT.pack(len(commit.rates)),
+        *[_REAL.pack(_real(rate)) for rate in commit.rates],
+    ]
     if commit.decision or commit.measured:
-        parts += [_reals(commit.decision), *[_blob(digest) for digest in commit.measured]]
+        parts += [
+            _COUNT.pack(len(commit.decision)),
+            *[_REAL.pack(_real(weight)) for weight in commit.decision],
+        ]
+        parts += [_blob(digest) for digest in commit.measured]
     if commit.accusations or commit.audits:
         parts += _said_by_server(commit)
     if commit.collected:
