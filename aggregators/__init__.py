@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from .distances import bulyan as bulyan, krum as krum, mda as mda, multi_krum as multi_krum
     from .gram import Decision as Decision, Gram as Gram
     from .gram_rules import GramRule as GramRule, gram_rule as gram_rule
-    from .means import mean as mean
+    from .guarded import (
+        LengthRule as LengthRule,
+        add_squares as add_squares,
+        average_and_measure as average_and_measure,
+        guarded_mean as guarded_mean,
+    )
+    from .means import mean as mean, mean_of_rows as mean_of_rows
     from .mixing import arc as arc, bucketing as bucketing, clipping as clipping, nnm as nnm
     from .registry import (
         BoundRule as BoundRule,
@@ -82,7 +88,8 @@ _HOMES = {
     "distances": ("bulyan", "krum", "mda", "multi_krum"),
     "gram": ("Decision", "Gram"),
     "gram_rules": ("GramRule", "gram_rule"),
-    "means": ("mean",),
+    "guarded": ("LengthRule", "add_squares", "average_and_measure", "guarded_mean"),
+    "means": ("mean", "mean_of_rows"),
     "mixing": ("arc", "bucketing", "clipping", "nnm"),
     "registry": ("BoundRule", "load", "names", "pre_aggregations", "register"),
     "reweighting": ("cauchy", "huber", "reweighted", "suspicion", "suspicion_literal"),
@@ -113,6 +120,7 @@ __all__ = [
     "fltrust",
     "geometric_median",
     "gram_rule",
+    "guarded_mean",
     "huber",
     "judged_clipping",
     "krum",

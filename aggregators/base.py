@@ -40,7 +40,17 @@ Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
 """``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a
 rule asks for that."""
 AVAILABLE = frozenset(
-    {"f", "center", "previous", "evaluate", "gradient", "learning_rate", "round_id", "state"}
+    {
+        "f",
+        "center",
+        "previous",
+        "usual",
+        "evaluate",
+        "gradient",
+        "learning_rate",
+        "round_id",
+        "state",
+    }
 )
 """What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor
 ever for parameters or for rules that run in the trainer; ``state``, what it returned the last time,
@@ -64,12 +74,15 @@ class Verdict:
             (the mean): then it is evidence against nobody.
         state: What a rule with a memory wants to be given the next time as ``state``; nothing is
             kept inside a rule.
+        length: Of an update, as this round has shown it, for a rule that asks for what is ``usual``
+            in later rounds; 0.0: it does not say.
     """
 
     aggregate: Tensor
     weights: Tensor
     outlyingness: Tensor
     state: Any = None
+    length: float = 0.0
 
 
 class Rule:
@@ -306,7 +319,8 @@ def rule(
 
     The function gets ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
     ``Verdict``. Parameters by these names get what the runtime has: ``center`` (the own update, in
-    gossip rounds), ``previous`` (the last aggregate; there is none in the first round),
+    gossip rounds), ``previous`` (the last aggregate; there is none in the first round), ``usual``
+    (the longest ``length`` of the last 20 verdicts),
     ``evaluate`` and ``gradient`` (the judge's loss), ``learning_rate``, ``round_id``, and ``state``
     (of the last ``Verdict``; only direct callers pass it, no run does). All other parameters are
     options of the rule.

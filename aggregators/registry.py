@@ -40,6 +40,7 @@ ENTRY_POINTS = "gossip.aggregators"
 
 _FAMILIES = {
     "means": ("mean",),
+    "guarded": ("guarded_mean",),
     "coordinates": ("median", "trimmed_mean", "meamed", "phocas", "sign_majority"),
     "distances": ("krum", "multi_krum", "bulyan", "mda"),
     "selecting": ("monna", "faba", "cge"),

@@ -53,6 +53,11 @@ WITH_REFERENCE = "reference_samples are given, and no aggregator"
 """The source of that rule."""
 WITH_PLAN = "a plan is given, and no aggregator"
 """The source of the mean in a pipeline: with it a step equals that of one process."""
+ROBUST = "suspicion"
+"""The rule of a run that is to bear adversaries, where nobody named one."""
+WITH_F = "f is given, and no aggregator"
+WITHOUT_SERVERS = "the topology has no servers, and no aggregator is given"
+"""The sources of that rule."""
 NOT_OPTIONS = (
     "peer",
     "incarnation",
@@ -155,7 +160,9 @@ class RunConfig(BaseModel):
         ),
     )
     topology: str = Field(default="rolling", min_length=1, description="who exchanges with whom")
-    aggregator: str = Field(default="suspicion", min_length=1, description="how updates become one")
+    aggregator: str = Field(
+        default="guarded_mean", min_length=1, description="how updates become one"
+    )
     f: int | None = Field(
         default=None,
         ge=0,
@@ -628,7 +635,8 @@ class Resolved:
     @property
     def rule_named(self) -> bool:
         """Whether somebody has named the rule, and it does not follow from other options."""
-        return self.sources["aggregator"] not in ("default", WITH_REFERENCE, WITH_PLAN)
+        implied = "default", WITH_REFERENCE, WITH_PLAN, WITH_F, WITHOUT_SERVERS
+        return self.sources["aggregator"] not in implied
 
     def with_values(self, source: str, **values: Any) -> Resolved:
         """The same with some values replaced (validated anew)."""
@@ -681,8 +689,8 @@ def _implied(resolved: Resolved) -> Resolved:
     """With what follows from options that were given. Raises: ConfigError: Another that was given
     contradicts it."""
     resolved = _with_judge(resolved)
-    if resolved.config.pipeline is not None and resolved.sources["aggregator"] == "default":
-        resolved = resolved.with_values(WITH_PLAN, aggregator="mean")
+    if resolved.sources["aggregator"] == "default":
+        resolved = _with_rule(resolved)
     if not resolved.config.deterministic or resolved.config.slices == "equal":
         return resolved
     if (source := resolved.sources["slices"]) != "default":
@@ -693,6 +701,18 @@ def _implied(resolved: Resolved) -> Resolved:
             "leave out one of both",
         )
     return resolved.with_values("deterministic", slices="equal")
+
+
+def _with_rule(resolved: Resolved) -> Resolved:
+    """The rule that follows from what the run is to bear: corruption, or -f adversaries."""
+    config, sources = resolved.config, resolved.sources
+    if config.pipeline is not None:
+        return resolved.with_values(WITH_PLAN, aggregator="mean")
+    if sources["f"] != "default" and config.f:
+        return resolved.with_values(WITH_F, aggregator=ROBUST)
+    if config.topology.partition(":")[0] != "rolling":
+        return resolved.with_values(WITHOUT_SERVERS, aggregator=ROBUST)
+    return resolved
 
 
 def _with_judge(resolved: Resolved) -> Resolved:

@@ -103,8 +103,8 @@ Topology = Annotated[
 Aggregator = Annotated[
     str | None,
     optional(
-        "How updates become one: a rule's name, or file.py:rule; suspicion by default, "
-        "judged_clipping with --reference."
+        "How updates become one: a rule's name, or file.py:rule; guarded_mean by default, "
+        "judged_clipping with --reference, suspicion with -f."
     ),
 ]
 Sender = Annotated[

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .ledger import (
         AHEAD_MAX as AHEAD_MAX,
         HISTORY_ROUNDS as HISTORY_ROUNDS,
+        LENGTHS_KEPT as LENGTHS_KEPT,
         RATES_MAX as RATES_MAX,
         RECENT as RECENT,
         ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS,

@@ -231,6 +231,7 @@ class Aggregated:
     decision: tuple[float, ...] = ()
     # outlyingness of the rows outside, as if the rule had got all; empty where it could not tell
     outside: tuple[float, ...] = ()
+    length: float = 0.0  # of an update, as the round has shown it; 0.0: the rule does not say
 
 
 @record
@@ -513,6 +514,7 @@ class Aggregate:
     decision: tuple[float, ...] = ()
     outside: tuple[Row, ...] = ()
     own_share: float = 0.0
+    usual: float = 0.0  # the longest ``Aggregated.length`` of recent rounds; 0.0: not known
 
 
 @record

@@ -254,6 +254,7 @@ class Commit:
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
     kind: int = 0  # of the updates that are in the aggregate
+    length: float = 0.0  # of an update, as the rule has found it; 0.0: it does not say
 
 
 @record

@@ -17,7 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gossip.aggregators import BoundRule, ShardedRule, Updates, kernels
+from gossip.aggregators import (
+    BoundRule,
+    LengthRule,
+    ShardedRule,
+    Updates,
+    add_squares,
+    average_and_measure,
+    kernels,
+    mean_of_rows,
+)
 from gossip.aggregators.kernels import tensor_of
 from gossip.core import Aggregate, Aggregated, Payload, Row, events
 from gossip.errors import ConfigError
@@ -218,7 +227,8 @@ class Reducer:
     ) -> None:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
         self._results = results
-        self._from_rows = rule.from_rows
+        self._by_length = rule.rule if isinstance(rule.rule, LengthRule) else None
+        self._from_rows = mean_of_rows if self._by_length is not None else rule.from_rows
         self._sharded = ShardedRule(rule) if rule.cross_shard else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 
@@ -321,7 +331,8 @@ class Reducer:
         aggregate = with_own_share(aggregate, work)
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
         outside = self._measure_outside(work, options)
-        return maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), outside)
+        answer = maker.answer(work.ticket, aggregate, tuple(weights), tuple(outlyingness), outside)
+        return replace(answer, length=verdict.length)
 
     def _options(self, work: Aggregate, own: np.ndarray | None) -> dict[str, Any]:
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
@@ -331,6 +342,8 @@ class Reducer:
             options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
         if work.previous is not None and "previous" in self._rule.needs:
             options["previous"] = tensor_of(work.previous.data)
+        if work.usual and "usual" in self._rule.needs:
+            options["usual"] = work.usual
         return options
 
     def _measure_outside(self, work: Aggregate, options: dict[str, Any]) -> tuple[float, ...]:
@@ -343,14 +356,43 @@ class Reducer:
     def _add_up(
         self, rule: RowRule, work: Aggregate, rows: _Rows, maker: ResultMaker
     ) -> Aggregated | None:
-        """The answer of a rule that treats each coordinate alone. None when that gives up."""
-        quick = maker.from_rows(rule, [row.payload.data for row in work.rows])
-        if quick is not None:
-            n, ones = len(work.rows), (1.0,) * len(work.outside)
+        """The answer of a rule that treats each coordinate alone, or weighs by lengths and clips
+        nobody. None when that gives up."""
+        n, ones = len(work.rows), (1.0,) * len(work.outside)
+        updates = [row.payload.data for row in work.rows]
+        if self._by_length is not None:
+            answer = self._average(self._by_length, work, updates, maker)
+            if answer is not None:
+                return answer
+        elif (quick := maker.from_rows(rule, updates)) is not None:
             return Aggregated(work.ticket, quick, (1.0 / n,) * n, (1.0,) * n, outside=ones)
         if any(lies_elsewhere(row) for row in (*work.rows, *work.outside)):
             return self._run_on_copies(work, rows, maker)
         return None
+
+    def _average(
+        self, rule: LengthRule, work: Aggregate, updates: list[np.ndarray], maker: ResultMaker
+    ) -> Aggregated | None:
+        """The mean of updates of usual lengths. None: one of them is longer, or something is not
+        finite."""
+        n, beside = len(updates), [row.payload.data for row in work.outside]
+        squares, result = np.zeros(n + len(beside)), None
+        if maker.room is not None:
+            result = maker.from_rows(partial(average_and_measure, squares), updates)
+        else:  # it may be told of before it is made
+            add_squares(updates, squares)
+        add_squares(beside, squares[n:])
+        lengths = np.sqrt(squares).tolist()
+        length, typical = rule.find_usual(lengths[:n], work.f, work.usual)
+        factors, outlyingness = rule.weigh(lengths, typical)
+        if min(factors[:n]) < 1.0:
+            return None
+        if maker.room is None:
+            result = maker.from_rows(mean_of_rows, updates)
+        if result is None:
+            return None
+        even, outside = (1.0 / n,) * n, tuple(outlyingness[n:])
+        return Aggregated(work.ticket, result, even, (1.0,) * n, outside=outside, length=length)
 
     def _run_on_copies(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
         """The same of copies, without what is not finite any more: that was changed since it came,

@@ -271,8 +271,10 @@ def _not_alike(rule: registry.BoundRule) -> str:
 
 def _not_parts(rule: registry.BoundRule) -> str:
     """Why it cannot work on parts of updates, of each peer another; "": it can."""
+    from gossip.aggregators import CoordinateRule
+
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
-    if not last.whole_vector and last.discerning:
+    if isinstance(last.rule, CoordinateRule) and last.discerning:
         return f"looks at each coordinate alone, {OTHER_PARTS}"
     return NOT_PARTS.get(last.name, "")
 

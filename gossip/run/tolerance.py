@@ -1,5 +1,6 @@
-"""What a run says before its first round of the liars that it tolerates: how many, why, how many
-peers would tolerate one, and whether anybody judges by the reference that was asked for."""
+"""What a run says before its first round of the broken peers or liars that it bears: how many, why,
+how many peers would tolerate one, and whether anybody judges by the reference that was asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Mapping
 
 from gossip.config import WITH_REFERENCE, RunConfig
 
-SUSPICION = "suspicion"
+GUARDED, SUSPICION = "guarded_mean", "suspicion"
+ADVERSARIES = "Peers that lie on purpose: -f N (docs/protection.md)"
 FOUND = "what "
 """The source of an f that nobody has given begins with it."""
 
@@ -33,6 +35,9 @@ def told(config: RunConfig, source: str = "") -> str:
     if source:
         found = source.startswith(FOUND)
         why = f" ({'at most a quarter of them' if found else f'given: {source}'})"
+    if rule == GUARDED:
+        bears = f"bears {f} broken peer{'s' if f > 1 else ''}" if f else "shuts out no broken peer"
+        return f"f={f}: {rule} {bears} among {among}{why}{_planned(config, f)}. {ADVERSARIES}"
     if f == 0:
         line = f"f=0: {rule} tolerates no liar among {among}{why}{_planned(config, 0)}"
         return f"{line}. {config.peers_for_one} peers would tolerate one"

@@ -7,6 +7,7 @@ print(outcome.accuracy)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import BoundRule, Verdict, attacks, outer, registry, senders
-from gossip.core import Contribution, Rejection, TrustSettings, TrustTable
+from gossip.core import LENGTHS_KEPT, Contribution, Rejection, TrustSettings, TrustTable
 from gossip.errors import AggregationError, ConfigError, UnknownName
 
 from . import models, splits
@@ -238,6 +239,7 @@ class _Run:
         self.trouble = ""
         # what a rule with a memory gets: the last result, and the state that it returned with it
         self.kept: dict[str, Any] = {}
+        self.lengths: deque[float] = deque([0.0], maxlen=LENGTHS_KEPT)
         self.outer = outer.load(trial.outer or outer.NESTEROV) if trial.has_local_steps else None
         self.momentum: Tensor | None = None  # of the outer step
         self.rate = trial.lr if self.outer is None else self.outer.lr
@@ -345,7 +347,9 @@ class _Run:
         self._judge(round_id, taken, verdict, faulty)
         if verdict is None:
             return False
-        self.kept = {"previous": verdict.aggregate, "state": verdict.state}
+        self.lengths.append(verdict.length)
+        told = {"state": verdict.state, "usual": max(self.lengths)}
+        self.kept = {"previous": verdict.aggregate, **told}
         self.model.parameters -= self._step(verdict.aggregate)
         return True
 

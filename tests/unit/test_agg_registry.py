@@ -284,7 +284,7 @@ def test_which_rules_need_the_trainer_and_which_may_be_cut_in_shards() -> None:
     directions = {name for name in needing if load(name).judges_directions}
     assert directions == needing - {"zeno"}, "a loss says less of who has rare data"
     assert {bound.name for bound in loaded if not bound.whole_vector} == {
-        *("mean", "median", "trimmed_mean", "meamed", "phocas", "sign_majority")
+        *("mean", "guarded_mean", "median", "trimmed_mean", "meamed", "phocas", "sign_majority")
     }
     assert {bound.name for bound in loaded if not bound.discerning} == {"mean"}
 

@@ -157,10 +157,12 @@ def test_where_a_reference_was_asked_for_the_rule_judges_by_it_unless_one_was_na
     made = resolve({"reference_samples": 64})
     assert made.config.aggregator == "judged_clipping"
     assert made.sources["aggregator"] == "reference_samples are given, and no aggregator"
-    assert resolve({}).config.aggregator == "suspicion"
+    assert resolve({}).config.aggregator == "guarded_mean"
+    assert resolve({"f": 0}).config.aggregator == "guarded_mean"
+    assert resolve({"f": 1}).config.aggregator == "suspicion"
     assert resolve({"reference_samples": 64, "aggregator": "krum"}).config.aggregator == "krum"
     assert resolve({"reference_samples": 64, "topology": "ring"}).config.aggregator == "suspicion"
-    assert resolve({"reference_samples": 64, "peers": 1}).config.aggregator == "suspicion"
+    assert resolve({"reference_samples": 64, "peers": 1}).config.aggregator == "guarded_mean"
     file = tmp_path / "run.toml"
     file.write_text('aggregator = "median"\nreference_samples = 32\n')
     assert resolve({}, file).config.aggregator == "median"

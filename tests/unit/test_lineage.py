@@ -54,6 +54,7 @@ OTHERS = {
     "replica": b"r" * 18,
     "diverged": (1,),
     "kind": 1,
+    "length": 0.5,
     "audits": (AuditVote(1, 0, 2, 5, None),),
 }
 

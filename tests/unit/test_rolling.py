@@ -261,7 +261,7 @@ def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
     stranger.stop(table.now)
     stranger.adopt(6, *snapshot)
     stranger.start(table.now)
-    assert stranger.server.previous == {}, "what was applied elsewhere is not known here"
+    assert stranger.server.log.previous == {}, "what was applied elsewhere is not known here"
 
 
 def test_a_swarm_of_one_trains() -> None:

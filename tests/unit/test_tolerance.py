@@ -29,8 +29,8 @@ def said(**options: Any) -> str:
     [
         (
             {"peers": 3},
-            "f=0: suspicion tolerates no liar among 3 peers (at most a quarter of them). 4 peers "
-            "would tolerate one",
+            "f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of them). "
+            f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "aggregator": "krum"},
@@ -39,23 +39,24 @@ def said(**options: Any) -> str:
         ),
         (
             {"peers": 3, "faults": ["sign_flip:2"]},
-            "! f=0: suspicion tolerates no liar among 3 peers (at most a quarter of them), and the "
-            "fault plan lets peer 2 lie. 4 peers would tolerate one",
+            "! f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of "
+            f"them), and the fault plan lets peer 2 lie. {tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "faults": ["crash:2@5"]},
-            "f=0: suspicion tolerates no liar among 3 peers (at most a quarter of them). 4 peers "
-            "would tolerate one",
+            "f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of them). "
+            f"{tolerance.ADVERSARIES}",
         ),
         ({"peers": 3, "f": 1}, "f=1: suspicion tolerates 1 liar among 3 peers (given: flag)"),
         (
             {"peers": 8},
-            "f=2: suspicion tolerates 2 liars among 8 peers (at most a quarter of them)",
+            "f=2: guarded_mean bears 2 broken peers among 8 peers (at most a quarter of them). "
+            f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 4, "faults": ["sign_flip:2,3"]},
-            "! f=1: suspicion tolerates 1 liar among 4 peers (at most a quarter of them), and the "
-            "fault plan lets peers 2, 3 lie",
+            "! f=1: guarded_mean bears 1 broken peer among 4 peers (at most a quarter of them), "
+            f"and the fault plan lets peers 2, 3 lie. {tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 2, "aggregator": "mean"},
@@ -107,8 +108,8 @@ def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
         ),
         (
             {"reference_samples": 64, "topology": "ring"},
-            "! reference_samples = 64 (flag): suspicion judges nobody (default). judged_clipping "
-            "does, in rolling rounds",
+            "! reference_samples = 64 (flag): suspicion judges nobody (the topology has no "
+            "servers, and no aggregator is given). judged_clipping does, in rolling rounds",
         ),
     ],
 )

@@ -274,7 +274,7 @@ def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
         assert texts[:-1] == [each.text for each in record.happenings]
         assert texts[-1] == "= over in round 39: 4 of 4 peers came to the end"
         settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
-        assert "|aggregator|suspicion|" in settings
+        assert "|aggregator|guarded_mean|" in settings
 
 
 def test_a_bar_in_a_setting_ends_no_cell_of_the_table(run: RecordedRun) -> None:

@@ -18,6 +18,7 @@ from .data_cursor import Ranges as Ranges
 from .data_share import DataShare as DataShare
 from .equivocation import EquivocationWitness as EquivocationWitness
 from .log import (
+    LENGTHS_KEPT as LENGTHS_KEPT,
     ROUNDS_KEPT_ALWAYS as ROUNDS_KEPT_ALWAYS,
     CommitLog as CommitLog,
     Held as Held,

@@ -85,8 +85,8 @@ def header_bytes(commit: Commit) -> bytes:
     if commit.replica:
         # likewise
         parts += [_text("replica"), _blob(commit.replica), _named(commit.diverged)]
-    if commit.kind:
-        parts += [_text("kind"), _COUNT.pack(commit.kind)]
+    if commit.kind or commit.length:
+        parts += [_text("kind"), _COUNT.pack(commit.kind), _REAL.pack(_real(commit.length))]
     return b"".join(parts)
 
 

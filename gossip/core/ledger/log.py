@@ -3,7 +3,7 @@ Bounded in rounds and in bytes."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -24,6 +24,8 @@ Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 
 ROUNDS_KEPT_ALWAYS = 2
 KINDS_KEPT = 4
+LENGTHS_KEPT = 20
+"""Rounds whose lengths of updates are usual."""
 ANSWER_BYTES = 64 * 2**20
 """Of an answer to who is behind; the commits of one round, at least."""
 
@@ -41,6 +43,8 @@ class CommitLog:
         self._rounds: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
         self.previous: dict[int, tuple[Payload, ...]] = {}
+        # by kinds, what commits of the last rounds have said of the length of updates, by shards
+        self._lengths: dict[int, deque[tuple[float, ...]]] = {}
 
     def append(self, round_id: int, held: Held) -> None:
         payloads = tuple([payload for _, payload in held if payload is not None])
@@ -48,8 +52,13 @@ class CommitLog:
             kind = held[0][0].kind
             self.previous.pop(kind, None)
             self.previous[kind] = payloads
+            if held[0][0].length:
+                lengths = self._lengths.setdefault(kind, deque(maxlen=LENGTHS_KEPT))
+                lengths.append(tuple([commit.length for commit, _ in held]))
             if len(self.previous) > KINDS_KEPT:
-                del self.previous[next(iter(self.previous))]
+                oldest = next(iter(self.previous))
+                del self.previous[oldest]
+                self._lengths.pop(oldest, None)
         self._rounds[round_id] = held
         self._bytes += _weight(held)
         while len(self._rounds) > ROUNDS_KEPT_ALWAYS and (
@@ -57,6 +66,10 @@ class CommitLog:
         ):
             _, old = self._rounds.popitem(last=False)
             self._bytes -= _weight(old)
+
+    def usual(self, kind: int, shard: int) -> float:
+        """Return the longest that updates for a kind of step were lately; 0.0: not known."""
+        return max([of[shard] for of in self._lengths.get(kind, ())], default=0.0)
 
     def get(self, round_id: int) -> Held | None:
         return self._rounds.get(round_id)
@@ -131,7 +144,7 @@ class CommitLog:
 
     def clear(self) -> None:
         self._rounds.clear()
-        self._bytes, self.previous = 0, {}
+        self._bytes, self.previous, self._lengths = 0, {}, {}
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:

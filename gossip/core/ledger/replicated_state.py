@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from gossip.core.events import Apply, Committed, DataSlice, Effect, Payload, Report
@@ -365,6 +366,7 @@ class ReplicatedState:
             and (not commit.collected or self._may_have_collected(commit))
             and (not commit.audits or self._may_have_audited(commit))
             and (not commit.rates or are_sound(commit.rates))
+            and 0.0 <= commit.length < inf
             and (not (commit.replica or commit.diverged) or self._may_have_compared(commit))
         ):
             return False

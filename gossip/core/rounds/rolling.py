@@ -811,7 +811,7 @@ class RollingRounds:
         self._own = None
         self.lag_detector.start(self._shards, now, self.mode == "following")
         common = (round_id, roster, self.replicated.begin(), chain)
-        self.server.begin(*common, self.log.previous, len(self._shards))
+        self.server.begin(*common, self.log, len(self._shards))
         self._attempt_locks.recall(round_id, chain, self._shards)
         self.cross_shard.begin(self._shards)
         effects: list[Effect] = []

@@ -3,13 +3,13 @@ make the commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Payload, Report, Row, Send, SetTimer
 from gossip.core.frozen import record
-from gossip.core.ledger import agree, compare
+from gossip.core.ledger import CommitLog, agree, compare
 from gossip.core.messages import (
     Accusation,
     AuditVote,
@@ -100,7 +100,7 @@ class Server:
         self.locked: frozenset[PeerId] = frozenset()
         self.proven: frozenset[PeerId] = frozenset()
         self.parent = b""
-        self.previous: Mapping[int, tuple[Payload, ...]] = {}
+        self.log: CommitLog | None = None
         self.cross_shard = False  # the shards of this round decide together
         # without whose updates no shard helps any more
         self.wanted: frozenset[PeerId] = frozenset()
@@ -114,7 +114,7 @@ class Server:
         roster: Roster,
         standing: tuple[frozenset[PeerId], frozenset[PeerId]],
         parent: bytes,
-        previous: Mapping[int, tuple[Payload, ...]] | None = None,
+        log: CommitLog | None = None,
         shards: int = 1,
     ) -> None:
         """A round begins.
@@ -122,11 +122,11 @@ class Server:
         Args:
             standing: Those in quarantine, whose updates nobody waits for, and no rule sees; and
                 those of them who are proven to lie.
-            previous: By kinds of steps, the aggregate of each shard that was applied last.
+            log: Of the rounds before: rules may ask for what was applied last.
             shards: How many there are.
         """
         self.round_id, self.roster, self.parent = round_id, roster, parent
-        self.previous = previous or {}
+        self.log = log
         self.locked, self.proven = standing
         self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
         self._tickets.clear()
@@ -520,8 +520,11 @@ class Server:
         shard.ticket = ticket
         own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
         f = self.f_of(shard)
-        last = self.previous.get(shard.kind)
-        previous = last[shard.index] if last else None
+        log = self.log
+        last = log.previous.get(shard.kind) if log is not None else None
+        if log is not None and last is not None:
+            step["previous"] = last[shard.index]
+            step["usual"] = log.usual(shard.kind, shard.index)
         told: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
             n, wanted = len(step.get("peers", rows)), f
@@ -536,7 +539,7 @@ class Server:
                 self._short = short
         return [
             *told,
-            Aggregate(ticket, self.round_id, shard.index, rows, f, own, previous=previous, **step),
+            Aggregate(ticket, self.round_id, shard.index, rows, f, own, **step),
         ]
 
     def f_of(self, shard: ShardRound) -> int:
@@ -642,6 +645,7 @@ class Server:
             replica=replica,
             diverged=diverged,
             kind=shard.kind,
+            length=result.length if result.payload is not None else 0.0,
         )
 
     def timer(

@@ -1,0 +1,103 @@
+"""The mean of updates none of which is much longer than updates of the run are: what a run bears
+without a word about adversaries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .base import Rule, Verdict, plain_bound, require, whole, within_reach
+from .gram import OUTLYING_MAX, FloatArray
+from .kernels import Rows
+from .means import mean, mean_of_rows
+
+LONGER = 3.0
+"""An update so many times as long as usual cannot be honest: it is clipped to the usual length."""
+
+
+class LengthRule(Rule):
+    """A rule that clips updates by their lengths alone, and then averages them."""
+
+    whole_vector = False
+
+    def find_usual(self, lengths: Sequence[float], f: int, usual: float) -> tuple[float, float]:
+        """Return the usual length of an update in a round with these lengths, and in it and recent
+        ones, which were ``usual`` at most."""
+        n, told = len(lengths), sorted([length for length in lengths if length > 0.0])
+        # One update of three may be broken, whatever f is. Of two nobody knows which.
+        beyond = max(1, f, n // 4) if n > 2 else 0
+        length = told[max(0, len(told) - 1 - beyond)] if told else 0.0
+        return length, max(length, usual)
+
+    def weigh(self, lengths: Sequence[float], typical: float) -> tuple[list[float], list[float]]:
+        """Return factors of updates of these lengths, and how far out they lie."""
+        far = [length > LONGER * typical for length in lengths]
+        pairs = list(zip(lengths, far, strict=True))
+        factors = [typical / length if out else 1.0 for length, out in pairs]
+        apart = [length / typical if typical else OUTLYING_MAX for length in lengths]
+        return factors, [
+            min(each, OUTLYING_MAX) if out else 1.0 for each, out in zip(apart, far, strict=True)
+        ]
+
+
+def add_squares(rows: Sequence[NDArray[np.float32]], squares: FloatArray) -> None:
+    """Add the squared length of each row, or part of one, to ``squares``, ``(n,)``."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        for at, row in enumerate(rows):
+            squares[at] += np.dot(row, row)
+
+
+def average_and_measure(
+    squares: FloatArray, rows: Sequence[NDArray[np.float32]], out: NDArray[np.float32]
+) -> bool:
+    """Do it while the rows are in the cache anyway: as ``mean_of_rows``."""
+    add_squares(rows, squares)
+    return mean_of_rows(rows, out)
+
+
+def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict:
+    """Average the updates after clipping those that are longer than any honest one to the usual
+    length. It is the mean as long as nothing is broken.
+
+    The usual length is that of the longest update of a round but for a quarter of them (f, or one,
+    if that is more), in this round or a recent one, whichever is longest. An update more than three
+    times as long is clipped to it, and stands out. A peer that stands out again and again is
+    quarantined. Two updates are averaged as they are.
+
+    It bears crashes, NaN, flipped bits, runaway scales and a bug on one host, and costs nothing
+    without them. It is no defence against adversaries: updates of usual length may say anything.
+
+    Args:
+        updates: ``(n, d)``, one row per peer.
+        f: Broken peers to tolerate.
+        usual: The longest ``length`` of recent verdicts; 0.0: nothing is known of earlier rounds.
+    Returns: ``(d,)``; the verdict's ``length`` is that of this round.
+    Raises: TooFewUpdates: Fewer than 2f + 1 updates.
+    Source: norm clipping as of gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound that
+        is learnt from the lengths of most peers.
+    """
+    f = whole("guarded_mean", "f", f)
+    require(updates, "guarded_mean", f, plain_bound(f))
+    updates = within_reach(Rows.of(updates), "guarded_mean").block()
+    lengths = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).tolist()
+    length, typical = guarded_mean.find_usual(lengths, f, usual)
+    factors, outlyingness = guarded_mean.weigh(lengths, typical)
+    given = torch.tensor(factors, dtype=torch.float64)
+    if min(factors) == 1.0:
+        aggregate = mean(updates)
+    else:
+        scaled = updates.to(torch.float64) * given.to(updates.device)[:, None]
+        aggregate = scaled.mean(dim=0).to(updates.dtype)
+    told = torch.tensor(outlyingness, dtype=torch.float64)
+    return Verdict(aggregate, given / given.sum(), told, length=length)
+
+
+guarded_mean = LengthRule(
+    _guarded_mean, "guarded_mean", plain_bound, True, translation=False, robust="bounded"
+)
+guarded_mean.__name__ = guarded_mean.__qualname__ = "guarded_mean"  # type: ignore[attr-defined]
+guarded_mean.absolute = frozenset({"usual"})
