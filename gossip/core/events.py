@@ -193,7 +193,6 @@ class Contributed:
     own: Payload | None = None
     own_parameters: Payload | None = None  # likewise
     rates: tuple[float, ...] = ()  # what the trainer would step with
-    took_us: int = 0  # from the begin of the round, or of the local steps; the rounds fill it in
     # its trainer has compiled for batches of this size: it says of no round how long it took,
     # and so keeps its share
     compiled: bool = False

@@ -23,7 +23,7 @@ import torch
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
 from gossip.aggregators import Memory, Sender
-from gossip.core import QUORUM_LOST, is_further, squeeze, stretch
+from gossip.core import QUORUM_LOST, is_further, record, squeeze, stretch
 from gossip.errors import GossipError, LocalError, NodeLost
 from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes, messages as control
 from gossip.topologies import draw
@@ -93,7 +93,7 @@ class ExtraState:
     take: Callable[[dict[str, Any]], None]
 
 
-@dataclass(frozen=True)
+@record
 class StepsTaken:
     """What an update is of."""
 
@@ -103,7 +103,10 @@ class StepsTaken:
     kind: int = 0  # of step (``is_further``)
 
 
-@dataclass(frozen=True)
+_ONE_STEP = StepsTaken()
+
+
+@record
 class _UpdateOffer:
     """What a trainer has for a round. Without samples it only takes part, or gives ``collective``
     to a collective operation."""
@@ -112,7 +115,7 @@ class _UpdateOffer:
     loss: float | None
     collective: bytes = b""
     skipped: bool = False  # the script was handed the samples
-    steps: StepsTaken = StepsTaken()
+    steps: StepsTaken = _ONE_STEP
     lasted_s: float = 0.0  # since the user was handed over to
     rates: tuple[float, ...] = ()  # what the optimizer would step with
     replica: bytes = b""  # digests of the replica, where it is compared
@@ -533,7 +536,7 @@ class Exchange:
         samples: int,
         loss: float | None,
         before_send: Callable[[], None] | None = None,
-        steps: StepsTaken = StepsTaken(),
+        steps: StepsTaken = _ONE_STEP,
         skipped: bool = False,
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
@@ -1053,11 +1056,12 @@ class Exchange:
         """
         trained, result = self._trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
+        only_reads = only_reads_gradients(trained.optimizer)
         lends = (
             self._lends
             and self._arena.lends_results
             and part.has_views
-            and only_reads_gradients(trained.optimizer)
+            and only_reads
             and part.release_gradients()
         )
         if lends:
@@ -1069,12 +1073,13 @@ class Exchange:
         try:
             if self.norms is not None:
                 self.norms.measure()
-            seed = draw("optimizer", self._seed, _step_of(message), message.kind)
-            with (
-                stepping_with(trained.optimizer.param_groups, message.rates),
-                drawing_from(seed, part.device),
-            ):
-                trained.inner_step()
+            with stepping_with(trained.optimizer.param_groups, message.rates):
+                if only_reads:
+                    trained.inner_step()
+                else:
+                    seed = draw("optimizer", self._seed, _step_of(message), message.kind)
+                    with drawing_from(seed, part.device):
+                        trained.inner_step()
         finally:
             if lends:
                 part.lend_gradients(torch.from_numpy(self._arena.lent_result(message.slot)))

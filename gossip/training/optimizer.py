@@ -8,7 +8,7 @@ import types
 import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from gossip.errors import ConfigError, UnsupportedModel
 
 from .several import parts_of
 
+_UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
@@ -83,17 +84,19 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step leaves the gradients as they are. Others may not: what steps all tensors at
-    once adds to them in place, and a hook can do anything."""
+    """Whether a step leaves the gradients as they are, and draws no random numbers. Others may not:
+    what steps all tensors at once adds to gradients in place, and a hook or a step that the script
+    has put in place of the class's can do anything."""
     if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
         return False
-    return all(
-        type(each) in _READERS
-        and not each._optimizer_step_pre_hooks
-        and not each._optimizer_step_post_hooks
-        and not any(group["foreach"] or group["differentiable"] for group in each.param_groups)
-        for each in parts_of(optimizer)
-    )
+    for each in parts_of(optimizer):
+        hooks = each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks
+        if hooks or type(each) not in _READERS or not getattr(each.step, "is_of_class", True):
+            return False
+        for group in each.param_groups:
+            if group["foreach"] or group["differentiable"]:
+                return False
+    return True
 
 
 class StepCoordinator:
@@ -261,21 +264,25 @@ def staying_in_mode(optimizer: Any) -> Iterator[None]:
 
 
 def _is_in_mode(optimizer: torch.optim.Optimizer, train: bool) -> bool:
-    return any(group.get("train_mode") is train for group in optimizer.param_groups)
+    return train in [group.get("train_mode") for group in optimizer.param_groups]
 
 
-@contextmanager
-def in_train_mode(optimizer: Any) -> Iterator[None]:
+def in_train_mode(optimizer: Any) -> AbstractContextManager[None]:
     """Put the weights that a schedule-free optimizer trains into the model for the block, which
     steps or reads them: the script may be evaluating the averaged ones."""
     evaluates = [each for each in parts_of(optimizer) if _is_in_mode(each, False)]
-    for each in evaluates:
-        each.train()  # type: ignore[attr-defined]
+    return _switched(evaluates) if evaluates else _UNCHANGED
+
+
+@contextmanager
+def _switched(optimizers: Sequence[Any]) -> Iterator[None]:
+    for each in optimizers:
+        each.train()
     try:
         yield
     finally:
-        for each in evaluates:
-            each.eval()  # type: ignore[attr-defined]
+        for each in optimizers:
+            each.eval()
 
 
 def make_modes_exact(optimizer: Any) -> None:
@@ -353,8 +360,11 @@ def _replace(
 
     # Schedulers put a wrapper around step that notes each call and carry this mark;
     # one made before us has done so.
+    own: Any = getattr(inner, "__func__", inner)
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+        own = own.__wrapped__
+    step.is_of_class = own is type(optimizer).step  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     adds = types.MethodType(add_param_group, optimizer)
     optimizer.add_param_group = adds  # type: ignore[method-assign]

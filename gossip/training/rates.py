@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -23,28 +24,36 @@ _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WA
 _NONE = -(2.0**1000)
 _CODES = {_NONE: None, 2.0**1001: math.inf, -(2.0**1001): -math.inf, -(2.0**1002): math.nan}
 """Finite numbers in place of values that are none: a message carries finite numbers only."""
+_PLAIN = {float, int, bool}
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     """Return the settings of all groups as numbers: those of ``_FIRST`` of all groups before the
     others, the others in the order of their names. Numbers, booleans, None, and tuples of them are
     settings. Of more than a message holds, the first."""
-    return tuple([number for group, name in _places(groups) for number in _numbers(group[name])])[
-        :RATES_MAX
-    ]
+    found: list[float] = []
+    for at in (0, 1):
+        for group in groups:
+            for name in _names(tuple(group))[at]:
+                value = group[name]
+                if type(value) in _PLAIN and math.isfinite(value):  # each step reads all twice
+                    found.append(float(value))
+                else:
+                    found += _numbers(value)
+    return tuple(found[:RATES_MAX])
 
 
-def _places(groups: Sequence[Any], only: Sequence[str] = ()) -> Iterator[tuple[Any, str]]:
-    """Yield the group and the name of each setting, in the order of ``rates_of``; of ``only``
-    these, if any are named."""
-    for group in groups:
-        for name in _FIRST:
-            if name in group:
-                yield group, name
-    for group in () if only else groups:
-        for name in sorted(group.keys() - _NOT_AGREED):
-            if name not in _FIRST:
-                yield group, name
+def _places(groups: Sequence[Any], parts: Sequence[int] = (0, 1)) -> list[tuple[Any, str]]:
+    """Return the group and the name of each setting, in the order of ``rates_of``; of ``parts`` of
+    the names."""
+    return [(group, name) for at in parts for group in groups for name in _names(tuple(group))[at]]
+
+
+@lru_cache(64)
+def _names(keys: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of ``_FIRST`` among the keys of a group, and those of its other settings."""
+    first = tuple([name for name in _FIRST if name in keys])
+    return first, tuple(sorted(set(keys).difference(_NOT_AGREED, first)))
 
 
 def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
@@ -64,7 +73,7 @@ def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) ->
     step has made of it."""
     own = rates_of(groups)
     if len(rates) != len(own):  # of other settings: those that come first are the same
-        rates = rates[: sum(len(_numbers(g[name])) for g, name in _places(groups, _FIRST))]
+        rates = rates[: sum(len(_numbers(g[name])) for g, name in _places(groups, [0]))]
     if not rates or rates == own[: len(rates)]:
         yield
         return
@@ -129,10 +138,10 @@ def _value_of(had: Any, numbers: list[float]) -> Any:
 
 
 def _numbers(value: Any) -> list[float]:
-    if isinstance(value, Tensor):
-        value = value.item() if value.numel() == 1 else ""
     if isinstance(value, tuple | list):
         return [number for item in value for number in _numbers(item)]
+    if isinstance(value, Tensor):
+        value = value.item() if value.numel() == 1 else ""
     if value is None:
         return [_NONE]
     if not isinstance(value, int | float):

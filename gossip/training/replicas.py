@@ -66,6 +66,9 @@ class ReplicaCheck:
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # behind a step
         self._missed = self._missed_before = False
+        self.period = 1
+        """Steps between two regular comparisons: a power of two, so that the steps of peers that
+        measure other times coincide. 1 as long as nothing is measured."""
         self.outside: tuple[str, ...] = ()
         """Tensors that the script has changed between two steps, as far as that was looked at."""
 
@@ -100,28 +103,20 @@ class ReplicaCheck:
 
     # --- when -------------------------------------------------------------------------------------
 
-    @property
-    def period(self) -> int:
-        """Steps between two regular comparisons: a power of two, so that the steps of peers that
-        measure other times coincide. 1 as long as nothing is measured."""
-        steps = self._step - self._first_step
-        if steps <= 0 or not self._cost_s:
-            return 1
-        step_s = (time.monotonic() - self._began_at) / steps
-        needed = self._cost_s / (SHARE * max(step_s, 1e-9))
-        return min(PERIOD_MAX, 1 << max(0, int(needed).bit_length()))
-
     def compare(self, step: int, wanted: bool) -> bytes:
         """Return the digests to send with the update of ``step``; b"": the replica is not compared.
 
         Args:
             wanted: The others compare theirs, too.
         """
-        self._step = step
+        now = time.monotonic()
         if self._first_step < 0:
-            self._first_step, self._began_at = step, time.monotonic()
+            self._first_step, self._began_at = step, now
+        elapsed_s, steps = now - self._began_at, step - self._first_step
+        if steps > 0 and self._cost_s:
+            needed = self._cost_s * steps / (SHARE * max(elapsed_s, 1e-9))
+            self.period = min(PERIOD_MAX, 1 << int(needed).bit_length())
         is_first = 0 < step <= self._first_step + FIRST_STEPS
-        elapsed_s = time.monotonic() - self._began_at
         affordable = self._spent_s + self._cost_s <= 2 * SHARE * elapsed_s
         regular = step > 0 and step % self.period == 0 and (affordable or self.period > 1)
         if not (regular or is_first or self._saves_at(step) or (wanted and affordable)):

@@ -1207,9 +1207,10 @@ class Session:
         self._batches.check_step()
         self._check_joined()
         self._between_steps()
-        if self.finished and not self._counting:
+        finished = self.finished
+        if finished and not self._counting:
             raise SystemExit(0)
-        return not self.finished
+        return not finished
 
     def _make_step(self, loss: float | None, overflow: bool, kind: int) -> None:
         if not self._begin_step():

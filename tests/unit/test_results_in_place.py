@@ -4,6 +4,7 @@ changes it for nobody else."""
 from __future__ import annotations
 
 import copy
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_mo
 
 from gossip.ipc import arena, messages as control
 from gossip.training import layout
-from gossip.training.optimizer import only_reads_gradients
+from gossip.training.optimizer import StepCoordinator, only_reads_gradients
 from gossip.transport.lending import Lender
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
@@ -174,6 +175,27 @@ def test_only_what_is_known_to_read_is_let_read():
     everywhere = register_optimizer_step_pre_hook(lambda *_: None)
     assert not only_reads_gradients(sgd())
     everywhere.remove()
+
+
+@pytest.mark.parametrize("scheduled", ["before", "after", "never"])
+@pytest.mark.parametrize("patched", [False, True])
+def test_a_step_that_the_script_has_replaced_is_not_known_to_read(scheduled: str, patched: bool):
+    model, optimizer = small_model()
+    if patched:
+        own_step = optimizer.step
+
+        def step(self: torch.optim.Optimizer, closure: Any = None) -> None:
+            for parameter in model.parameters():
+                parameter.grad.add_(torch.randn_like(parameter))
+            own_step(closure)
+
+        optimizer.step = MethodType(step, optimizer)
+    if scheduled == "before":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    StepCoordinator([optimizer], lambda *_: None, together=False)
+    if scheduled == "after":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert only_reads_gradients(optimizer) is not patched
 
 
 def test_a_parameter_in_another_order_of_memory_has_a_copy(pointed):

@@ -149,6 +149,7 @@ class RollingRounds:
         self.result_bytes: tuple[int, ...] = ()
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
+        self._took_us = 0  # from the begin of the round, or of its local steps
         self._applied = -1  # the last round that the trainer has applied
         self._main: PeerId = local  # in this round, of all peers
         # the round that the trainer works on; that others have our answer in
@@ -261,10 +262,8 @@ class RollingRounds:
         if event.round_id != self.round_id:
             return []  # committed without us meanwhile: the trainer is told by Apply
         began = now - event.lasted_us / 1e6 if event.lasted_us else self.lag_detector.began_at
-        self._own, self._said = (
-            event if event.compiled else replace(event, took_us=since_us(began, now, event.steps)),
-            self.round_id,
-        )
+        self._own, self._said = event, self.round_id
+        self._took_us = 0 if event.compiled else since_us(began, now, event.steps)
         self.server.transfer_tracker.contributed(now - self.lag_detector.began_at)
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
@@ -869,7 +868,7 @@ class RollingRounds:
             own.samples,
             own.loss,
             own.rates if first else (),
-            own.took_us,
+            self._took_us,
             own.collective if first else b"",
             own.skipped and first,
             own.micro_batches,
