@@ -123,6 +123,7 @@ class StepCoordinator:
         self._given = given if isinstance(given, Sequence) else [given]
         self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
+        self._all = frozenset(range(len(optimizers)))
         self.stepped: frozenset[int] = frozenset()
         # optimizer -> its gradients when it was asked for a step that is yet to come
         self._gathered: dict[int, list[Tensor | None]] = {}
@@ -134,15 +135,17 @@ class StepCoordinator:
 
     def step(self) -> None:
         """Step every optimizer that has a gradient, in their order, without an exchange."""
-        alone = len(self._inner) == 1
-        self.stepped = frozenset(
-            [
-                at
-                for at, each in enumerate(self._optimizers)
-                if alone or any(p.grad is not None for p in _parameters(each))
-            ]
-        )
-        for at in sorted(self.stepped):
+        with_gradients = self._all
+        if len(with_gradients) > 1:
+            with_gradients = frozenset(
+                [
+                    at
+                    for at, each in enumerate(self._optimizers)
+                    if any(p.grad is not None for p in _parameters(each))
+                ]
+            )
+        self.stepped = with_gradients
+        for at in sorted(with_gradients):
             with in_train_mode(self._optimizers[at]):
                 self._inner[at]()
 
@@ -234,6 +237,9 @@ class StepCoordinator:
     def _exchange_of(self, which: Collection[int], loss: float | None, overflow: bool) -> None:
         """Exchange the gradients of the optimizers ``which``. Those of the others stay as they
         are."""
+        if len(which) == len(self._all):
+            self._exchange(loss, overflow, self._all)
+            return
         others = [
             p for at, o in enumerate(self._optimizers) if at not in which for p in _parameters(o)
         ]
