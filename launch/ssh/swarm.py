@@ -26,6 +26,7 @@ from gossip.launch.local import (
     Program,
     RunOutcome,
     Stop,
+    WaitingReminder,
     invitation,
     waiting,
 )
@@ -199,7 +200,7 @@ class HostsLauncher:
         watcher = asyncio.create_task(self._watch(began))
         try:
             self._note(
-                f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: "
+                f"starting {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: "
                 f"{' '.join(self.program.program.what)}"
             )
             for found in self.places.values():
@@ -443,7 +444,7 @@ class HostsLauncher:
     # --- all hosts --------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
-        told, warned = began, -INSECURE_EVERY_S
+        warned, reminder = -INSECURE_EVERY_S, WaitingReminder(began, WAITING_EVERY_S)
         while True:
             now = time.monotonic()
             if self.config.insecure and now - warned >= INSECURE_EVERY_S:
@@ -458,10 +459,9 @@ class HostsLauncher:
             if (
                 self._running
                 and not self.view.ready
-                and self.view.awaited(now)
-                and now - told >= WAITING_EVERY_S
+                and (awaited := self.view.awaited(now))
+                and reminder.is_due(now, awaited)
             ):
-                told = now
                 self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
 
     def _listen_for(self, found: HostState) -> None:
