@@ -277,20 +277,28 @@ class CheckpointSaver:
 
     def _submit(self, job: Callable[[], None]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts no thread at exit, where nothing trains
+                self._do(job)
+                self._idle.set()
+                return
+            self._thread = thread
         self._jobs.put(job)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception as error:  # else whoever waits for it would wait for ever
-                logger.exception("a checkpoint was not written")
-                self._fails(f"{type(error).__name__}: {error}")
-            finally:
-                del job  # it holds on to the memory that it wrote from
-                self._idle.set()
+            self._do(job)
+            del job  # it holds on to the memory that it wrote from
+            self._idle.set()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # else whoever waits for it would wait for ever
+            logger.exception("a checkpoint was not written")
+            self._fails(f"{type(error).__name__}: {error}")
 
     def _write(
         self,

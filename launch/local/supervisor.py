@@ -105,6 +105,7 @@ class Supervisor:
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
         self._first_start: float | None = None
+        self._was_left = False
         self._stopped_processes = StoppedProcesses(self._on_woken)
         self._stop = asyncio.Event()
         self._explained = False
@@ -608,9 +609,14 @@ class Supervisor:
         """Newcomers may be on their way to a run that ends meanwhile."""
         if not self.joins or self.is_over or self.view.have_begun(self.peers):
             return
-        if nobody_left(self.folder / "seeds", self.peers):
+        # Nor do newcomers of other launchers have anything to give. Who has just been let in is
+        # known to all at the next look.
+        coming = self.join_service.stateless if self.join_service is not None else set[int]()
+        left = nobody_left(self.folder / "seeds", coming.union(self.peers))
+        if left and self._was_left:
             over = "x the run is over: everybody has left while ours were on their way"
             self.end("never_started", over)
+        self._was_left = left
 
     def _find_why_unmet(self, unmet: Collection[int]) -> list[str]:
         join_servers = self.join_service.troubles() if self.join_service is not None else []
