@@ -1077,8 +1077,6 @@ class Session:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
         hurry = lambda: self._termination.since is not None  # noqa: E731
-        if self._loader is not None:
-            self._loader.close()
         if self._local is not None and not self._in_round:
             self._local.boundary_is_over()
         self._undo_local_steps()
@@ -1104,6 +1102,8 @@ class Session:
                 self._hook.uninstall()
             self._termination.uninstall()
             atexit.unregister(self.close)
+            if self._loader is not None:
+                self._loader.close()  # last: workers may take seconds to end
 
     def __enter__(self) -> Self:
         return self
