@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,12 +112,13 @@ class CheckpointSaver:
             return False
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         except OSError:
             os.close(fd)  # another peer has it, or the file system knows no locks
             return False
         self._lock_fd = fd
+        with suppress(OSError):  # a full disk has no room for the name, which only a message shows
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         return True
 
     def check_folder(self, resumes: bool) -> None:
@@ -265,12 +267,16 @@ class CheckpointSaver:
         return self._idle.is_set()
 
     def close(self) -> None:
-        """Waits, and lets another peer write."""
+        """Wait, and let another peer write."""
         self.wait()
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
+        self.release()
+
+    def release(self) -> None:
+        """Let another peer write."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1

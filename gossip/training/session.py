@@ -1942,6 +1942,7 @@ class Session:
         saver.wait()
         said, self._not_saved = self._not_saved, ""
         if not saver.has(step):
+            saver.release()  # others wait for it, and may be able to write
             self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if within_s == SAVED_S and not said:
                 self._say(f"the last checkpoint is not there: {self._not_saved}")

@@ -32,7 +32,7 @@ MARK = "GOSSIP_TEST_EXIT"
 RUN, ALONE, TORCHRUN = "gossip run", "alone", "torchrun"
 TERM, INT, HUP, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 SCRIPT = """
-import os, signal, sys, threading, time
+import os, resource, signal, sys, threading, time
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 import gossip
@@ -68,6 +68,8 @@ def strike():
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "diverges":
         torch.manual_seed(peer.id)
+    if what == "full disk":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     if what == "stuck":
         time.sleep(3600)
 
@@ -82,7 +84,7 @@ if __name__ == "__main__":
     loader = peer.shard(DataLoader(Data(), batch_size=4, **how))
     peer.each_step(lambda: fail(peer.step))
     batches = (batch for _ in iter(int, 1) for batch in loader)
-    ends = what in ("ends", "thread raises")
+    ends = what in ("ends", "thread raises", "full disk")
     for step in peer.steps(20 if ends else 10**6, save="ck", every=10**6):
         optimizer.zero_grad()
         model(next(batches)).square().mean().backward()
@@ -228,6 +230,7 @@ EXITS = {
     "kill of the fork server": Exit("", {RUN: 143}, then_term(to_fork_server)),
     "kill of all": Exit("", {RUN: 137, ALONE: 137, TORCHRUN: 137}, to_all(KILL), workers="fork"),
     "a lost quorum": Exit("", {RUN: 5}, to_trainers(KILL, 2), peers=3),
+    "a full disk": Exit("full disk", {RUN: 8}),
     "a divergence": Exit("diverges", {RUN: 9}),
 }
 QUICK = [
