@@ -160,7 +160,7 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
         heard.when.append((here, lambda: join_server._learn([other], [], other.owner)))
     heard.when.append((here, lambda: announce_end(folder / "seeds", 0)))
     since = time.monotonic()
-    alone = lambda view: time.monotonic() > since + 5  # noqa: E731
+    alone = lambda view: time.monotonic() > since + 3  # noqa: E731
     heard.when.append((alone, lambda: mine.end("terminate")))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
     assert outcome.exit_code == (143 if progress == LET_IN else 4)

@@ -34,7 +34,7 @@ TERM, INT, HUP, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGK
 SCRIPT = """
 import os, resource, signal, sys, threading, time
 import torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 import gossip
 
 what, workers = sys.argv[1], sys.argv[2]
@@ -46,6 +46,11 @@ class Data(Dataset):
         if what == "worker raises" and os.path.exists("begun-0"):
             raise ValueError("a broken sample")
         return torch.full((4,), at / 4096)
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield torch.rand(4)
 
 def fail(step):
     if what == "hook raises" and step == 8:
@@ -81,11 +86,12 @@ if __name__ == "__main__":
     how = {"num_workers": 0}
     if workers:
         how = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": workers}
-    loader = peer.shard(DataLoader(Data(), batch_size=4, **how))
+    loader = peer.shard(DataLoader(Stream() if what == "stream" else Data(), batch_size=4, **how))
     peer.each_step(lambda: fail(peer.step))
     batches = (batch for _ in iter(int, 1) for batch in loader)
     ends = what in ("ends", "thread raises", "full disk")
-    for step in peer.steps(20 if ends else 10**6, save="ck", every=10**6):
+    every = 1 if what == "saves often" else 10**6
+    for step in peer.steps(20 if ends else 10**6, save="ck", every=every):
         optimizer.zero_grad()
         model(next(batches)).square().mean().backward()
         optimizer.step()
@@ -219,6 +225,8 @@ EXITS = {
     "SIGTERM to all, forked workers": Exit("", ASKED, to_all(TERM), saves=True, workers="fork"),
     "SIGTERM to all, spawned workers": Exit("", ASKED, to_all(TERM), saves=True, workers="spawn"),
     "SIGTERM to all before the start": Exit("", {RUN: 143, ALONE: 143}, to_all(TERM), early=True),
+    "SIGTERM to all, a stream": Exit("stream", ASKED, to_all(TERM), saves=True, workers="fork"),
+    "SIGTERM to all while it saves": Exit("saves often", ASKED, to_all(TERM), saves=True),
     "SIGTERM to the trainers": Exit("", {RUN: 143}, to_trainers(TERM), saves=True, workers="fork"),
     "SIGTERM twice": Exit("stuck", {RUN: 143, ALONE: 143}, to_root(TERM, TERM), workers="fork"),
     "SIGINT": Exit("", {RUN: 130, ALONE: 130, TORCHRUN: 1}, to_root(INT), saves=True),
@@ -234,8 +242,8 @@ EXITS = {
     "a divergence": Exit("diverges", {RUN: 9}),
 }
 QUICK = [
-    ("SIGTERM to all, forked workers", ALONE),
-    ("SIGTERM to all, spawned workers", RUN),
+    ("SIGTERM to all, forked workers", RUN),
+    ("SIGTERM to all, spawned workers", ALONE),
     ("sys.exit", RUN),
 ]
 

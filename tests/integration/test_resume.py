@@ -3,7 +3,6 @@ disturbed. Real processes; docs/checkpoints.md."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -13,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 import zygote
 from effort import effort
@@ -145,46 +143,6 @@ def test_ctrl_c_and_sigterm_save_the_step_that_they_end(tmp_path: Path, number: 
     assert newest.step > 10
     again = finished(tmp_path)
     assert {words[1] for words in again} == {str(newest.step)}
-
-
-WITH_WORKERS = """
-import torch, time
-from torch.utils.data import DataLoader, TensorDataset
-import gossip
-
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-peer = gossip.init()
-model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(DataLoader(TensorDataset(torch.randn(800, 8)), batch_size=4, num_workers=2))
-for _ in peer.epochs(50, save="ckpt", every=100_000):
-    for (x,) in loader:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-        time.sleep(0.01)
-        if peer.step > 9:
-            open(f"begun-{peer.id}", "a").close()
-"""
-
-
-def test_sigterm_to_all_processes_at_once_saves_the_step_that_it_ends(tmp_path: Path) -> None:
-    """As systemd and containers send it: workers of loaders get it before their trainer does."""
-    (tmp_path / "train.py").write_text(WITH_WORKERS)
-    words = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", "--quiet", "train.py"]
-    run = zygote.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 2, run)
-    everybody = psutil.Process(run.pid).children(recursive=True)
-    assert len(everybody) >= 2 + 2 + 4, "trainers, nodes and workers"
-    for process in reversed(everybody):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(signal.SIGTERM)
-    os.kill(run.pid, signal.SIGTERM)
-    said, _ = run.communicate(timeout=WAIT_S)
-    assert run.returncode == 143, said
-    newest, damaged = checkpoints.newest_good(tmp_path / "ckpt")
-    assert newest is not None
-    assert not damaged
 
 
 def test_another_model_is_refused_with_names_and_shapes(tmp_path: Path) -> None:
