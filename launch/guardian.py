@@ -51,6 +51,15 @@ def stat(pid: int) -> ProcessStat | None:
     return ProcessStat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
 
 
+def starved_s(pid: int) -> float:
+    """Return for how long the process has waited for a processor; 0 where nobody counts that."""
+    try:
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+
+
 def carries(pid: int, token: str) -> bool:
     """Whether the process was started, at whatever remove, with our word in its environment."""
     try:

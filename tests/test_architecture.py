@@ -640,6 +640,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "disk",
         "hosts",
         "hosts_join",
+        "hosts_return",
         "narrow_link",
         "ray_job",
         "slurm_job",

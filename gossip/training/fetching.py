@@ -18,7 +18,10 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any, Self, TypeAlias
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -28,6 +31,7 @@ from gossip.core import AHEAD_MAX
 from gossip.topologies import draw
 
 from .seeding import seed_generators
+from .watch import TerminationHandler
 
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 """An epoch, and the slice that makes a batch in it."""
@@ -108,7 +112,7 @@ class Fetcher:
             if self._own is None:
                 self._own = self._make()
             # of a loader that had one before: its workers finish what they do, and go on
-            self._batches = iter(self._own)
+            self._batches = start_workers(self._own)
         elif list(self._asked) == plan[:known]:
             self._wanted.keys = deque(plan[known:])
         else:
@@ -154,10 +158,7 @@ class Fetcher:
         """Ends the workers, if there are any."""
         batches, self._batches, self._own = self._batches, None, None
         self._asked.clear()
-        # torch ends them when the last reference goes, and the traceback of a broken sample may
-        # hold one for long.
-        if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
-            shut_down()
+        end_workers(batches)
 
 
 class _Wanted:
@@ -214,6 +215,56 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
         return len(self._dataset)
 
 
+_workers: dict[int, WeakSet[BaseProcess]] = {}
+"""Workers, by the process that started them: a fork of it does not end them."""
+
+
+def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Iterate over ``loader``, whose ``worker_init_fn`` is a ``worker_start``.
+
+    SIGTERM may come while a worker still imports, so the worker starts with the signal blocked.
+    A fork server would pass the mask on to processes that never unblock it.
+    """
+    if not loader.num_workers:
+        return iter(loader)
+    blocked = {signal.SIGTERM} if _start_method(loader) != "forkserver" else set()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        batches = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if os.getpid() not in _workers:
+        _workers[os.getpid()] = WeakSet()
+        # multiprocessing sends workers one SIGTERM at exit and waits for them. This comes before.
+        Finalize(None, _kill_workers, exitpriority=0)
+    _workers[os.getpid()].update(getattr(batches, "_workers", ()))
+    return batches
+
+
+def end_workers(batches: Any) -> None:
+    """End the workers of an iterator that ``start_workers`` returned, if there are any.
+
+    torch ends them when the last reference goes, and the traceback of a broken sample may hold one
+    for long.
+    """
+    if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
+        shut_down()
+        for worker in getattr(batches, "_workers", ()):
+            worker.kill()  # torch sends a worker that hangs one SIGTERM
+
+
+def _kill_workers() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises when a worker is killed
+    for worker in _workers[os.getpid()]:
+        worker.kill()
+
+
+def _start_method(loader: DataLoader[Any]) -> str | None:
+    context: Any = loader.multiprocessing_context or multiprocessing
+    method: str | None = context.get_start_method()
+    return method
+
+
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
     """What the workers of a loader like this one begin with: its own ``worker_init_fn``, in a
     process that ends with us.
@@ -222,13 +273,10 @@ def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
     every five), with its memory and its output pipes,
     and the peer is started again only when they are gone.
     """
-    context: Any = loader.multiprocessing_context
-    method = (
-        context.get_start_method() if context is not None else multiprocessing.get_start_method()
-    )
     # The kernel's signal follows the thread that starts the worker,
     # and a fork server has a parent of its own.
-    tied = method in ("fork", "spawn") and threading.current_thread() is threading.main_thread()
+    in_main = threading.current_thread() is threading.main_thread()
+    tied = _start_method(loader) != "forkserver" and in_main
     return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)
 
 
@@ -246,5 +294,11 @@ class _WorkerStart:
                 and os.getppid() != self._parent
             ):
                 os._exit(1)  # it had died before
+        # systemd and containers signal all processes at once. The trainer goes on to the end of
+        # its round, for which it needs its workers, and then ends them.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        TerminationHandler().install()
+        signal.siginterrupt(signal.SIGTERM, False)  # no call of the data set fails by it
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self._given is not None:
             self._given(worker)

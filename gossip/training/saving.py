@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,12 +112,13 @@ class CheckpointSaver:
             return False
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         except OSError:
             os.close(fd)  # another peer has it, or the file system knows no locks
             return False
         self._lock_fd = fd
+        with suppress(OSError):  # a full disk has no room for the name, which only a message shows
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         return True
 
     def check_folder(self, resumes: bool) -> None:
@@ -265,32 +267,44 @@ class CheckpointSaver:
         return self._idle.is_set()
 
     def close(self) -> None:
-        """Waits, and lets another peer write."""
+        """Wait, and let another peer write."""
         self.wait()
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
             self._thread = None
+        self.release()
+
+    def release(self) -> None:
+        """Let another peer write."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def _submit(self, job: Callable[[], None]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts no thread at exit, where nothing trains
+                self._do(job)
+                self._idle.set()
+                return
+            self._thread = thread
         self._jobs.put(job)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception as error:  # else whoever waits for it would wait for ever
-                logger.exception("a checkpoint was not written")
-                self._fails(f"{type(error).__name__}: {error}")
-            finally:
-                del job  # it holds on to the memory that it wrote from
-                self._idle.set()
+            self._do(job)
+            del job  # it holds on to the memory that it wrote from
+            self._idle.set()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # else whoever waits for it would wait for ever
+            logger.exception("a checkpoint was not written")
+            self._fails(f"{type(error).__name__}: {error}")
 
     def _write(
         self,

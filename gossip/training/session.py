@@ -1111,8 +1111,6 @@ class Session:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
         hurry = lambda: self._termination.since is not None  # noqa: E731
-        if self._loader is not None:
-            self._loader.close()
         if self._local is not None and not self._in_round:
             self._local.boundary_is_over()
         self._undo_local_steps()
@@ -1138,6 +1136,8 @@ class Session:
                 self._hook.uninstall()
             self._termination.uninstall()
             atexit.unregister(self.close)
+            if self._loader is not None:
+                self._loader.close()  # last: workers may take seconds to end
 
     def __enter__(self) -> Self:
         return self
@@ -2036,6 +2036,7 @@ class Session:
         saver.wait()
         said, self._not_saved = self._not_saved, ""
         if not saver.has(step):
+            saver.release()  # others wait for it, and may be able to write
             self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if within_s == SAVED_S and not said:
                 self._say(f"the last checkpoint is not there: {self._not_saved}")

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gossip.topologies import draw
 
-from .fetching import DatasetProxy, worker_start
+from .fetching import DatasetProxy, start_workers, worker_start
 from .loader import RoundSource
 
 
@@ -84,7 +84,7 @@ class ShardedStream:
             self.share, self._own = share, self._make(share)
         read, at, total = False, 0, 0
         try:
-            for samples, batch in self._own:
+            for samples, batch in start_workers(self._own):
                 read, total = True, total + samples
                 content = batch if self._alter is None else self._alter(batch)
                 self._rounds.hand_out(total, at, content)

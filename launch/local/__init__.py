@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .awaiting import (
         INSECURE as INSECURE,
         INSECURE_EVERY_S as INSECURE_EVERY_S,
+        WaitingReminder as WaitingReminder,
         waiting as waiting,
     )
     from .desks import RunUnreachable as RunUnreachable, ask as ask, names as names, who as who

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -49,6 +50,36 @@ def waiting(  # noqa: PLR0913
         f"! waiting for {peers} {missing} since {seconds:.0f} s (at most "
         f"{config.start_timeout_s:g} s{enough}); here: {here}"
     )
+
+
+def machine_load() -> str:
+    """Return the load of this machine, in words."""
+    return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"
+
+
+def name_log(folder: Path, peer: int) -> str:
+    """Return where to read what a peer has printed; "": it has printed nothing."""
+    log = folder / f"peer-{peer}" / "out.log"
+    return f": {log}" if log.is_file() and log.stat().st_size else ""
+
+
+class WaitingReminder:
+    """Times to print whom a start waits for: after 5, 15, 45 s and so on, and 5 s after each line
+    when it is somebody else."""
+
+    def __init__(self, began: float, first_s: float) -> None:
+        self._began, self._first_s = began, first_s
+        self._said_s, self._missing = 0.0, frozenset[int]()
+
+    def is_due(self, now: float, missing: Collection[int]) -> bool:
+        """Whether to print a line now. The next call counts from there."""
+        waited_s, others = now - self._began, self._missing != frozenset(missing)
+        if waited_s < max(self._first_s, self._said_s * 3) and not (
+            others and waited_s >= self._said_s + self._first_s
+        ):
+            return False
+        self._said_s, self._missing = waited_s, frozenset(missing)
+        return True
 
 
 class ReachabilityProbe:
@@ -105,8 +136,10 @@ class ReachabilityProbe:
         if why := self._unannounced.get(peer):
             return f"{peer} cannot be met: its address cannot be written to {seeds} ({why})"
         if peer in self._own:
-            log = self._folder / f"peer-{peer}" / "out.log"
-            return f"{peer} has not come through gossip.init() and peer.prepare(): {log}"
+            return (
+                f"{peer} has not come through gossip.init() and peer.prepare()"
+                f"{name_log(self._folder, peer)}"
+            )
         seed = read_seed(seeds, peer)
         if seed is None:
             return (

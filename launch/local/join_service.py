@@ -77,6 +77,11 @@ class JoinService:
         """Who of the first peers is elsewhere, and has not come."""
         return sorted(set(self.join_server.missing) - set(self._run.peers))
 
+    @property
+    def stateless(self) -> set[int]:
+        """Peers on their way here, of this launcher and others."""
+        return self.join_server.keeper.stateless()
+
     def troubles(self) -> list[str]:
         """What came back from join servers that were tried."""
         return self.join_server.troubles()

@@ -17,6 +17,7 @@ from typing import Any
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
 from gossip.launch import signals
+from gossip.launch.guardian import starved_s
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import EXIT_ASKED, RunView, Screen, at_round, counted, stages_of
 from gossip.run import (
@@ -32,7 +33,15 @@ from gossip.run import (
 )
 
 from . import lost_state
-from .awaiting import INSECURE, INSECURE_EVERY_S, ReachabilityProbe, waiting
+from .awaiting import (
+    INSECURE,
+    INSECURE_EVERY_S,
+    ReachabilityProbe,
+    WaitingReminder,
+    machine_load,
+    name_log,
+    waiting,
+)
 from .drilling import DrillServer
 from .failures import explain
 from .join_service import JoinService
@@ -95,6 +104,8 @@ class Supervisor:
         )
         self.token = secrets.token_hex(16)
         self._processes: dict[int, PeerProcess] = {}
+        self._first_start: float | None = None
+        self._was_left = False
         self._stopped_processes = StoppedProcesses(self._on_woken)
         self._stop = asyncio.Event()
         self._explained = False
@@ -143,7 +154,7 @@ class Supervisor:
                 if self.joins
                 else counted(len(self.peers), "peer")
             )
-            self._logbook.note(f"started {which}: {' '.join(self.command)}")
+            self._logbook.note(f"starting {which}: {' '.join(self.command)}")
             await self._all_lives(watcher)
         finally:
             watcher.cancel()
@@ -353,6 +364,8 @@ class Supervisor:
             ),
         )
         self._processes[peer] = process
+        if self._first_start is None:
+            self._first_start = time.monotonic()
         self._guardian.watch(process)
         new = {"joins": True} if self.joins and incarnation == self.peers[peer] else {}
         self.record("spawned", peer, pid=process.pid, incarnation=incarnation, **new)
@@ -522,7 +535,8 @@ class Supervisor:
 
     async def _watch(self, began: float) -> None:
         """Redraws, says whom we wait for, and gives up on a run that does not start."""
-        told, looked, warned = began, began, -INSECURE_EVERY_S
+        looked, warned = began, -INSECURE_EVERY_S
+        reminder = WaitingReminder(began, WAITING_EVERY_S)
         while True:
             if self.config.insecure and time.monotonic() - warned >= INSECURE_EVERY_S:
                 warned = time.monotonic()
@@ -535,28 +549,52 @@ class Supervisor:
             self._dismiss_early_birds()
             if self.view.holders.in_vain:
                 lost_state.look(self)
-            if now - looked >= WAITING_EVERY_S:
+            if is_time := now - looked >= WAITING_EVERY_S:
                 looked = now
                 self._end_if_everybody_left()
-            elsewhere = self.join_service.missing if self.join_service is not None else []
-            unmet = self.view.unmet(now).union(elsewhere)
-            if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
-                continue
-            if now - told >= WAITING_EVERY_S:
-                told = now
-                self._remind(waiting(self.view, self.config, now - began, now, elsewhere=elsewhere))
-                self._tell_why_unmet(unmet)
-            if self._tries.over:  # they have ended while ours were on their way here
-                self.end(
-                    "never_started",
-                    f"x the run is over: {self._tries.over} have completed it, and nobody else is "
-                    "there",
-                )
-            elif (
-                now - began > self.config.start_timeout_s + START_SLACK_S
-                and len(self.view.here) < self._need
-            ):
-                self._give_up(now - began)
+            self._await_start(now, reminder, is_time)
+
+    def _await_start(self, now: float, reminder: WaitingReminder, is_time: bool) -> None:
+        elsewhere = self.join_service.missing if self.join_service is not None else []
+        unmet = self.view.unmet(now).union(elsewhere)
+        if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
+            return
+        if is_time:
+            troubles = self._find_why_unmet(unmet)
+            if reminder.is_due(now, unmet.union(self.view.missing)):
+                for line in (self._name_awaited(now, elsewhere), *troubles):
+                    self._remind(line)
+        if self._tries.over:  # they have ended while ours were on their way here
+            self.end(
+                "never_started",
+                f"x the run is over: {self._tries.over} have completed it, and nobody else is "
+                "there",
+            )
+        elif self._first_start is not None and len(self.view.here) < self._need:
+            waited_s = now - self._first_start
+            if waited_s - self._starved_s > self.config.start_timeout_s + START_SLACK_S:
+                self._give_up(waited_s)
+
+    @property
+    def _starved_s(self) -> float:
+        """For how long a peer that is missing has waited for a processor. Such a peer is slow, and
+        not stuck: that time does not count."""
+        return max(
+            [
+                starved_s(self._processes[peer].pid)
+                for peer in self.view.missing
+                if self.is_here(peer)
+            ],
+            default=0.0,
+        )
+
+    def _name_awaited(self, now: float, elsewhere: Sequence[int]) -> str:
+        if self._first_start is None:
+            return f"! waiting for the process that forks peers: it imports torch; {machine_load()}"
+        waited_s, starved_s = now - self._first_start, self._starved_s
+        busy = f", {starved_s:.0f} s of that for a processor" if starved_s >= 1 else ""
+        line = waiting(self.view, self.config, waited_s, now, elsewhere=elsewhere)
+        return f"{line}; {machine_load()}{busy}"
 
     def _end_without_watcher(self, watcher: asyncio.Task[None]) -> None:
         """What breaks the watcher ends the run: nobody else gives up on peers that do not come, or
@@ -571,23 +609,27 @@ class Supervisor:
         """Newcomers may be on their way to a run that ends meanwhile."""
         if not self.joins or self.is_over or self.view.have_begun(self.peers):
             return
-        if nobody_left(self.folder / "seeds", self.peers):
+        # Nor do newcomers of other launchers have anything to give. Who has just been let in is
+        # known to all at the next look.
+        coming = self.join_service.stateless if self.join_service is not None else set[int]()
+        left = nobody_left(self.folder / "seeds", coming.union(self.peers))
+        if left and self._was_left:
             over = "x the run is over: everybody has left while ours were on their way"
             self.end("never_started", over)
+        self._was_left = left
 
-    def _tell_why_unmet(self, unmet: Collection[int]) -> None:
+    def _find_why_unmet(self, unmet: Collection[int]) -> list[str]:
         join_servers = self.join_service.troubles() if self.join_service is not None else []
         for peer, why in self._tries.found.items():
             self.record("unmet", None, subject=peer, why=why)
         tried = self._tries.troubles(unmet, shared=self.join_service is None)
-        for trouble in join_servers + tried:
-            self._remind(f"!   {trouble}")
+        return [f"!   {trouble}" for trouble in join_servers + tried]
 
     def _give_up(self, waited_s: float) -> None:
         missing = self.view.awaited(time.monotonic())  # one that starts again is not missing here
         error = NeverStarted(self._need, tuple(self.view.here), tuple(missing), waited_s)
         self._say(f"x {error}")
-        self._say(f"  hint: {error.hint}: {self.folder / f'peer-{missing[0]}' / 'out.log'}")
+        self._say(f"  hint: {error.hint}{name_log(self.folder, missing[0])}")
         self.end("never_started")
 
     def _on_signal(self, number: int) -> None:

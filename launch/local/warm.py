@@ -36,7 +36,7 @@ from typing import Any, BinaryIO
 
 from gossip.errors import LocalError
 from gossip.interpreter import python_command
-from gossip.launch.guardian import TOKEN_VARIABLE
+from gossip.launch.guardian import TOKEN_VARIABLE, starved_s
 
 from .program import MODULE, Program
 
@@ -125,14 +125,27 @@ class WarmStart:
                 self._ready = False
                 self._open()
             if not self._ready:
+                left_s = self._count_down(READY_S)
+                said = asyncio.ensure_future(
+                    asyncio.get_running_loop().sock_recv(self._socket, REQUEST_BYTES_MAX)
+                )
                 try:
-                    heard = asyncio.get_running_loop().sock_recv(self._socket, REQUEST_BYTES_MAX)
-                    self._ready = await asyncio.wait_for(heard, READY_S) == READY
-                except (OSError, TimeoutError):
+                    while not said.done() and (timeout := left_s()) > 0:
+                        await asyncio.wait([said], timeout=timeout)
+                    self._ready = said.done() and said.result() == READY
+                except OSError:
                     self._ready = False
+                finally:
+                    said.cancel()
                 if not self._ready:
                     self._fail("before it could")
             return self._ready
+
+    def _count_down(self, seconds: float) -> Callable[[], float]:
+        """Return what is left of ``seconds``, without those that the process waits for a
+        processor: on a busy machine it is slow, and not stuck."""
+        pid, began = self._process.pid, time.monotonic() - starved_s(self._process.pid)
+        return lambda: began + seconds + starved_s(pid) - time.monotonic()
 
     def _fail(self, when: str, why: str = "") -> None:
         """Ends the process, says so, and leaves it be for a while."""
@@ -185,8 +198,10 @@ class WarmStart:
         out, err = os.pipe(), os.pipe()
         try:
             socket.send_fds(self._socket, [request], [out[1], err[1], status.fileno()])
-            if not select.select([self._socket], [], [], FORK_S)[0]:
-                raise TimeoutError(f"no answer for {FORK_S:.0f} s")
+            left_s = self._count_down(FORK_S)
+            while not select.select([self._socket], [], [], max(0.0, left_s()))[0]:
+                if left_s() <= 0:
+                    raise TimeoutError(f"no answer for {FORK_S:.0f} s")
             answer = self._socket.recv(REQUEST_BYTES_MAX)
             if not answer:
                 raise ConnectionResetError

@@ -10,6 +10,7 @@ from typing import cast
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from gossip.errors import GossipError, Malformed
 from gossip.transport import KeyPair, as_client
@@ -90,12 +91,13 @@ async def ask(
     if key is not None:
         as_client(plain(dealer), key, key.public)
     monitor = dealer.get_monitor_socket(_WATCHED)
+    hung_up = asyncio.Event()
     asked = [
         asyncio.create_task(_ask(dealer, question)),
-        asyncio.create_task(_refusal(monitor, key is not None)),
+        asyncio.create_task(_refusal(monitor, key is not None, hung_up)),
     ]
     # What answers there may be anything: it says no more than an answer has (``join_proxy``).
-    passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer))))
+    passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer)), hung_up))
     try:
         done, _ = await asyncio.wait(
             [*asked, passage], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
@@ -118,8 +120,9 @@ async def ask(
         dealer.close(0)
 
 
-async def _connect(address: str, inside: str) -> None:
-    """Makes the connection, until either side ends it. Raises: Unanswered."""
+async def _connect(address: str, inside: str, hung_up: asyncio.Event) -> None:
+    """Makes the connection, until either side ends it; ``hung_up``: the other has, after its
+    greeting. Raises: Unanswered."""
     try:
         host, port = split(address)
     except ValueError as error:
@@ -136,7 +139,8 @@ async def _connect(address: str, inside: str) -> None:
         except OSError as error:
             raise JoinServerUnreachable(_in_words(error)) from None
         try:
-            await pass_on(far, near, FrameMeter(HeldBytes()))
+            if await pass_on(far, near, FrameMeter(HeldBytes())):
+                hung_up.set()
         except LimitExceeded:
             raise JoinServerUnreachable("it sends more than a join server does") from None
 
@@ -150,9 +154,13 @@ async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said
             return _read(frames[1])
 
 
-async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool) -> says.Said:
+async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool, hung_up: asyncio.Event) -> says.Said:
     """Waits for a handshake that fails. Raises: Unanswered."""
-    await monitor.recv_multipart()
+    while True:
+        event = parse_monitor_message(await monitor.recv_multipart())["event"]
+        # Without a detail it is also our own end of a handshake that takes too long.
+        if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or hung_up.is_set():
+            break
     raise JoinServerUnreachable(OTHER_KEY if has_key else NO_KEY, by_key=True)
 
 

@@ -122,10 +122,11 @@ def bind_inside(inside: zmq.Socket[bytes]) -> str:
     return name
 
 
-async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMeter) -> None:
+async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMeter) -> bool:
     """Between two connections until either ends. Both are closed then. ``meter``:
     of what comes from outside.
 
+    Returns: Whether the outside has ended it, after its greeting.
     Raises: LimitExceeded.
     """
     ends: list[asyncio.StreamWriter] = []
@@ -145,6 +146,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
             await to_outside.wait_closed()  # the last words of ours are still to be sent
         for pump in done:
             pump.result()
+        return pumps[0] in done and meter.bytes >= _GREETING_BYTES
     finally:
         for pump in pumps:
             pump.cancel()

@@ -378,6 +378,17 @@ class Registry:
         }
         return [peer for peer in range(self.first) if peer not in known]
 
+    def stateless(self) -> set[int]:
+        """Return the peers that are on their way to a run that has begun: newcomers and restarted
+        peers that no round has let in."""
+        return {
+            peer
+            for peer, entry in self.entries.items()
+            if entry.owner  # others do not report whom they let in
+            and entry.progress < LET_IN
+            and (peer >= self.first or entry.incarnation > 0)
+        }
+
     @property
     def state(self) -> Literal["not begun", "running", "over"]:
         """``over``: all peers that ever came have ended."""

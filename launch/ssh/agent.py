@@ -253,8 +253,7 @@ class Agent:
                 try:
                     self._start(frame)
                 except (GossipError, OSError) as error:
-                    hint = error.hint if isinstance(error, GossipError) else None
-                    self._outbox.send("failed", message=str(error), hint=hint)
+                    self._send_failure(error)
             case _:
                 self._take_in_run(frame)
 
@@ -408,9 +407,17 @@ class Agent:
             "ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed)
         )
 
+    def _send_failure(self, error: Exception) -> None:
+        hint = error.hint if isinstance(error, GossipError) else None
+        self._outbox.send("failed", message=str(error), hint=hint)
+
     async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
-        with launchers.present(folder, supervisor.peers):
-            outcome: RunOutcome = await supervisor.run()
+        try:
+            with launchers.present(folder, supervisor.peers):
+                outcome: RunOutcome = await supervisor.run()
+        except (GossipError, OSError) as error:
+            self._send_failure(error)
+            raise
         summary = await asyncio.to_thread(runs.conclude, folder, outcome)
         (folder / AGENT).unlink(missing_ok=True)
         await self._tell_end(outcome.stopped, summary["exit_code"], outcome.dismissed)

@@ -114,6 +114,11 @@ class RemoteAgent:
         self._tasks.append(asyncio.create_task(self._keep_pinging()))
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has a process that has not ended."""
+        return bool(self._tasks) and not self.over
+
+    @property
     def shift_s(self) -> float:
         """What to add to its monotonic times to get ours."""
         return min(self._clocks)[1] if self._clocks else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,38 @@ async def _look_at_pairs(
         return {}, {}
     hostcheck.judge_pairs(report, names, chosen, probed, measured)
     return chosen, measured
+
+
+async def find_address(
+    remote: RemoteAgent, addresses: Sequence[str], others: Iterable[RemoteAgent]
+) -> str:
+    """Return the address at which most of the other hosts reach a host.
+
+    Raises: AgentLost: It has none, or its agent is gone.
+    """
+    word, name = secrets.token_hex(WORD_BYTES), remote.name
+    said = await remote.ask("listen", "listening", word=word, addresses=addresses)
+    targets = [
+        {"host": name, "address": address, "port": port, "agent": said["agent"]}
+        for address, port in said["ports"].items()
+    ]
+    if not targets:
+        raise AgentLost(f"{name} has no address to listen on")
+    there = [other for other in others if not other.over]
+    answers = await asyncio.gather(
+        *(other.ask("probe", "probed", word=word, targets=targets) for other in there),
+        return_exceptions=True,
+    )
+    probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for other, answer in zip(there, answers, strict=True):
+        if isinstance(answer, AgentLost):
+            continue  # it is lost too
+        if isinstance(answer, BaseException):
+            raise answer
+        for target, result in zip(targets, answer["results"], strict=True):
+            probed.setdefault(target["address"], {})[other.name, name] = result
+    listening = {name: list(said["ports"]), **{other.name: [] for other in there}}
+    return hostcheck.choose(list(listening), listening, probed)[name]
 
 
 def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ and nothing is left behind."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import signal
 import time
@@ -26,6 +27,7 @@ from gossip.launch.local import (
     Program,
     RunOutcome,
     Stop,
+    WaitingReminder,
     invitation,
     waiting,
 )
@@ -47,11 +49,12 @@ from .collecting import Collector
 from .frames import Frame
 from .hostlist import Host, place
 from .remote import AgentLost, RemoteAgent
-from .survey import HostRequirements, HostSurvey, survey
+from .survey import HostRequirements, HostSurvey, find_address, survey
 
 SILENT_S = 5.0
 LOST_S = 60.0  # a host that was silent for so long is given up, or connected to anew
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
+REBOOT_S = 600.0  # a host that is lost and cannot be reached may reboot for so long
 STEADY_S = 120.0  # after so long a host may be lost anew as often as at first
 FETCH_S = 300.0
 STOP_SLACK_S = 10.0
@@ -142,6 +145,7 @@ class HostsLauncher:
         self.resumes: Mapping[str, str] = {}
         """From what the peers of each host go on, where that is not the same on all."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looks = asyncio.Lock()  # an agent answers one question of a kind at a time
 
     def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
@@ -199,7 +203,7 @@ class HostsLauncher:
         watcher = asyncio.create_task(self._watch(began))
         try:
             self._note(
-                f"started {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: "
+                f"starting {words.counted(self.config.peers, 'peer')} on {', '.join(self.places)}: "
                 f"{' '.join(self.program.program.what)}"
             )
             for found in self.places.values():
@@ -302,42 +306,80 @@ class HostsLauncher:
         peers = [peer for peer in found.peers if peer not in self.outcome.finished]
         if time.monotonic() - found.since > STEADY_S:
             found.tries = 0
-        while (
-            found.tries < self.program.restarts
-            and not self._stop.is_set()
-            and peers
-            and not self.outcome.finished
-        ):
-            pause_s = BACK_OFF_S[min(found.tries, len(BACK_OFF_S) - 1)]
+        why = "too often"
+        if found.tries < self.program.restarts and peers and not self._is_over:
             found.tries += 1
-            self._say(
-                f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of "
-                f"{self.program.restarts})"
-            )
-            try:
-                await asyncio.wait_for(self._stop.wait(), pause_s)
-                return False
-            except TimeoutError:
-                found.remote = self._remote(found.host)
-            try:
-                await found.remote.open()
-                await found.remote.ask("check", "facts", **self._wanted.on(found.host))
-            except GossipError as error:
-                self._say(f"! {error}")
-                continue
-            found.silent, found.ended = False, False
-            found.over.clear()
-            self._start(found, {peer: self._next_incarnation(found, peer) for peer in peers})
-            return True
-        why = (
-            "the others are done"
-            if self.outcome.finished
-            else "stopping"
-            if self._stop.is_set()
-            else "too often"
-        )
+            if await self._reach_again(found):
+                found.silent, found.ended = False, False
+                found.over.clear()
+                if found.remote.over:  # it has ended before it was listened to
+                    found.over.set()
+                self._start(found, {peer: self._next_incarnation(found, peer) for peer in peers})
+                return True
+            why = f"it could not be reached for {REBOOT_S:.0f} s"
+        if self._is_over:
+            why = "the others are done" if self.outcome.finished else "stopping"
         self._say(f"! {found.name} is not started again: {why}")
         return False
+
+    @property
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or bool(self.outcome.finished)
+
+    async def _reach_again(self, found: HostState) -> bool:
+        """Connect to a lost host until its agent answers, or for ``REBOOT_S``. Return whether it
+        answered before the run was over."""
+        until, said = time.monotonic() + REBOOT_S, ""
+        for pause_s in itertools.chain(
+            BACK_OFF_S[found.tries - 1 :], itertools.repeat(BACK_OFF_S[-1])
+        ):
+            if not said:
+                self._say(
+                    f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of "
+                    f"{self.program.restarts})"
+                )
+            attempt = asyncio.ensure_future(self._reach(found, pause_s))
+            stopped = asyncio.ensure_future(self._stop.wait())
+            while not attempt.done() and not self._is_over:
+                await asyncio.wait(
+                    {attempt, stopped}, timeout=1.0, return_when=asyncio.FIRST_COMPLETED
+                )
+            stopped.cancel()
+            if not attempt.done():
+                attempt.cancel()
+                await asyncio.wait([attempt])
+                return False
+            if not (error := attempt.result()):
+                return True
+            if (left_s := until - time.monotonic()) <= 0:
+                return False
+            if error != said:
+                said = error
+                self._say(f"! {error}: tried again for up to {left_s:.0f} s")
+        return False
+
+    async def _reach(self, found: HostState, after_s: float) -> str:
+        """Start the agent of a lost host, and find the address of the host again. Return what
+        failed; "": nothing."""
+        await asyncio.sleep(after_s)
+        remote = self._remote(found.host)
+        try:
+            await remote.open()
+            facts = (await remote.ask("check", "facts", **self._wanted.on(found.host)))["facts"]
+            if why := facts["workdir_error"] or facts["address_error"]:
+                raise AgentLost(f"{found.name} is not ready: {why}")
+            if found.address not in facts["addresses"]:
+                async with self._looks:
+                    others = [other.remote for other in self.places.values() if other is not found]
+                    found.address = await find_address(remote, facts["addresses"], others)
+                self._write_hosts()
+            found.remote = remote
+        except GossipError as error:
+            return str(error)
+        finally:
+            if found.remote is not remote and remote.is_open:
+                await remote.close(now=True)
+        return ""
 
     def _next_incarnation(self, found: HostState, peer: int) -> int:
         return max(self.view.rows[peer].incarnation, found.incarnations.get(peer, 0)) + 1
@@ -443,7 +485,7 @@ class HostsLauncher:
     # --- all hosts --------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
-        told, warned = began, -INSECURE_EVERY_S
+        warned, reminder = -INSECURE_EVERY_S, WaitingReminder(began, WAITING_EVERY_S)
         while True:
             now = time.monotonic()
             if self.config.insecure and now - warned >= INSECURE_EVERY_S:
@@ -458,10 +500,9 @@ class HostsLauncher:
             if (
                 self._running
                 and not self.view.ready
-                and self.view.awaited(now)
-                and now - told >= WAITING_EVERY_S
+                and (awaited := self.view.awaited(now))
+                and reminder.is_due(now, awaited)
             ):
-                told = now
                 self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
 
     def _listen_for(self, found: HostState) -> None:

@@ -19,6 +19,7 @@ import pytest
 import shown_python
 import torch
 from code_blocks import every_block
+from effort import effort
 from torch.utils.data import DataLoader
 
 from gossip.run.telemetry import read_lines
@@ -104,6 +105,35 @@ def test_what_was_planned_is_made_whatever_fails(tmp_path: Path, example: str, s
     own_schedule = example == "accelerate_loop.py"  # its loop is the script's, and so is its count
     rates = [rate for each, (_, _, rate, _) in ends.items() if each != peer or not own_schedule]
     assert max(rates) < 0.01 * FIRST[example], fault
+
+
+CRASHES = """
+import os, signal
+from transformers import TrainerCallback
+
+class Crash(TrainerCallback):
+    def on_step_end(self, args, state, control, **more):
+        first = (os.environ["GOSSIP_PEER"], os.environ["GOSSIP_INCARNATION"]) == ("1", "0")
+        if first and state.global_step == 10:
+            {how}
+"""
+HOWS = {
+    "exception": "raise ValueError('no')",
+    "exit": "os._exit(3)",
+    "signal": "os.kill(os.getpid(), signal.SIGSEGV)",
+}
+
+
+@pytest.mark.parametrize("how", effort(["exception"], list(HOWS)))
+def test_a_trainer_that_crashes_is_started_again(tmp_path: Path, how: str) -> None:
+    script = (EXAMPLES / "transformers_trainer.py").read_text()
+    script = script.replace("def main", CRASHES.replace("{how}", HOWS[how]) + "\n\ndef main", 1)
+    script = script.replace("train_dataset=", "callbacks=[Crash()], train_dataset=")
+    (tmp_path / "train.py").write_text(script.replace("default=1024", "default=8192"))
+    ends = ends_of(tmp_path, str(tmp_path / "train.py"), "--restarts=1")
+    assert sorted(ends) == [0, 1, 2, 3]
+    assert {(planned, made) for planned, made, _, _ in ends.values()} == {(512, 512)}
+    assert len({model for *_, model in ends.values()}) == 1
 
 
 EARLY_SCHEDULE = """

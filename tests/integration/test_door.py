@@ -18,15 +18,22 @@ import zmq
 import zmq.asyncio
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.registry import join_messages as says, join_server as servers, remote_servers
+from gossip.launch.registry import (
+    join_calls,
+    join_messages as says,
+    join_server as servers,
+    remote_servers,
+)
 from gossip.launch.registry.join_calls import NUMBER_BYTES, JoinServerUnreachable, ask
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks
 from gossip.launch.registry.registry import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
-from gossip.run.keys import make_pair
+from gossip.run.keys import make_pair, read_pair
 from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in, read_seed, take_claim
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\x01" + bytes(31)
+"""Of a server with a key, in ZMTP 3.1."""
 
 
 def config(**options: Any) -> RunConfig:
@@ -388,6 +395,34 @@ async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_
         assert (one.refused, len(one.keeper.join_servers)) == (0, 2), (
             "not a byte of theirs was read"
         )
+
+
+@pytest.mark.parametrize("greets", [False, True])
+async def test_a_door_that_is_slow_refuses_nobody_by_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greets: bool
+) -> None:
+    """It is stopped before its greeting, or after it, for longer than a handshake may take."""
+    monkeypatch.setitem(join_calls._OPTIONS, zmq.HANDSHAKE_IVL, 200)
+    make_pair(tmp_path / "swarm.key")
+    key = read_pair(tmp_path / "swarm.key")
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if greets:
+            writer.write(GREETING)
+        while await reader.read(1000):
+            pass
+        writer.close()
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        context = zmq.asyncio.Context()
+        try:
+            with pytest.raises(JoinServerUnreachable) as silence:
+                await ask(context, address, says.RunQuery(), 3.0, key)
+        finally:
+            context.destroy(0)
+    assert not silence.value.by_key
+    assert str(silence.value) == join_calls.CONNECTS
 
 
 async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_same(

@@ -18,7 +18,7 @@ from gossip.launch.local import supervisor as supervisors
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.registry.join_endpoint import JoinEndpoint
-from gossip.launch.registry.registry import LET_IN, PeerEntry
+from gossip.launch.registry.registry import LET_IN, LISTENING, PeerEntry, Progress
 from gossip.launch.report.view import RunView
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.frames import encode
@@ -140,9 +140,11 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     assert "x the run is over: 1 have completed it, and nobody else is there" in heard.said
 
 
+@pytest.mark.parametrize("progress", [None, LISTENING, LET_IN])
 async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress | None
 ) -> None:
+    """Nor do newcomers of two launchers wait for each other. One that was let in has the state."""
     monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, room=6)
@@ -151,10 +153,19 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
         config, script_command(FAKE, ["raise-early-all-but-2"]), heard, newcomers={2: 0}
     )
     here = lambda view: view.rows[2].state == "here"  # noqa: E731
+    if progress is not None:
+        assert mine.join_service is not None
+        join_server = mine.join_service.join_server
+        other = PeerEntry(3, 0, progress, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://a:8")
+        heard.when.append((here, lambda: join_server._learn([other], [], other.owner)))
     heard.when.append((here, lambda: announce_end(folder / "seeds", 0)))
+    since = time.monotonic()
+    alone = lambda view: time.monotonic() > since + 3  # noqa: E731
+    heard.when.append((alone, lambda: mine.end("terminate")))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
-    assert outcome.exit_code == 4
-    assert "x the run is over: everybody has left while ours were on their way" in heard.said
+    assert outcome.exit_code == (143 if progress == LET_IN else 4)
+    over = "x the run is over: everybody has left while ours were on their way"
+    assert (over in heard.said) == (progress != LET_IN)
 
 
 async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from gossip.config import resolve
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
+from gossip.launch.local.peer_process import PeerProcess
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.report.view import RunView
@@ -433,6 +435,46 @@ async def test_a_run_that_does_not_start_says_who_is_missing_and_gives_up(
     assert outcome.exit_code == 4
     assert any("waiting for peers 0, 1, 2" in line for line in heard.said)
     assert any("0 of 2 needed peers came" in line for line in heard.said)
+
+
+async def test_the_start_timeout_counts_from_the_first_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gossip.launch.local.supervisor.START_SLACK_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.supervisor.WAITING_EVERY_S", 0.1)
+    watched, heard = supervisor(tmp_path, "finish", start_timeout_s=0.3)
+    forks = asyncio.Event()
+    begin = watched._begin_life
+
+    async def begin_later(peer: int, incarnation: int) -> PeerProcess | None:
+        await forks.wait()
+        return await begin(peer, incarnation)
+
+    monkeypatch.setattr(watched, "_begin_life", begin_later)
+    monkeypatch.setattr("gossip.launch.local.supervisor.starved_s", lambda pid: 60.0)
+    heard.when.append((lambda view: len(heard.said) > 2, forks.set))
+    outcome = await run(watched)
+    assert outcome.finished == [0, 1, 2]
+    assert any("waiting for the process that forks peers" in line for line in heard.said)
+
+
+@pytest.mark.parametrize("starved", [True, False])
+async def test_a_peer_that_gets_no_processor_is_slow_and_not_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starved: bool
+) -> None:
+    monkeypatch.setattr("gossip.launch.local.supervisor.START_SLACK_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.supervisor.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.supervisor.STOP_GRACE_S", 0.1)
+    watched, heard = supervisor(tmp_path, "never-starts", start_timeout_s=0.1)
+    began = time.monotonic()
+    wait_s = lambda pid: (time.monotonic() - began) * starved  # noqa: E731
+    monkeypatch.setattr("gossip.launch.local.supervisor.starved_s", wait_s)
+    heard.when.append(
+        (lambda view: time.monotonic() > began + 1.5, lambda: watched.end("terminate"))
+    )
+    outcome = await run(watched)
+    assert outcome.exit_code == (143 if starved else 4)
+    assert not any("out.log" in line for line in heard.said), "nobody has printed anything"
 
 
 async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:

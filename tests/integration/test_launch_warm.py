@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,24 @@ async def test_the_process_that_forks_is_given_up_after_some_failures(
         start.close()
     assert len(said) == warm.FAILURES_MAX
     assert said[-1].endswith("it is not tried again")
+
+
+async def test_a_process_that_forks_is_not_given_up_while_it_gets_no_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(1)\n" + NO_FORK)
+    monkeypatch.setattr(warm, "READY_S", 0.2)
+    said: list[str] = []
+    for patient in (False, True):
+        began = time.monotonic()
+        wait_s = lambda pid: patient * (time.monotonic() - began)  # noqa: B023, E731
+        monkeypatch.setattr(warm, "starved_s", wait_s)
+        start = warm.WarmStart({**os.environ, "PYTHONPATH": str(tmp_path)}, "a word", said.append)
+        try:
+            assert await start.ready() is patient
+        finally:
+            start.close()
+    assert len(said) == 1
 
 
 async def test_nobody_waits_for_a_process_that_is_not_ready_once_all_is_to_end(

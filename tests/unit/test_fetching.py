@@ -220,3 +220,40 @@ def test_workers_end_at_once_with_a_trainer_that_is_killed() -> None:
     ended, _, _ = select.select([handle], [], [], 2.0)
     os.close(handle)
     assert ended, "the worker outlives its trainer"
+
+
+def test_workers_outlive_the_sigterm_of_a_group() -> None:
+    with fetching(Squares(), num_workers=2) as fetcher:
+        for at in range(0, 20, 4):  # the first signal meets workers that have just been started
+            pids = set(fetcher.fetch(key(at), [key(at + 4)])[2].tolist())
+            for worker in multiprocessing.active_children():
+                os.kill(worker.pid or 0, signal.SIGTERM)
+        assert len(pids) == 1
+
+
+class Stuck(Squares):
+    """Gets on no more after a while, and has no use for signals meanwhile."""
+
+    def __getitem__(self, index: int) -> tuple[int, int, int]:
+        if index > 3:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            signal.pause()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("kind", [Squares, Stuck])
+def test_workers_that_are_left_end_with_their_trainer(kind: type[Squares]) -> None:
+    """multiprocessing ends them by one SIGTERM, and waits."""
+
+    def train() -> None:
+        globals()["left"] = left = Fetcher(
+            DataLoader(kind(), batch_size=4, num_workers=2, persistent_workers=True), indices
+        )
+        left.fetch(key(0), [key(4)])
+
+    trainer = multiprocessing.get_context("fork").Process(target=train)
+    trainer.start()
+    trainer.join(20)
+    ended = trainer.exitcode
+    trainer.kill()
+    assert ended == 0

@@ -15,7 +15,14 @@ from gossip.errors import GossipError
 from gossip.launch.ssh import swarm as hosts
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent
-from gossip.launch.ssh.swarm import BACK_OFF_S, STEADY_S, AgentProgram, HostsLauncher, HostState
+from gossip.launch.ssh.swarm import (
+    BACK_OFF_S,
+    REBOOT_S,
+    STEADY_S,
+    AgentProgram,
+    HostsLauncher,
+    HostState,
+)
 
 
 class Hurried(selectors.DefaultSelector):
@@ -46,14 +53,15 @@ class Agents:
         self.clock, self._fail = clock, fail
         self.opened: list[float] = []
         self.last_words = "it is gone"
+        self.over = self.is_open = False
 
     async def open(self) -> None:
         self.opened.append(self.clock.time())
         if self._fail(len(self.opened)):
             raise GossipError("no route to host")
 
-    async def ask(self, *words: Any, **more: Any) -> None:
-        return
+    async def ask(self, *words: Any, **more: Any) -> dict[str, Any]:
+        return {"facts": {"addresses": ["a1"], "workdir_error": "", "address_error": ""}}
 
 
 @pytest.fixture
@@ -73,7 +81,10 @@ def launch_of(agents: Agents, restarts: int) -> tuple[HostsLauncher, HostState, 
     launch._wanted = cast(Any, SimpleNamespace(on=lambda host: {}))
     launch._stop, launch._say = asyncio.Event(), said.append  # type: ignore[method-assign]
     launch._remote = lambda host: cast(RemoteAgent, agents)  # type: ignore[method-assign]
-    found = HostState(Host("a"), range(1), cast(RemoteAgent, agents), since=agents.clock.time())
+    launch._looks, launch.places = asyncio.Lock(), {}
+    found = HostState(
+        Host("a"), range(1), cast(RemoteAgent, agents), "a1", since=agents.clock.time()
+    )
     launch._start = lambda found, incarnations: setattr(found, "since", agents.clock.time())  # type: ignore[method-assign]
     return launch, found, said
 
@@ -86,12 +97,35 @@ def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_the
     clock: Clock,
 ) -> None:
     agents = Agents(clock, lambda attempt: True)
-    launch, found, said = launch_of(agents, restarts=len(BACK_OFF_S) + 2)
+    launch, found, said = launch_of(agents, restarts=3)
     assert clock.run_until_complete(launch._returns(found)) is False
-    assert pauses(clock, agents.opened, 1000.0) == [*BACK_OFF_S, BACK_OFF_S[-1], BACK_OFF_S[-1]]
-    assert list(BACK_OFF_S) == sorted(set(BACK_OFF_S))
-    assert said[0] == f"+ a is started again in 1 s (1 of {len(BACK_OFF_S) + 2})"
+    tried = pauses(clock, agents.opened, 1000.0)
+    assert tried[: len(BACK_OFF_S)] == list(BACK_OFF_S) == sorted(set(BACK_OFF_S))
+    assert set(tried[len(BACK_OFF_S) :]) == {BACK_OFF_S[-1]}
+    assert REBOOT_S <= sum(tried) < REBOOT_S + BACK_OFF_S[-1]
+    assert said == [
+        "+ a is started again in 1 s (1 of 3)",
+        "! no route to host: tried again for up to 599 s",
+        "! a is not started again: it could not be reached for 600 s",
+    ]
+
+
+def test_a_host_that_is_lost_again_and_again_is_given_up(clock: Clock) -> None:
+    agents = Agents(clock, lambda attempt: attempt % 2 == 1)
+    launch, found, said = launch_of(agents, restarts=3)
+    for _ in range(3):
+        assert clock.run_until_complete(launch._returns(found)) is True
+    assert clock.run_until_complete(launch._returns(found)) is False
     assert said[-1] == "! a is not started again: too often"
+
+
+def test_a_lost_host_is_not_waited_for_when_the_others_are_done(clock: Clock) -> None:
+    agents = Agents(clock, lambda attempt: True)
+    launch, found, said = launch_of(agents, restarts=3)
+    clock.call_later(BACK_OFF_S[-1], launch.outcome.finished.append, 1)
+    assert clock.run_until_complete(launch._returns(found)) is False
+    assert clock.time() <= 1000.0 + BACK_OFF_S[-1] + 1.0
+    assert said[-1] == "! a is not started again: the others are done"
 
 
 @pytest.mark.parametrize(
@@ -100,10 +134,12 @@ def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_the
 def test_only_a_host_that_was_there_for_a_steady_time_begins_anew(
     clock: Clock, lived_s: float, pause_s: float
 ) -> None:
-    agents = Agents(clock, lambda attempt: attempt == 1)
+    agents = Agents(clock, lambda attempt: False)
     launch, found, _ = launch_of(agents, restarts=5)
-    assert clock.run_until_complete(launch._returns(found)) is True
-    assert pauses(clock, agents.opened, 1000.0) == [*BACK_OFF_S[:2]]
+    for number in range(2):
+        lost_at = clock.time()
+        assert clock.run_until_complete(launch._returns(found)) is True
+        assert pauses(clock, agents.opened[number:], lost_at) == [BACK_OFF_S[number]]
     clock.run_until_complete(asyncio.sleep(lived_s))
     lost_at = clock.time()
     assert clock.run_until_complete(launch._returns(found)) is True

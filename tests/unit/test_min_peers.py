@@ -18,7 +18,7 @@ from gossip.core.lifecycle.bootstrap import (
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
-from gossip.launch.local.awaiting import ReachabilityProbe, waiting
+from gossip.launch.local.awaiting import ReachabilityProbe, WaitingReminder, name_log, waiting
 from gossip.launch.report.view import RunView
 from gossip.run import fitting
 from gossip.run.rendezvous import SeedFolder, announce_end
@@ -171,6 +171,25 @@ def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
     )
 
 
+def test_a_start_says_whom_it_waits_for_at_longer_and_longer_intervals() -> None:
+    reminder = WaitingReminder(100.0, 5.0)
+    times = [at for at in range(200) if reminder.is_due(100.0 + at, {2, 3})]
+    assert times == [5, 15, 45, 135]
+    reminder = WaitingReminder(100.0, 5.0)
+    times = [at for at in range(60) if reminder.is_due(100.0 + at, {2, 3} if at < 7 else {3})]
+    assert times == [5, 10, 30]
+
+
+def test_only_a_log_that_is_there_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "peer-1" / "out.log"
+    assert not name_log(tmp_path, 1)
+    log.parent.mkdir()
+    log.touch()
+    assert not name_log(tmp_path, 1), "it is empty"
+    log.write_text("a line\n")
+    assert name_log(tmp_path, 1) == f": {log}"
+
+
 async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: Path) -> None:
     for peer in (1, 2):
         SeedFolder(tmp_path / "seeds", peer, 9).announce(
@@ -182,7 +201,7 @@ async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: 
     assert tries._task is not None
     await tries._task
     assert tries.troubles([0, 1, 2, 3], shared=True) == [
-        f"0 has not come through gossip.init() and peer.prepare(): {tmp_path}/peer-0/out.log",
+        "0 has not come through gossip.init() and peer.prepare()",
         "1 at 127.0.0.1:9: connection refused: nothing listens there",
         "2 has ended",
         f"3 has no address in {tmp_path}/seeds: it was not started, or with another folder",

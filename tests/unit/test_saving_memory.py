@@ -102,6 +102,34 @@ def values(saver: CheckpointSaver, step: int) -> list[float]:
     return read
 
 
+def test_the_first_save_may_come_when_no_thread_can_be_started(
+    saver: CheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at exit with Python 3.12."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for step in (1, 2):
+        saver.save(step, None, small(float(step)), b"{}", {})
+        assert saver.is_idle
+    assert values(saver, 2) == [2.0] * 8
+
+
+def test_a_full_disk_keeps_nobody_from_being_the_writer(
+    saver: CheckpointSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the last peer would wait for a writer that there is not. Its name has no room there."""
+    saver.release()
+
+    def refuse(*values: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    assert saver.is_writer()
+
+
 def test_a_stage_is_written_without_a_copy(streaming: CheckpointSaver) -> None:
     model, optimizer = trained()
     plan_checkpoint(model, optimizer, {})  # torch imports what it needs for that

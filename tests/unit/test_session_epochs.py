@@ -124,6 +124,31 @@ def test_further_steps_are_of_the_last_epoch() -> None:
     assert dealer.asked == [control.Shard(20, 5), control.Shard(20, 5, 0, 2)]
 
 
+def test_workers_end_after_the_goodbye_and_the_last_checkpoint(tmp_path: Path) -> None:
+    """They may take seconds, and a node waits three of them for the goodbye."""
+    model, optimizer = small_model()
+    seen: list[tuple[list[int], list[str]]] = []
+    with FakeNodeSwarm(Dealer(3)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        batches = iter(loader)
+        for _ in peer.steps(12, save=tmp_path, every=100):
+            next(batches)
+            backward(model, 0)
+            optimizer.step()
+            if peer.step == 2:
+                break
+        loader.close = lambda: seen.append(  # type: ignore[method-assign]
+            (
+                [step for step, _ in checkpoints.listed(tmp_path)],
+                [said.reason for said in swarm.nodes[0].heard if isinstance(said, control.Close)],
+            )
+        )
+        peer.close("stopped")
+    assert seen == [([2], ["stopped"])]
+
+
 def test_an_epoch_is_saved_when_its_body_is_over(tmp_path: Path) -> None:
     """A scheduler that steps once an epoch is in the checkpoint of its last step."""
     model, optimizer = small_model()
