@@ -24,6 +24,8 @@ class LengthRule(Rule):
     """A rule that clips updates by their lengths alone, and then averages them."""
 
     whole_vector = False
+    from_rows = staticmethod(mean_of_rows)
+    """What it comes to where no update is too long, which ``find_usual`` and ``weigh`` tell."""
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
         """Return how far out those from ``start`` on lie: what is usual, the others say."""

@@ -228,7 +228,7 @@ class Reducer:
         self._rule, self._worker, self._done, self._centered = rule, worker, done, centered
         self._results = results
         self._by_length = rule.rule if isinstance(rule.rule, LengthRule) else None
-        self._from_rows = mean_of_rows if self._by_length is not None else rule.from_rows
+        self._from_rows = rule.from_rows
         self._sharded = ShardedRule(rule) if rule.cross_shard else None
         self._small, self._large = _Rows(), _Rows()  # one for each thread
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.aggregators import ShardedRule, Verdict, load, names, pre_aggregations, rule
+from gossip.aggregators import Rule, ShardedRule, Verdict, load, names, pre_aggregations, rule
 from gossip.aggregators.registry import BoundRule
 from gossip.config import resolve
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
@@ -148,14 +148,10 @@ def test_what_is_outside_is_measured_as_if_it_counted_and_does_not_count(
 def test_a_rule_that_fails_on_what_is_outside_makes_its_aggregate_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = BoundRule.explain
+    def fails(self: Rule, updates: Any, start: int, **options: Any) -> torch.Tensor:
+        raise ZeroDivisionError
 
-    def fails(self: BoundRule, updates: Any, **available: Any) -> Verdict:
-        if len(updates) > N - F:
-            raise ZeroDivisionError
-        return whole(self, updates, **available)
-
-    monkeypatch.setattr(BoundRule, "explain", fails)
+    monkeypatch.setattr(Rule, "measure", fails)
     found = reduced_with("median", cloud()[:1])
     assert found.payload is not None, found.reason
     assert found.outside == ()

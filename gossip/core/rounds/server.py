@@ -513,9 +513,11 @@ class Server:
         the kind of most answers: a liar that is the only one with samples shall not choose it.
         """
         usable = frozenset(shard.usable())
-        shard.kind = shard.find_kind(usable - self.locked or usable or shard.answers)
-        if not shard.kinds_differ:
+        kinds = {update.kind for update, _ in shard.answers.values()}
+        if len(kinds) < 2:
+            shard.kind = next(iter(kinds), 0)
             return usable
+        shard.kind = shard.find_kind(usable - self.locked or usable or shard.answers)
         same = frozenset([p for p in usable if shard.answers[p][0].kind == shard.kind])
         if len(same) < self.settings.updates_needed(self.f_of(shard)):
             shard.kind = shard.find_kind(shard.answers)

@@ -184,17 +184,10 @@ class ShardRound:
             if payload is not None and payload.finite and update.samples
         ]
 
-    @property
-    def kinds_differ(self) -> bool:
-        """Whether peers are at steps of different kinds."""
-        return len({update.kind for update, _ in self.answers.values()}) > 1
-
     def find_kind(self, peers: Collection[PeerId]) -> int:
         """Return the kind of step that most of these peers are at. Of several with as many: a step
         of the run, and the one with the least number."""
         kinds = Counter([self.answers[peer][0].kind for peer in peers])
-        if len(kinds) < 2:
-            return next(iter(kinds), 0)
         return min(kinds, key=lambda kind: (-kinds[kind], is_further(kind), kind))
 
     def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
