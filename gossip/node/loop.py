@@ -77,8 +77,6 @@ nothing else to do, and a virtual one takes 50 us and more to come back. Not in 
 trainer, nor where there are more peers than processors."""
 LINGER_S = 1.0
 TERMINATION_GRACE_S = 3.0
-STEP_GRACE_S = 60.0
-"""A trainer in a long step notices SIGTERM at the end of that, if it was sent to it, too."""
 ANNOUNCE_S = 2.0
 """After its trainer's death a node has this long to tell the others."""
 
@@ -120,7 +118,7 @@ class Node:
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
-        self._stop_asked, self._stop_at, self._stop_grace_s = "", 0.0, 0.0
+        self._stop_asked, self._stop_at = "", 0.0
         self._stopped_alone = self._told_of_later_life = False
         self._trainer_gone = False
         self._lost_deadline = 0.0
@@ -131,15 +129,11 @@ class Node:
         self._rule_clock = RuleClock()
 
     def stop(self, reason: str, grace_s: float = 0.0) -> None:
-        """Ask the node to leave politely, unless its trainer says goodbye within ``grace_s`` of its
-        next message. That may take ``STEP_GRACE_S``.
+        """Asks the node to leave politely, unless its trainer says goodbye within ``grace_s``.
 
         May be called from any thread and from a signal handler.
         """
-        if not self._stop_asked:
-            patience_s = STEP_GRACE_S if grace_s else 0.0
-            self._stop_at, self._stop_grace_s = time.monotonic() + patience_s, grace_s
-        self._stop_asked = reason
+        self._stop_asked, self._stop_at = reason, time.monotonic() + grace_s
         self._worker.wake()
 
     # --- life -------------------------------------------------------------------------------------
@@ -426,7 +420,6 @@ class Node:
                     # is no end of file.
                     self._lose_trainer("its process has ended", now)
                 elif not self._trainer_gone:
-                    self._stop_at = min(self._stop_at, now + self._stop_grace_s)
                     try:
                         self.trainer.receive()
                     except ChannelClosed as closed:

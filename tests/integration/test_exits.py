@@ -75,8 +75,6 @@ def strike():
         torch.manual_seed(peer.id)
     if what == "full disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-    if what == "long step":
-        time.sleep(5)
     if what == "stuck":
         time.sleep(3600)
 
@@ -228,7 +226,6 @@ EXITS = {
     "SIGTERM to all, spawned workers": Exit("", ASKED, to_all(TERM), saves=True, workers="spawn"),
     "SIGTERM to all before the start": Exit("", {RUN: 143, ALONE: 143}, to_all(TERM), early=True),
     "SIGTERM to all, a stream": Exit("stream", ASKED, to_all(TERM), saves=True, workers="fork"),
-    "SIGTERM to all in a long step": Exit("long step", ASKED, to_all(TERM), saves=True),
     "SIGTERM to all while it saves": Exit("saves often", ASKED, to_all(TERM), saves=True),
     "SIGTERM to the trainers": Exit("", {RUN: 143}, to_trainers(TERM), saves=True, workers="fork"),
     "SIGTERM twice": Exit("stuck", {RUN: 143, ALONE: 143}, to_root(TERM, TERM), workers="fork"),

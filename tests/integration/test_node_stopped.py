@@ -45,15 +45,15 @@ class Core:
 config = RunConfig(run="00" * 8, peers=1, f=0, aggregator="mean", probe_interval_s=0.2)
 trainer = socket.socket(fileno=int(sys.argv[1]))
 node = Node(NodeSpec(config, 0), trainer, make_core=lambda *_: Core())
-signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM", float(sys.argv[2])))
+signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM"))
 sys.exit(node.run())
 """
 
 
 @contextmanager
-def node_of(trainer_end: socket.socket, grace_s: float = 0.0) -> Iterator[subprocess.Popen[str]]:
+def node_of(trainer_end: socket.socket) -> Iterator[subprocess.Popen[str]]:
     """A node that has started."""
-    command = [sys.executable, "-c", NODE, str(trainer_end.fileno()), str(grace_s)]
+    command = [sys.executable, "-c", NODE, str(trainer_end.fileno())]
     process = zygote.Popen(
         command, pass_fds=[trainer_end.fileno()], stdout=subprocess.PIPE, text=True
     )
@@ -106,21 +106,4 @@ def test_a_node_that_is_asked_to_stop_alone_does_not_make_its_trainer_one_that_h
         error = control.error_of(halted[0])
         assert isinstance(error, SystemExit)
         assert error.code == control.EXIT_SIGTERM
-        assert process.wait(20) == control.EXIT_SIGTERM
-
-
-def test_a_node_waits_for_the_goodbye_of_a_trainer_in_a_long_step() -> None:
-    """SIGTERM to all processes: the trainer can only say so after its step."""
-    ours, theirs = Channel.pair()
-    trainer = Channel(ours)
-    with node_of(theirs, grace_s=0.2) as process, closing(trainer):
-        process.send_signal(signal.SIGTERM)
-        messages, _ = trainer.receive(1.0)  # how long it is silent is the point
-        assert messages == []
-        trainer.send(control.Shard(100, 10))  # it was not sent the signal: it goes on
-        halted: list[control.Halted] = []
-        while not halted:
-            messages, _ = trainer.receive(20.0)
-            halted += [message for message in messages if isinstance(message, control.Halted)]
-        assert halted == [control.Halted("SIGTERM", control.EXIT_SIGTERM)]
         assert process.wait(20) == control.EXIT_SIGTERM
