@@ -1184,7 +1184,7 @@ class Session:
 
     @property
     def _parameters_now(self) -> tuple[int, int]:
-        """What changes with the parameters: rounds that stepped, and states that were taken."""
+        """Counts that change with the parameters: rounds that stepped, and states taken over."""
         return self._exchange.trained, self._exchange.restores
 
     def _warn_of_changes(self) -> None:

@@ -583,7 +583,7 @@ class ToyTrainer:
 
     @property
     def _kind(self) -> int:
-        """Of the step that its script is at."""
+        """Kind of the step that its script is at."""
         if not self.further_every:
             return 0
         return FIRST if self._steps < self.further_every else FURTHER
