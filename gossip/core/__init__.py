@@ -96,7 +96,6 @@ if TYPE_CHECKING:
         STATE_LOST as STATE_LOST,
     )
     from .membership import (
-        CONNECT_GRACE_S as CONNECT_GRACE_S,
         LAST_WORDS_S as LAST_WORDS_S,
         REFUTATIONS as REFUTATIONS,
         RELAYS_MAX as RELAYS_MAX,

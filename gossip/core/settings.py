@@ -43,6 +43,12 @@ class MembershipSettings:
     link_timeout_s: float = 0.3
     incarnation_jump_max: int = 2**16
 
+    @property
+    def connect_grace_s(self) -> float:
+        """For the first connections in both directions, four round trips of handshakes included;
+        nobody is accused for their lack."""
+        return max(2.0, 4 * self.link_timeout_s)
+
 
 @dataclass(frozen=True, slots=True)
 class RoundSettings:

@@ -6,11 +6,11 @@ from gossip.simulation.campaign.play import run
 from gossip.simulation.schedules.generator import generate
 
 
-def test_seed_912033_two_branches_that_give_way_to_each_other_do_not_do_so_for_ever() -> None:
-    """Five and three hold different results of a round, and each has heard more of the others than
-    of its own. All left their rounds for a state that nobody could give, came back to their own,
+def test_seed_912041_two_branches_that_give_way_to_each_other_do_not_do_so_for_ever() -> None:
+    """Two sides hold different results of a round, and each has heard more of the other than of
+    its own. All left their rounds for a state that nobody could give, came back to their own,
     and left again at the next word of the others."""
-    outcome = run(generate(912033))
+    outcome = run(generate(912041))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["kept_own_state"] > 0, (
         "nobody has left in vain: the schedule proves nothing"

@@ -192,7 +192,7 @@ def in_different_rounds(checker: Checker) -> Swarm[Peer]:
     each of which takes another time to get there."""
     swarm = returning(checker, compute_s=FAST_S)
     for donor in (0, 2, 3, 4):
-        delay_s = 0.001 + 0.02 * donor
+        delay_s = 0.001 + 0.035 * donor
         swarm.network.shape([(1, donor)], delay_s=(delay_s, delay_s))
     return swarm
 

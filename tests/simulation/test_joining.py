@@ -177,7 +177,7 @@ def test_who_has_answered_from_another_state_of_its_round_stays_for_its_end() ->
     """Seed 1565: a server told two results; an answer was given on one branch,
     and the state of the other taken."""
     lie, leave = NodeAttack("two_results", (2,)), Leave(3, 3.137)
-    times = {"active_s": 5.0, "duration_s": 8.0, "compute_s": (0.46, 0.58), "rule_s": 0.1}
+    times = {"active_s": 5.0, "duration_s": 9.0, "compute_s": (0.46, 0.58), "rule_s": 0.1}
     assert (
         run(Schedule(1565, peers=6, faults=(lie, leave), probe_interval_s=1.0, **times)).violation
         is None

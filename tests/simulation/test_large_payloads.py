@@ -102,7 +102,7 @@ def test_l8_a_verdict_that_does_not_wait_for_what_is_sent_again_is_caught(
 ) -> None:
     """As it was: over two hosts with 1 Gbit/s between them 8 peers had 463 suspicions in 10
     rounds of 20 MB."""
-    monkeypatch.setattr(Prober, "_observe_round_trip", lambda *_: None)  # or probes wait
+    monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
     monkeypatch.setattr(Prober, "is_loaded", lambda self, now: False)
     violation = run(
         replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=30.0, queue_s=0.6)
@@ -323,7 +323,7 @@ def test_l8_one_that_forgets_payloads_from_round_to_round_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under a topology that gives some peer several shards: in some rounds a link carries more."""
-    monkeypatch.setattr(Prober, "_observe_round_trip", lambda *_: None)  # or probes wait
+    monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
     monkeypatch.setattr(topology, "_spread", tuple)
     seldom = replace(SELDOM, compute_s=(4.0, 4.1))
     assert run(seldom).violation is None
@@ -336,7 +336,7 @@ def test_l8_one_that_forgets_payloads_from_round_to_round_is_caught(
 def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Prober, "_observe_round_trip", lambda *_: None)  # or probes wait
+    monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
     monkeypatch.setattr(Membership, "on_stalled", lambda self: [])
     violation = run(generate(26931)).violation
     assert violation is not None

@@ -185,7 +185,7 @@ OUTBID = Schedule(
     faults=(NodeAttack("forged_incarnations", (3,)),),
 )
 BELIEVED_GONE = Schedule(
-    1224,
+    1332,
     peers=5,
     aggregator="trimmed_mean",
     active_s=0.933,

@@ -246,7 +246,7 @@ def test_farewells_that_are_forged_for_a_server_alone_cost_it_nothing() -> None:
 
 
 SLEPT_THROUGH = Schedule(
-    20340163,
+    3,
     peers=5,
     aggregator="median",
     active_s=18.0,

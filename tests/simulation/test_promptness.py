@@ -46,7 +46,7 @@ def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:
 
 
 ONE_SIDED = Schedule(
-    924515,
+    19,
     active_s=6.471,
     duration_s=6.471,
     compute_s=(0.46, 0.58),
@@ -232,7 +232,7 @@ def test_l2_a_round_that_no_liar_can_have_held_up_is_judged_in_the_calm(
 
 
 def test_l2_one_that_is_stuck_where_nothing_is_in_its_way_is_caught() -> None:
-    swarm = under(NobodyIsStuck)
+    swarm = under(NobodyIsStuck, compute_s=0.4)
     tamper(
         swarm,
         2,

@@ -9,7 +9,7 @@ import pytest
 from member_bench import NEXT_LIFE, MemberBench, rumor
 
 from gossip.core.events import Connect, Disconnect
-from gossip.core.membership.prober import LOADED_VERDICT_S
+from gossip.core.membership.prober import LOADED_VERDICT_S, UNKNOWN_S
 from gossip.core.membership.rumors import LAST_WORDS_S
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import REFUTATIONS, Member
@@ -101,7 +101,7 @@ def test_a_probe_tries_twice_then_asks_three_helpers_then_accuses() -> None:
     bench.mute = {1}
     bench.advance(3.0)
     pings = bench.sent_to(1, Ping)[:2]
-    assert pings[0].nonce == pings[1].nonce  # type: ignore[union-attr]
+    assert pings[0].nonce + 1 == pings[1].nonce  # type: ignore[union-attr]
     asked = [peer for peer, request in bench.requests() if request.nonce == pings[0].nonce]  # type: ignore[union-attr]
     assert len(set(asked)) == 3
     assert 1 not in asked
@@ -130,9 +130,37 @@ def test_an_ack_with_a_guessed_nonce_or_from_one_that_was_not_asked_is_worth_not
         bench.advance(0.01)
     nonce = bench.sent_to(1, Ping)[0].nonce  # type: ignore[union-attr]
     bench.say(sender, Ack(nonce, 1, Progress(0, 0), ()))
-    bench.say(1, Ack(nonce + 1, 1, Progress(0, 0), ()))
+    bench.say(1, Ack(nonce + 2, 1, Progress(0, 0), ()))
     bench.advance(0.4)
     assert (1, "suspect") in bench.changes()
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+def test_a_round_trip_is_that_of_the_ping_that_is_answered(answered: int) -> None:
+    """That of the last ping was taken: answers to the first, which came behind it, made links
+    look fast that are slow, and 200 ms look dead."""
+    bench = MemberBench(3, meet=False)
+    bench.mute = {1}
+    bench.link(1)
+    sent_at: list[float] = []
+    while len(sent_at) < 2:
+        bench.advance(0.01)
+        sent_at += [bench.now] * (len(bench.sent_to(1, Ping)) - len(sent_at))
+    nonce = bench.sent_to(1, Ping)[answered].nonce  # type: ignore[union-attr]
+    bench.advance(0.05)
+    bench.say(1, Ack(nonce, 1, Progress(0, 0), ()))
+    mean_s, _ = bench.core.prober._round_trips[1]
+    assert mean_s == pytest.approx(bench.now - sent_at[answered], abs=0.011)
+
+
+def test_one_that_has_not_answered_yet_is_given_a_second_and_then_what_its_link_takes() -> None:
+    bench = MemberBench(3, meet=False)
+    bench.link(1)
+    assert bench.core.prober._timeout_s(1) == UNKNOWN_S
+    bench.advance(1.0)
+    assert bench.core.prober._timeout_s(1) == pytest.approx(
+        bench.settings.probe_timeout_s, abs=0.02
+    )
 
 
 def test_a_ping_is_answered_with_its_nonce_and_the_trainers_progress() -> None:

@@ -19,4 +19,3 @@ from .table import (
     MemberTable as MemberTable,
     incarnation_of as incarnation_of,
 )
-from .transitions import CONNECT_GRACE_S as CONNECT_GRACE_S

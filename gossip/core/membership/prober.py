@@ -24,6 +24,7 @@ LOADED_VERDICT_S = 1.5
 """No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
 TIMEOUT_MAX_S = 4.0  # that a peer can reach by answering late
+UNKNOWN_S = 1.0  # for the answers of one that has not answered yet (RFC 6298, 2.1)
 GAINS = 0.125, 0.25
 """Of a sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
 LATE_PROBES_MAX = 64  # ended probes whose answers may still come: each has a round trip
@@ -54,7 +55,7 @@ class Probe:
     began: float
     ends: float
     token: Token
-    pinged_at: float  # for the last time
+    pinged_at: list[float] = field(default_factory=list)  # each time with the next nonce
     helpers: tuple[PeerId, ...] = ()
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
@@ -155,7 +156,7 @@ class Prober:
             return []
         nonce = self._nonce()
         probe = self.probes[nonce] = Probe(
-            member.peer, nonce, now, now + self._patience_s(member.peer), token=0, pinged_at=now
+            member.peer, nonce, now, now + self._patience_s(member.peer), token=0
         )
         self._nonces[member.peer] = nonce
         if not member.linked:
@@ -163,7 +164,7 @@ class Prober:
         at = now + self._timeout_s(member.peer) / self.settings.probe_tries
         timer = self.timers.set(at, ProbeStep(nonce, 1, at))
         probe.token = timer.token
-        return [Send(member.peer, Ping(nonce, member.peer, self.talk(member.peer))), timer]
+        return [self._ping(probe, now), timer]
 
     def hasten(self, member: Member, now: float) -> list[Effect]:
         """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping
@@ -201,8 +202,13 @@ class Prober:
             return self._ask_helpers(probe, now), None
         at = now + self._timeout_s(probe.peer) / self.settings.probe_tries
         timer = self.timers.set(at, ProbeStep(step.nonce, step.stage + 1, at))
-        probe.token, probe.pinged_at = timer.token, now
-        return [Send(probe.peer, Ping(probe.nonce, probe.peer, self.talk(probe.peer))), timer], None
+        probe.token = timer.token
+        return [self._ping(probe, now), timer], None
+
+    def _ping(self, probe: Probe, now: float) -> Send:
+        probe.pinged_at.append(now)
+        nonce = probe.nonce + len(probe.pinged_at) - 1
+        return Send(probe.peer, Ping(nonce, probe.peer, self.talk(probe.peer)))
 
     def is_loaded(self, now: float) -> bool:
         """Whether large payloads move. Answers may wait behind them, wherever they come from: links
@@ -230,9 +236,11 @@ class Prober:
 
     def _usual_s(self, peer: PeerId) -> float:
         least_s, trips = self.settings.probe_timeout_s, self._round_trips
-        # of a link that is not known yet: as of the slowest that is
+        if peer not in trips and self.view.members[peer].linked:
+            return max(least_s, UNKNOWN_S)
+        # of one out of reach: as of the slowest of those who are to help
         known = [trips[peer]] if peer in trips else trips.values()
-        usual_s = [mean_s + max(least_s / 2, 4 * deviation_s) for mean_s, deviation_s in known]
+        usual_s = [mean_s + max(least_s, 4 * deviation_s) for mean_s, deviation_s in known]
         return max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=0.0)))
 
     def _patience_s(self, peer: PeerId) -> float:
@@ -240,7 +248,11 @@ class Prober:
         interval_s = self.awareness.scale(self.settings.probe_interval_s)
         return max(interval_s, 1.5 * self._timeout_s(peer))
 
-    def _observe_round_trip(self, peer: PeerId, took_s: float) -> None:
+    def _observe_round_trip(self, probe: Probe, ack: Ack, now: float) -> None:
+        peer, pinged_at = probe.peer, probe.pinged_at[ack.nonce - probe.nonce :]
+        if not pinged_at:
+            return  # a nonce that was not sent
+        took_s = now - pinged_at[0]
         if peer in self._round_trips:  # no single answer makes it much more patient
             took_s = min(took_s, 2 * self._usual_s(peer))
         mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
@@ -291,11 +303,13 @@ class Prober:
             return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
                 relay.peer, relay.began, ack.progress, True
             )
-        late = self._late.get(ack.nonce)
+        # Which ping is answered: round trips of repeated ones would be wrong else (RFC 6298, 3).
+        nonce = ack.nonce - ack.nonce % self.settings.probe_tries
+        late = self._late.get(nonce)
         if late is not None and sender == late.peer == ack.target:
-            del self._late[ack.nonce]
-            self._observe_round_trip(sender, now - late.pinged_at)
-        probe = self.probes.get(ack.nonce)
+            del self._late[nonce]
+            self._observe_round_trip(late, ack, now)
+        probe = self.probes.get(nonce)
         if (
             probe is None
             or ack.target != probe.peer
@@ -304,7 +318,7 @@ class Prober:
             return [], None
         self._end(probe)
         if sender == probe.peer:
-            self._observe_round_trip(sender, now - probe.pinged_at)
+            self._observe_round_trip(probe, ack, now)
         return [*self.timers.cancel(probe.token)], ProbeAnswered(
             probe.peer, probe.began, ack.progress, sender == probe.peer
         )
@@ -350,4 +364,5 @@ class Prober:
         return [] if relay is None else [Send(relay.asker, Nack(relay.asked_nonce, relay.peer))]
 
     def _nonce(self) -> int:
-        return self.rng.getrandbits(NONCE_BITS)
+        nonce = self.rng.getrandbits(NONCE_BITS)
+        return nonce - nonce % self.settings.probe_tries

@@ -17,10 +17,6 @@ from .prober import ProbeAnswered, Prober, ProbeTimedOut
 from .suspicion import Suspicion
 from .table import Member, MemberTable, incarnation_of
 
-# for the first connections in both directions, handshakes included;
-# nobody is accused for their lack
-CONNECT_GRACE_S = 2.0
-
 
 @record
 class SuspicionExpired:
@@ -139,7 +135,7 @@ class StatusTransitions:
         if member.gone or not member.met:
             return []
         both_ways = member.was_linked and member.heard_at >= member.known_since
-        if not both_ways and now - member.known_since < CONNECT_GRACE_S:
+        if not both_ways and now - member.known_since < self.settings.connect_grace_s:
             return []  # its answer may have had no way to us yet
         # A link that closed and did not come back says more than a lost answer.
         return self.accuse(

@@ -7,7 +7,6 @@ once; what a former life said counts for nothing; and nobody asks the dead.
 from __future__ import annotations
 
 from gossip.core import (
-    CONNECT_GRACE_S,
     Ack,
     Effect,
     Event,
@@ -111,7 +110,8 @@ class NoUnfoundedAccusation(TableChecker):
         self.judged += 1
         member, host = membership.members[subject], swarm.hosts[peer]
         known_s = host.machine.clock_s(swarm.now_ns) - member.known_since
-        if known_s < CONNECT_GRACE_S and not (member.was_linked and member.spoken):
+        grace_s = membership.settings.connect_grace_s
+        if known_s < grace_s and not (member.was_linked and member.spoken):
             text = (
                 f"accuses peer {subject}.{transition.incarnation}, of which it learnt "
                 f"{known_s:.3f} s ago"
@@ -119,7 +119,7 @@ class NoUnfoundedAccusation(TableChecker):
             raise self.violated(
                 swarm,
                 peer,
-                f"{text}, of not answering: it has {CONNECT_GRACE_S} s for its first connections",
+                f"{text}, of not answering: it has {grace_s} s for its first connections",
             )
         if self.circumstances.defaming or not _takes_part(swarm, subject, transition.incarnation):
             return
