@@ -150,6 +150,11 @@ class BatchTracker:
         """A batch was handed out, and no step has followed."""
         return self._upto is not None
 
+    def put_back(self) -> None:
+        """The loop has left a pass, maybe after a look at its first batch."""
+        if self._gradient() == self._before:
+            self.drop()
+
     def give_back(self) -> None:
         """A round passes without a step. Raises ConfigError when the loop has said that it keeps
         the gradients of what it had."""

@@ -254,6 +254,7 @@ class Exchange:
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.trained = 0  # rounds here so far that stepped the optimizer
+        self.lost = 0  # those that were to and did not
         self.restored_at = -1  # the round that a state of others was last taken over for
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
@@ -995,6 +996,7 @@ class Exchange:
                 self._change_model(message)
         if is_new:
             self.collectives += not message.is_step
+            self.lost += message.is_step and message.slot < 0
         is_operation = _is_operation(message)
         if is_operation:
             self.on_collected(message.collected)

@@ -50,8 +50,15 @@ class RoundSource(Protocol):
         ``epoch_steps``, what follows its last step is still to be done."""
         ...
 
+    def begin_pass(self) -> None:
+        """A pass over the loader begins. Raises: ConfigError: The epoch has had one."""
+
     def epoch_over(self, epoch: int) -> None:
         """The loop over an epoch has come to its end, wherever the run is."""
+
+    def put_back(self) -> None:
+        """A pass was left with a batch in hand. Unless its loss was propagated, it is handed out
+        again."""
 
     def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update; ``skipped``: its samples were handed
@@ -132,6 +139,7 @@ class ShardedLoader:
         self.ahead = self._fetcher.ahead
         self._alter = alter
         self._orders: dict[int, Tensor] = {}
+        self._pass: object = None  # the latest
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
@@ -151,10 +159,11 @@ class ShardedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of this peer in the rest of the current epoch."""
+        self._rounds.begin_pass()
         go = self._next_round()
         if go is None:
             return
-        epoch = go.epoch
+        epoch, self._pass = go.epoch, (this := object())
         try:
             while go is not None and go.epoch == epoch:
                 total = length_of(go.ranges)
@@ -176,6 +185,10 @@ class ShardedLoader:
                     self._rounds.pass_round(skipped=True)
                 go = self._next_round(self.steps)
             self._rounds.epoch_over(epoch)
+        except GeneratorExit:
+            if self._pass is this:
+                self._rounds.put_back()
+            raise
         finally:
             self._fetcher.rest()
 

@@ -46,14 +46,15 @@ class SchedulerPace:
         """The script has made a step of its own. What it does behind that is yet to come."""
         self._stepped = True
 
-    def loaded(self, kept: Mapping[str, Any], step: int) -> None:
-        """The schedulers were set to a state of others, in which ``step`` was the next step."""
+    def loaded(self, kept: Mapping[str, Any], step: int, lost: int) -> None:
+        """The schedulers were set to a state of others, in which ``step`` was the next step.
+        ``lost``: what ``follow`` leaves out of its steps."""
         self._stepped = False
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
             # A swarm's scheduler that has come as far as its steps is stepped once with each.
             alike = SURE if steps == step and step >= SURE else 0
-            self._seen[name] = _Seen(steps - step, steps, alike)
+            self._seen[name] = _Seen(steps - step + lost, steps, alike)
 
     def undone(self, kept: Mapping[str, Any]) -> None:
         """The schedulers, and the step, were set back to where they were some steps before."""
@@ -69,7 +70,8 @@ class SchedulerPace:
 
         Args:
             kept: What ``keep`` was given.
-            step: Number of the next step.
+            step: Number of the next step, without those that changed nothing: in plain torch a
+                batch that is left out steps no scheduler.
             over: No step of the script follows.
         """
         stepped, self._stepped = self._stepped, False
@@ -80,7 +82,8 @@ class SchedulerPace:
             seen = self._seen.setdefault(name, _Seen(steps - step, steps))
             if stepped:
                 seen.alike = seen.alike + 1 if steps == seen.steps + 1 else 0
-            if seen.alike < SURE:
+            # A script may step it where its optimizer makes no step, as after an overflow.
+            if seen.alike < SURE or steps - step > seen.ahead:
                 seen.ahead = steps - step
             elif stepped or over:
                 for _ in range(_reach(scheduler, step + seen.ahead) - steps):

@@ -94,7 +94,7 @@ from .state import (
 from .step_clock import StepClock
 from .steps import steps_of
 from .streaming import ShardedStream
-from .unexchanged import UnexchangedWarning
+from .unexchanged import UnpreparedOptimizers
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
 AUTO, ALONE = "auto", "alone"
@@ -138,6 +138,8 @@ class Session:
     _overtakes = 0  # until the first of them
     _parameters_seen = 0, 0  # by the script, behind its last step
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
+    _epoch, _passes = -1, 0  # that epochs() has yielded, and passes over the loader in its body
+    _warned_of_steps = False
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
     def __init__(
@@ -183,7 +185,7 @@ class Session:
         self._not_saved = ""  # why the last checkpoint is not there
         self._outdated = False  # the batch in hand is not of the round that comes
         self._boundary_due = False  # a step was made, and nothing was saved since
-        self._unexchanged = UnexchangedWarning()
+        self._unprepared = UnpreparedOptimizers()
         self._steps = steps_of(place)
         self._termination = termination
         termination.in_step = lambda: self._in_round or self._counting
@@ -285,7 +287,6 @@ class Session:
         self._batches.prepare(plain, layout.parameters[-1])
         reference = self._reference_batch if by_batch else None
         bench = LossJudge(plain, layout, judge, seed, reference) if judge is not None else None
-        self._unexchanged.prepared(optimizers)
         with compared(self.run_dir, self.id, layout):
             parts = layout.cut(self._config.fragments)
             # With fragments no encoding needs shapes (``gossip.run.fitting``).
@@ -299,6 +300,7 @@ class Session:
             self._trained = trained = self._with_local_steps(
                 TrainedModel(plain, combined, self._coordinator.step, layout, wire, parts)
             )
+            self._unprepared.prepared(optimizers, trained.optimizer, alone=direct)
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
@@ -456,7 +458,8 @@ class Session:
         if self._loader is not None:
             raise ConfigError(
                 "shard was called twice",
-                "shard the training data only; every peer may read all of the test data",
+                "shard one data set, with all that is trained on (ConcatDataset, or one that draws "
+                "by epoch); other loaders, as for evaluation, need no shard",
             )
         loader = loader_of(data, batch_size, options)
         check_accumulate(accumulate)
@@ -588,7 +591,7 @@ class Session:
         searching = Searching(access, task, search, agreed)
         check_alike(self._trained.model, build(make, searching.starts[0]).state_dict())
         try:
-            with self._unexchanged.paused():
+            with self._unprepared.paused():
                 found = searching.find((self._trained.layout.digest.hex(), samples))
             rebuilt(task, found.recipe, self._trained.model)
             self._check_rebuilt(searching, found)
@@ -777,7 +780,7 @@ class Session:
         )
         seed = draw("each_step", self._config.seed, self.step, applied.kind)
         draws = nullcontext() if self._is_alone else drawing_from(seed, self._trained.layout.device)
-        with torch.no_grad(), draws:
+        with torch.no_grad(), draws, self._unprepared.paused():
             for function, after in self._each_step:
                 if applied.is_step if after is None else after in stepped:
                     function()
@@ -920,7 +923,7 @@ class Session:
         self._undo_local_steps()
         self._drain()
         self._share_parameters()
-        self._scheduler_pace.follow(self._kept, self.step, over=True)
+        self._scheduler_pace.follow(self._kept, self.step - self._lost_steps, over=True)
         self._confirm(self._look_around)
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)
@@ -985,11 +988,13 @@ class Session:
             go = self.next_round()
             while go is not None and go.epoch < total:
                 self._collectives.answers.reached(before_epoch(go.epoch))
-                yield (epoch := go.epoch)
+                self._epoch, self._passes = (epoch := go.epoch), 0
+                yield epoch
+                self._passes = 0
                 while (go := self.next_round()) is not None and go.epoch == epoch:
                     self.pass_round()
         finally:
-            self._counting = False
+            self._counting, self._epoch, self._passes = False, -1, 0
         if go is None and not self._out_of_rounds:
             self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
         self._report_given_up()
@@ -1034,6 +1039,11 @@ class Session:
     def _rounds_made(self) -> int:
         """By the script: steps in the parameters, and the one in flight."""
         return self._exchange.step + self._exchange.in_flight
+
+    @property
+    def _lost_steps(self) -> int:
+        """Steps of the run that this peer saw change nothing, as nobody had an update for them."""
+        return self._exchange.lost * self._config.steps_per_round
 
     @property
     def stepped(self) -> bool:
@@ -1131,7 +1141,7 @@ class Session:
             self._exchange.close(reason, HURRIED_CLOSE_S)  # said twice, it means now
             raise
         finally:
-            self._unexchanged.over()
+            self._unprepared.over()
             if not self._termination.interrupted:  # else it keeps the traceback back
                 self._hook.uninstall()
             self._termination.uninstall()
@@ -1166,6 +1176,7 @@ class Session:
         kind = self._coordinator.kind_of(which)
         is_new = self._batches.unused if self._loader is not None else False
         if is_new or not self._have_stepped or which & self._have_stepped:
+            self._warn_of_further_steps(bool(self._have_stepped) and not is_new)
             self._have_stepped = which
         else:
             self._have_stepped |= which
@@ -1198,12 +1209,23 @@ class Session:
         found = Divergence(self.round, check.outside, cause, remedy)
         self._report_divergence(found, -1.0, replaced=False, peers_differ=False)
 
+    def _warn_of_further_steps(self, here: bool) -> None:
+        """Warn once that a pass of ``steps`` makes several steps."""
+        if not here or self._warned_of_steps or not self._counting or self._epoch >= 0:
+            return
+        self._warned_of_steps = True
+        warnings.warn(
+            "optimizer.step() runs several times in one pass of peer.steps(N): N counts steps, so "
+            "there are fewer passes than N. Write peer.steps(passes * steps in each)",
+            stacklevel=5,
+        )
+
     def _begin_step(self) -> bool:
         """Do what precedes a step: save what is due, stop if this peer is to. Returns False where
         the loop ends behind the step, which changes nothing."""
         self._check_open()
         self._check_no_pipeline("optimizer.step()")
-        self._unexchanged.over()
+        self._unprepared.exchanged()
         self._batches.check_step()
         self._check_joined()
         self._between_steps()
@@ -1331,7 +1353,7 @@ class Session:
     def _run_stage(self, work: StageWork) -> None:
         """A step of a pipeline."""
         self._check_open()
-        self._unexchanged.over()
+        self._unprepared.exchanged()
         self._between_steps()
         if self.finished:
             if self._counting:
@@ -1730,6 +1752,24 @@ class Session:
             epoch: Its number, also where the run has come to a later one meanwhile.
         """
         self._collectives.answers.reached(behind_epoch(epoch))
+        self._passes += epoch == self._epoch
+
+    def begin_pass(self) -> None:
+        """Note that a pass over the loader begins. Loaders call it, scripts need not.
+
+        Raises: ConfigError: This epoch of ``epochs`` has had one.
+        """
+        if self._passes:
+            raise ConfigError(
+                f"the loader of peer.shard is read a second time in epoch {self._epoch}: each of "
+                "its batches is handed out once, for a step",
+                "to evaluate, read a loader of its own, such as "
+                "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)",
+            )
+
+    def put_back(self) -> None:
+        """Note that a pass was left with a batch in hand. Loaders call it, scripts need not."""
+        self._batches.put_back()
 
     def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.
@@ -1740,6 +1780,7 @@ class Session:
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
         self._check_gathered()
+        self._unprepared.check_passed()
         if skipped and self._local is not None and self._local.taken:
             self._end_round(None, False)
             return
@@ -1951,7 +1992,7 @@ class Session:
             self._undo_dropped()
         self._load_states_due()
         self._note_loaded()
-        self._scheduler_pace.follow(self._kept, self.step)
+        self._scheduler_pace.follow(self._kept, self.step - self._lost_steps)
         if self._local is not None:
             self._local.boundary_is_over()
         if self._saver is None or not self._boundary_due:
@@ -2152,7 +2193,7 @@ class Session:
         if self._loaded_kept:
             loaded = {name: self._kept[name] for name in self._loaded_kept}
             at = self._kept_at if self._has_settings_apart else self._exchange.state_step
-            self._scheduler_pace.loaded(loaded, at)
+            self._scheduler_pace.loaded(loaded, at, self._lost_steps)
             self._loaded_kept = set()
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:

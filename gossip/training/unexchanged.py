@@ -1,5 +1,5 @@
-"""Notices that a script trains and exchanges nothing, which is not an error anywhere: the losses
-fall, each peer on its own."""
+"""Notices optimizers that step and were not given to ``prepare``: what they train is not exchanged.
+That is an error nowhere: the losses fall, each peer on its own."""
 
 from __future__ import annotations
 
@@ -7,58 +7,122 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from gossip.errors import ConfigError
 
 STEPS = 50
+_PREPARE = (
+    "write model, optimizer = peer.prepare(model, optimizer) after the optimizer is built, and "
+    "step that one"
+)
 
 
-class UnexchangedWarning:
-    """Counts the steps of all optimizers of this process until gradients are
-    exchanged, and warns once."""
+class UnpreparedOptimizers:
+    """Follows the steps of all optimizers of this process, and warns once of each kind."""
 
     def __init__(self) -> None:
-        self._steps, self._paused = 0, False
-        self._prepared: list[str] = []
-        self._handle: Any = register_optimizer_step_post_hook(self._stepped)
+        self._prepared: Sequence[torch.optim.Optimizer] = ()
+        self._parameters: set[int] = set()
+        self._applied: torch.optim.Optimizer | None = None
+        self._alone = True
+        self._exchanges = self._steps = 0  # of prepared ones, and of others since the last of those
+        self._paused = self._warned = False
+        self._began: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._intruder = ""  # what has stepped prepared parameters since the last exchange
+        self._handles: list[Any] = [
+            register_optimizer_step_pre_hook(self._begin),
+            register_optimizer_step_post_hook(self._end),
+        ]
 
-    def prepared(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """These exchange when they step."""
-        self._prepared = [type(optimizer).__name__ for optimizer in optimizers]
+    def prepared(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        applied: torch.optim.Optimizer,
+        *,
+        alone: bool,
+    ) -> None:
+        """These exchange when they step, and ``applied`` steps with the result; ``alone``: they
+        exchange with nobody."""
+        self._prepared, self._applied, self._alone = optimizers, applied, alone
+        self._parameters = {id(p) for each in optimizers for p in _parameters_of(each)}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Steps within it are not of the training."""
-        self._paused = True
+        """Steps within it are not of the training, or are the same on all peers."""
+        before, self._paused = self._paused, True
         try:
             yield
         finally:
-            self._paused = False
+            self._paused = before
+
+    def exchanged(self) -> None:
+        """A prepared optimizer steps."""
+        self._exchanges += 1
+        self._steps, self._intruder = 0, ""
+
+    def check_passed(self) -> None:
+        """No prepared optimizer has stepped on a batch. Raises: ConfigError: Another one has
+        stepped the same parameters."""
+        if self._intruder:
+            raise ConfigError(
+                f"{self._intruder} steps the parameters of peer.prepare, and was not given to it: "
+                "nothing is exchanged",
+                "change the settings of the prepared optimizer (optimizer.param_groups) rather "
+                "than make a new one",
+            )
 
     def over(self) -> None:
-        """Something is exchanged, or there will be no steps any more."""
-        self._handle.remove()
+        """There will be no steps any more."""
+        for handle in self._handles:
+            handle.remove()
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._steps += not self._paused
-        if self._paused or self._steps < STEPS:
+    def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._began[optimizer] = self._exchanges
+
+    def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        began = self._began.pop(optimizer, None)
+        # One that steps a prepared one, or that a prepared one steps, is a part of it.
+        inside = any(each in self._began for each in self._prepared)
+        known = optimizer is self._applied or optimizer in self._prepared
+        if self._paused or inside or known or began != self._exchanges:
             return
-        self.over()
-        stepped, kind = (
-            f"optimizer.step() ran {STEPS} times and nothing was exchanged",
-            type(optimizer).__name__,
-        )
-        if self._prepared:
-            known = " and ".join(dict.fromkeys(self._prepared))
-            why = (
-                f"peer.prepare() was given another optimizer ({known}) than the optimizer that "
-                f"steps here ({kind})"
+        kind, parameters = type(optimizer).__name__, _parameters_of(optimizer)
+        if any(id(parameter) in self._parameters for parameter in parameters):
+            self._intruder = kind
+        elif self._exchanges and self._stepped.setdefault(optimizer, began) != began:
+            self._warn(
+                f"{kind} was not given to peer.prepare and steps: each peer trains the parameters "
+                "that it has alone",
+                "give peer.prepare all that is trained: "
+                "prepare(ModuleList([model, criterion]), [optimizer, other])",
+                unless=self._alone,
             )
-        else:
+        self._steps += 1
+        if self._steps == STEPS:
             why = "peer.prepare() was not called"
-        hint = (
-            "write model, optimizer = peer.prepare(model, optimizer) after the optimizer is "
-            "built, and step that one"
-        )
-        warnings.warn(f"{stepped}: {why}. {hint}", stacklevel=3)
+            if self._prepared:
+                given = " and ".join(dict.fromkeys(type(each).__name__ for each in self._prepared))
+                why = (
+                    f"peer.prepare() was given another optimizer ({given}) than the optimizer that "
+                    f"steps here ({kind})"
+                )
+            self._warn(
+                f"optimizer.step() ran {STEPS} times and nothing was exchanged: {why}", _PREPARE
+            )
+
+    def _warn(self, what: str, hint: str, *, unless: bool = False) -> None:
+        if not (self._warned or unless):
+            self._warned = True
+            warnings.warn(f"{what}. {hint}", stacklevel=4)
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .memory import Hub as Hub, MemoryTransport as MemoryTransport
     from .sockets import (
         bind as bind,
-        bound_address as bound_address,
         endpoint as endpoint,
         listen as listen,
         new_socket as new_socket,

@@ -20,7 +20,7 @@ from .assembly import ANYBODY, HeaderFilter, IncomingPayload, Reception
 from .base import Arrival, Traffic
 from .chunks import NEXT_MARK, OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
-from .sockets import bind, bound_address, new_socket
+from .sockets import bind, new_socket
 
 BURST_MESSAGES = 256  # before the other lane gets its turn
 BURST_BYTES = 2**20  # likewise
@@ -73,8 +73,7 @@ class _Router(ABC):
         """Raises: ConfigError, AddressInUse."""
         self.socket = new_socket(where.context, zmq.ROUTER, bulk=bulk)
         self._join_server = None if where.guard is None else where.guard.socket_of(self.socket)
-        bind(self.socket, where.host, where.port, where.anywhere)
-        self.address = bound_address(self.socket)
+        self.address = bind(self.socket, where.host, where.port, where.anywhere)
         self.fd: int = self.socket.FD
         self.traffic = traffic
         self._discarding = False  # in the middle of a message that nobody wants

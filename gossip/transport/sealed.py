@@ -44,12 +44,8 @@ from .sessions import (
     say_welcome,
     session_of,
 )
-from .sockets import bulk_options, host_and_port, listen
+from .sockets import HANDSHAKE_S, address_of, bulk_options, host_and_port, listen
 
-HANDSHAKE_S = 1.5
-"""From the connection to the proof; as ``HANDSHAKE_IVL`` of the control lane."""
-WELCOME_S = 3.0
-"""Whoever has not said welcome by then is connected to anew."""
 UNPROVEN_MAX = 128
 OF_A_PEER_MAX = 2
 """Connections: one that runs, and one that a former life or a cut has left."""
@@ -120,7 +116,7 @@ class SealedLane:
         end.connect_ex((host, port))  # what comes of it, ``news`` finds
         self._socket, self._session = end, session
         self._opened, self._welcome = False, b""
-        self._give_up_at = now + WELCOME_S
+        self._give_up_at = now + HANDSHAKE_S
         self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def news(self) -> list[bool]:
@@ -342,8 +338,7 @@ class SealedInbox:
         self.reception, self._traffic = reception, reception.traffic
         self._rooms = BufferPool()
         self._listener = listen(where.host, where.port, where.anywhere)
-        host, port = self._listener.getsockname()[:2]
-        self.address = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        self.address = address_of(self._listener)
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self.fd: int = self._epoll.fileno()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import re
 import socket as tcp
-from typing import cast
 
 import zmq
 
@@ -21,12 +20,18 @@ from .holders import holder_of
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
 BACKLOG = 256  # connections that wait to be taken
+SEGMENT_BYTES_MAX = 1200
+"""Between hosts, both ways, since a listener's connections inherit it. Every path of IPv6 carries
+packets of 1,280 bytes. Some drop larger ones without a message, though the devices at both ends
+send them (RFC 2923, 2.1)."""
+HANDSHAKE_S = 5.0
+"""Who connects and has not proved to be a peer by then is thrown out. CURVE takes four round trips:
+2 s by satellite."""
 # of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
 HANDSHAKE_BYTES_MAX = 512
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
-    # ms; somebody who connects and says nothing is thrown out (default 30 s)
-    zmq.HANDSHAKE_IVL: 1500,
+    zmq.HANDSHAKE_IVL: round(1000 * HANDSHAKE_S),
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 2000,
@@ -61,14 +66,11 @@ _HEARTBEAT_FAR = {
 _OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
 _CONTROL_OUT = _OUTBOUND | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
 _CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5000}
-# Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB. A
-# connection has at most this under way: many of them over one link fill its queue less, so that
-# less is dropped there and control messages wait less. Over a round trip of 20 ms it carries 200
-# Mbit/s, and a peer has a connection to each other one.
-_BULK_SEND_BYTES = 512 * 1024
-_BULK_OUT = _OUTBOUND | {zmq.SNDBUF: _BULK_SEND_BYTES, zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
+# Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB. The
+# kernel sizes the buffers by the round trip and the rate of their link, within tcp_wmem. Fixed ones
+# of 512 KiB carried a fifth of what a link of 200 Mbit/s and 100 ms can (distant_payloads.py).
+_BULK_OUT = _OUTBOUND | {zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
 _BULK_TCP = (
-    (tcp.SOL_SOCKET, tcp.SO_SNDBUF, _BULK_SEND_BYTES),
     (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),
     (tcp.IPPROTO_TCP, tcp.TCP_KEEPIDLE, _BOTH_LANES[zmq.TCP_KEEPALIVE_IDLE]),
     (tcp.IPPROTO_TCP, tcp.TCP_KEEPINTVL, _BOTH_LANES[zmq.TCP_KEEPALIVE_INTVL]),
@@ -133,24 +135,28 @@ def bulk_options(connection: tcp.socket) -> None:
         connection.setsockopt(level, option, value)
 
 
-def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> None:
-    """Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no
-    address of one host. AddressInUse."""
-    host = _allowed(host, port, anywhere)
-    address = f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
+def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> str:
+    """Bind a ZeroMQ socket to what ``listen`` returns, and return its address. Raises the same."""
+    listener = listen(host, port, anywhere)
+    address = address_of(listener)
     allow_ipv6(socket, address)
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        raise _cannot_listen(address, port, error, error.errno == zmq.EADDRINUSE) from None
+    socket.set(zmq.USE_FD, listener.detach())
+    socket.bind(address)
+    return address
 
 
 def listen(host: str, port: int, anywhere: bool = False) -> tcp.socket:
-    """The same without ZeroMQ: a socket that takes connections, and does not block."""
+    """Return a socket that takes connections and does not block.
+
+    Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no
+    address of one host. AddressInUse.
+    """
     host = _allowed(host, port, anywhere)
     listener = tcp.socket(tcp.AF_INET6 if ":" in host else tcp.AF_INET, tcp.SOCK_STREAM)
     try:
         listener.setsockopt(tcp.SOL_SOCKET, tcp.SO_REUSEADDR, 1)
+        if not is_loopback(host):
+            listener.setsockopt(tcp.IPPROTO_TCP, tcp.TCP_MAXSEG, SEGMENT_BYTES_MAX)
         listener.bind((host, port))
         listener.listen(BACKLOG)
         listener.setblocking(False)
@@ -197,5 +203,6 @@ def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
         socket.set(zmq.IPV6, 1)
 
 
-def bound_address(socket: zmq.Socket[bytes]) -> str:
-    return cast(bytes, socket.get(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode("ascii")
+def address_of(listener: tcp.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"

@@ -42,15 +42,15 @@ def loopback() -> list[Finding]:
     """Sends some MiB from another process over loopback, by sockets like those of peers."""
     import zmq
 
-    from gossip.transport import bind, bound_address, new_socket
+    from gossip.transport import bind, new_socket
 
     context: zmq.Context[Any] = zmq.Context()
     end = new_socket(context, zmq.ROUTER, bulk=True)
     sender = None
     try:
-        bind(end, "127.0.0.1", 0)
+        address = bind(end, "127.0.0.1", 0)
         sender = subprocess.Popen(
-            _command("send", bound_address(end)), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            _command("send", address), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         received, began, until = 0, 0.0, time.monotonic() + PATIENCE_S
         while received < SENT_BYTES:

@@ -36,7 +36,7 @@ from .remote_servers import RemoteServers
 from .sender_rates import SenderRateLimiter
 
 LOOK_S = 0.2
-ASK_S = 2.0
+ASK_S = 5.0  # five round trips, of up to half a second by satellite, and some more
 GOODBYE_S = 1.0
 CLAIM_TRIES = 8
 CLAIM_PAUSE_S = 0.1

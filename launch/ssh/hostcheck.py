@@ -16,6 +16,8 @@ from .hostlist import Host
 CLOCK_S = 5.0
 DISK_BYTES = 2**30
 PAIRS_SHOWN = 15
+SLOW_MS = 25.0
+"""A round trip of which the time of a measurement (``pairs.MEASURE_S``) has less than ten."""
 Facts: TypeAlias = Mapping[str, Any]
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -314,6 +316,15 @@ def judge_pairs(
                     f"{source} -> {target}",
                     *_closed(chosen, source, target, str(said["error"])),
                 )
+            elif "stuck" in said:
+                closed = True
+                report.add(
+                    "fail",
+                    f"{source} -> {target}",
+                    f"words pass to {chosen[target]}, payloads do not: {said['stuck']}",
+                    "some path drops packets of 1,280 bytes without a message; see: "
+                    f"ping -M do -s 1252 {chosen[target]} on {source}",
+                )
             elif said["seen"] != chosen[source] and not is_loopback(chosen[source]):
                 seen = f"{target} sees {source} as {said['seen']}, not as {chosen[source]}"
                 report.add(
@@ -364,7 +375,9 @@ def _figures(
     ways = [way for a, b in pairs for way in ((a, b), (b, a))]
     times = [float(probed[chosen[target]][source, target]["ms"]) for source, target in ways]
     rates = [measured[way] for way in ways if way in measured]
-    told = [f"{_span(times, 2)} ms", *([f"{_span(rates, 0)} Mbit/s"] if rates else [])]
+    # TCP takes about ten round trips until it is as fast as its link.
+    least = "at least " if max(times) > SLOW_MS else ""
+    told = [f"{_span(times, 2)} ms", *([f"{least}{_span(rates, 0)} Mbit/s"] if rates else [])]
     return "  ".join(told)
 
 

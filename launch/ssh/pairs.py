@@ -17,10 +17,14 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-CONNECT_S = 3.0
+from gossip.errors import GossipError
+from gossip.transport import listen
+
+CONNECT_S = 3.0  # for the connection and its first line, then for each echo
 VISIT_S = 10.0
 ECHOES = 5
 MEASURE_S = 0.25
+ARRIVAL_S = 2.0  # of what was sent meanwhile, over a slow link: of a part of it
 BLOCK = bytes(256 * 1024)
 WORD_BYTES = 16
 
@@ -37,10 +41,10 @@ class Listener:
         """Ports by address; without those that it cannot listen on."""
         ports = {}
         for address in addresses:
-            with contextlib.suppress(OSError):
-                server = await asyncio.start_server(self._visit, address, 0)
-                self._servers.append(server)
-                ports[address] = server.sockets[0].getsockname()[1]
+            with contextlib.suppress(GossipError):
+                listener = listen(address, 0, anywhere=True)  # as peers do
+                ports[address] = listener.getsockname()[1]
+                self._servers.append(await asyncio.start_server(self._visit, sock=listener))
         return ports
 
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,8 +59,10 @@ class Listener:
                 while (what := await reader.read(1)) == b"e":
                     writer.write(what)
                 count, began = 0, time.monotonic()
-                while what and (data := await reader.read(len(BLOCK))):
-                    count += len(data)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ARRIVAL_S):
+                        while what and (data := await reader.read(len(BLOCK))):
+                            count += len(data)
                 writer.write(
                     json.dumps({"bytes": count, "seconds": time.monotonic() - began}).encode()
                     + b"\n"
@@ -73,12 +79,16 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
     """Whether that agent answers there: ``ms`` of a round trip, and the own address as it was seen;
     or the ``error``."""
     try:
-        async with asyncio.timeout(CONNECT_S), _visit(address, port, word) as (reader, writer):
+        async with (
+            asyncio.timeout(CONNECT_S) as limit,
+            _visit(address, port, word) as (reader, writer),
+        ):
             said = json.loads(await reader.readline())
             if said["agent"] != agent:
                 return {"error": "another host has this address, too"}
             best = float("inf")
             for _ in range(ECHOES):
+                limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
                 began = time.monotonic()
                 writer.write(b"e")
                 await reader.readexactly(1)
@@ -93,20 +103,29 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
 
 
 async def measure(address: str, port: int, word: str) -> dict[str, Any]:
-    """Bits a second from here to there, as many as arrive in ``MEASURE_S``; or the ``error``."""
+    """Bits a second from here to there, of what is sent in ``MEASURE_S``; or the ``error``."""
     try:
         async with asyncio.timeout(VISIT_S), _visit(address, port, word) as (reader, writer):
             await reader.readline()
-            until = time.monotonic() + MEASURE_S
             writer.write(b"b")
-            while time.monotonic() < until:
-                writer.write(BLOCK)
-                await writer.drain()
-            writer.write_eof()
-            said = json.loads(await reader.readline())
+            sending = asyncio.create_task(_send_blocks(writer))
+            try:
+                said = json.loads(await reader.readline())
+            finally:
+                sending.cancel()
+            if not said["bytes"]:
+                return {"error": f"nothing of {ARRIVAL_S:.0f} s of full packets has arrived"}
             return {"mbit_s": float(said["bytes"]) * 8e-6 / float(said["seconds"])}
     except (OSError, EOFError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         return {"error": str(error) or type(error).__name__}
+
+
+async def _send_blocks(writer: asyncio.StreamWriter) -> None:
+    until = time.monotonic() + MEASURE_S
+    while time.monotonic() < until:
+        writer.write(BLOCK)
+        await writer.drain()
+    writer.write_eof()
 
 
 @contextlib.asynccontextmanager

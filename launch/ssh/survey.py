@@ -144,15 +144,16 @@ async def _look_at_pairs(
         measured: dict[tuple[str, str], float] = {}
         for a, b in _measured_pairs(names):
             for source, target_name in ((a, b), (b, a)):
-                address = chosen[target_name]
-                if "ms" in probed.get(address, {}).get((source, target_name), {}):
+                address, way = chosen[target_name], (source, target_name)
+                if "ms" in probed.get(address, {}).get(way, {}):
                     target = {"address": address, "port": listening[target_name][address]}
                     result = (
                         await remotes[source].ask("measure", "measured", word=word, target=target)
                     )["result"]
-                    measured.update(
-                        {(source, target_name): result["mbit_s"]} if "mbit_s" in result else {}
-                    )
+                    if "mbit_s" in result:
+                        measured[way] = result["mbit_s"]
+                    else:
+                        probed[address][way] = {**probed[address][way], "stuck": result["error"]}
     except AgentLost as lost:
         report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
         return {}, {}

@@ -227,6 +227,18 @@ def test_a_pair_that_reaches_each_other_is_one_line() -> None:
     ]
 
 
+def test_what_a_short_measurement_finds_over_a_slow_link_is_told_to_be_the_least() -> None:
+    slow = {"ms": 90.0, "seen": A}
+    (line,) = pairs({("a", "b"): 4.0, ("b", "a"): 4.0}, to_b=slow)
+    assert "at least 4 Mbit/s" in line
+
+
+def test_a_way_on_which_words_pass_and_payloads_do_not_has_failed() -> None:
+    line, *_ = pairs(to_b={**FINE, "stuck": "nothing has arrived"})
+    assert line.startswith("fail  a -> b")
+    assert "nothing has arrived" in line
+
+
 def test_a_way_that_is_closed_is_told_with_both_addresses_and_what_came_back() -> None:
     assert pairs(to_b={"error": "no answer in 3 s"}) == [
         "fail  a -> b  nobody answered at 10.77.0.12 from 10.77.0.11: no answer in 3 s",

@@ -1,0 +1,79 @@
+"""Runs over wide area links: slow ones, and ones that drop large packets without a message."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from effort import effort
+from hosts import why_no_hosts
+from hosts_run import command_in, hosts_run
+from wan import Wan, wan
+
+pytestmark = [
+    pytest.mark.ssh,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(bool(why := why_no_hosts()), reason=why),
+]
+ROUNDS = effort(30, 500)
+ONE_WAY_S = effort([0.1], [0.01, 0.05, 0.1, 0.2])
+JITTERS = effort([0.3], [0.0, 0.3])
+JUMBO = 9000
+DOUBTS = ("suspect", "skip", "attempt", "dead")
+
+
+@pytest.mark.parametrize("jitter", JITTERS)
+@pytest.mark.parametrize("one_way_s", ONE_WAY_S)
+def test_over_slow_links_nobody_is_suspected(
+    tmp_path: Path, one_way_s: float, jitter: float
+) -> None:
+    with (
+        wan(4, delay_s=one_way_s, jitter_s=jitter * one_way_s) as on,
+        hosts_run(on, tmp_path) as run,
+    ):
+        run.wait(lambda: len(run.rows(event="round", peer=0)) >= ROUNDS)
+        found = Counter(row.get("event") for row in run.rows())
+        assert not [event for event in DOUBTS if found[event]], found
+
+
+def check(on: Wan, folder: Path) -> tuple[int, list[dict[str, str]]]:
+    """The exit code of ``gossip hosts --check``, and its lines about pairs."""
+    done = subprocess.run(
+        command_in(on, folder, "--check", "--json"),
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    lines = json.loads(done.stdout)["lines"]
+    return done.returncode, [line for line in lines if ">" in line["about"]]
+
+
+def test_a_path_that_drops_every_payload_is_named_before_the_run(tmp_path: Path) -> None:
+    with wan(2, mtu=1000) as on:
+        code, pairs = check(on, tmp_path)
+    assert code != 0
+    assert len(pairs) == 2
+    assert {line["level"] for line in pairs} == {"fail"}
+
+
+def test_a_path_that_carries_less_than_the_devices_send_is_measured(tmp_path: Path) -> None:
+    with wan(2, device_mtu=JUMBO, mtu=1500) as on:
+        code, pairs = check(on, tmp_path)
+    assert code == 0
+    assert [line["level"] for line in pairs] == ["ok"]
+    assert "Mbit/s" in pairs[0]["text"]
+
+
+def test_a_path_that_comes_to_drop_large_packets_holds_up_no_round(tmp_path: Path) -> None:
+    with wan(3, device_mtu=JUMBO) as on, hosts_run(on, tmp_path) as run:
+        on.rule(mtu=1500)
+        before = len(run.rows(event="round", peer=2))
+        run.wait(lambda: len(run.rows(event="round", peer=2)) >= before + ROUNDS)
+        found = Counter(row.get("event") for row in run.rows())
+        assert not [event for event in DOUBTS if found[event]], found
