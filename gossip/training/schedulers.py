@@ -46,15 +46,15 @@ class SchedulerPace:
         """The script has made a step of its own. What it does behind that is yet to come."""
         self._stepped = True
 
-    def loaded(self, kept: Mapping[str, Any], step: int, lost: int) -> None:
-        """The schedulers were set to a state of others, in which ``step`` was the next step.
-        ``lost``: what ``follow`` leaves out of its steps."""
+    def loaded(self, kept: Mapping[str, Any], step: int) -> None:
+        """The schedulers were set to a state of others, in which ``step`` was the next step, as
+        ``follow`` counts them."""
         self._stepped = False
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
             # A swarm's scheduler that has come as far as its steps is stepped once with each.
             alike = SURE if steps == step and step >= SURE else 0
-            self._seen[name] = _Seen(steps - step + lost, steps, alike)
+            self._seen[name] = _Seen(steps - step, steps, alike)
 
     def undone(self, kept: Mapping[str, Any]) -> None:
         """The schedulers, and the step, were set back to where they were some steps before."""

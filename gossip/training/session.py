@@ -94,11 +94,12 @@ from .state import (
 from .step_clock import StepClock
 from .steps import steps_of
 from .streaming import ShardedStream
-from .unexchanged import UnpreparedOptimizers
+from .unprepared import UnpreparedOptimizers
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
 AUTO, ALONE = "auto", "alone"
 ANSWERS = "gossip.collectives"  # in the state beside the model
+LOST = "gossip.lost_rounds"  # likewise
 CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
 and ``drain_timeout_s``."""
@@ -140,6 +141,7 @@ class Session:
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
     _epoch, _passes = -1, 0  # that epochs() has yielded, and passes over the loader in its body
     _warned_of_steps = False
+    _lost_at = 0  # ``_lost_steps`` of the state that was taken over
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
     def __init__(
@@ -300,7 +302,7 @@ class Session:
             self._trained = trained = self._with_local_steps(
                 TrainedModel(plain, combined, self._coordinator.step, layout, wire, parts)
             )
-            self._unprepared.prepared(optimizers, trained.optimizer, alone=direct)
+            self._unprepared.prepared(optimizers, trained.optimizer, alone=self._is_alone)
             self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
@@ -2116,6 +2118,7 @@ class Session:
         return {
             **({ANSWERS: answers} if answers else {}),
             **({NORMS: norms} if norms else {}),
+            **({LOST: self._exchange.lost} if self._exchange.lost else {}),
             **({LOCAL_STATE: settings_of(apart, self.step)} if apart is not None else {}),
             **self._kept_states,
             **{name: thing.state_dict() for name, thing in sorted(self._kept.items())},
@@ -2132,6 +2135,8 @@ class Session:
         """Before anything of a state is taken over. Raises StateMismatch."""
         if self._has_settings_apart:
             read_settings(states.get(LOCAL_STATE), self._users_optimizer)
+        if not isinstance(states.get(LOST, 0), int):
+            raise StateMismatch(f"{LOST} is no number of rounds: {states[LOST]!r:.80}")
         try:
             read_answers(states.get(ANSWERS, ()))
         except ValueError as error:
@@ -2139,8 +2144,10 @@ class Session:
 
     def _take_extra_state(self, states: dict[str, Any]) -> None:
         settings = self._settings_in(states)
+        self._exchange.lost = states.get(LOST, 0)
+        self._lost_at = self._lost_steps
         for name, state in states.items():
-            if name == LOCAL_STATE:
+            if name in (LOCAL_STATE, LOST):
                 continue
             if name == ANSWERS:
                 self._collectives.answers.adopt(state)
@@ -2193,7 +2200,7 @@ class Session:
         if self._loaded_kept:
             loaded = {name: self._kept[name] for name in self._loaded_kept}
             at = self._kept_at if self._has_settings_apart else self._exchange.state_step
-            self._scheduler_pace.loaded(loaded, at, self._lost_steps)
+            self._scheduler_pace.loaded(loaded, at - self._lost_at)
             self._loaded_kept = set()
 
     def _optimizer_groups(self) -> list[dict[str, Any]]:

@@ -59,6 +59,12 @@ class ScriptedRounds:
             self.last.get(self.at, ()),
         )
 
+    def begin_pass(self) -> None:
+        pass
+
+    def put_back(self) -> None:
+        pass
+
     def epoch_over(self, epoch: int) -> None:
         self.over.append(epoch)
 

@@ -247,3 +247,54 @@ def test_what_cannot_be_a_run_of_epochs_is_refused() -> None:
         peer.shard(Three(), batch_size=2)
         with pytest.raises(ConfigError, match="data set with an index"):
             peer.epochs(1, remainder="extend")
+
+
+def test_a_second_pass_over_the_loader_in_an_epoch_is_refused() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(2)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        for _ in peer.epochs(2):
+            for _ in loader:
+                backward(model, 0)
+                optimizer.step()
+            with pytest.raises(ConfigError, match="a second time in epoch 0"):
+                next(iter(loader))
+            break
+
+
+def test_a_look_at_the_first_batch_costs_no_step() -> None:
+    model, optimizer = small_model()
+    dealer = Dealer(2)
+    with FakeNodeSwarm(dealer) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        for _ in peer.epochs(2):
+            looked_at, *_ = next(iter(loader))
+            for at, (x, *_) in enumerate(loader):
+                assert at or torch.equal(x, looked_at)
+                backward(model, 0)
+                optimizer.step()
+    assert dealer.used == [5] * (2 * STEPS)
+
+
+def test_a_kept_scheduler_is_not_stepped_for_a_batch_that_all_peers_leave_out() -> None:
+    model, optimizer = small_model()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    with FakeNodeSwarm(Dealer(3)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        peer.keep(scheduler=scheduler)
+        steps = 0
+        for _ in peer.epochs(3):
+            for at, _ in enumerate(loader):
+                if at == 2:
+                    continue
+                backward(model, 0)
+                optimizer.step()
+                scheduler.step()
+                steps += 1
+    assert scheduler.last_epoch == steps == 9

@@ -57,6 +57,12 @@ class Rounds:
     def next_batch(self) -> int | None:
         return self.batch + 1 if self.handed else None
 
+    def begin_pass(self) -> None:
+        pass
+
+    def put_back(self) -> None:
+        pass
+
     def epoch_over(self, epoch: int) -> None:
         pass
 

@@ -1,0 +1,22 @@
+"""A second pass over the sharded loader in each epoch, to measure the loss on the training data."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+model = habit.model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+peer = gossip.init()
+model, optimizer = peer.prepare(model, optimizer)
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        habit.pause(peer)
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        losses = [mse_loss(model(x), y).item() for x, y in loader]
+habit.done(peer, model)
