@@ -66,6 +66,7 @@ from .world import (
     ServerFault as ServerFault,
     SlowNode as SlowNode,
     Spike as Spike,
+    Starve as Starve,
     Trickle as Trickle,
     Unreadable as Unreadable,
     Weather as Weather,

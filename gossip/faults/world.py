@@ -234,6 +234,18 @@ class SlowNode(Fault):
     for_s: float = of(Seconds())
 
 
+@declared("{peer}*{share}@{at_s}+{for_s}", "5*0.1@20s+10s")
+@dataclass(frozen=True, slots=True)
+class Starve(Fault):
+    """The processes of the peer get ``share`` of a processor: all work of its trainer, of its rule
+    and of its node takes 1/``share`` times as long. Its sockets accept what comes meanwhile."""
+
+    peer: int = of(Peer())
+    share: float = of(Number(least=0.01, most=1.0))
+    at_s: float = of(AT)
+    for_s: float = of(Seconds())
+
+
 @declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
 @dataclass(frozen=True, slots=True)
 class CrashMidway(Fault):
@@ -392,7 +404,7 @@ what it sends and what comes."""
 LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = (
-    CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode
+    CrashMidway | HangTrainer | KillTrainer | Leave | Drift | LateTimers | SlowNode | Starve
 )
 WorldFault: TypeAlias = (
     NetworkFault | ProcessFault | ServerFault | NodeAttack | StartFault | Rewritten

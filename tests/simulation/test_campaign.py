@@ -45,6 +45,7 @@ from gossip.faults.world import (
     Ring,
     SlowNode,
     Spike,
+    Starve,
 )
 from gossip.simulation.campaign.chart import Chart, ChartLine
 from gossip.simulation.campaign.picture import draw
@@ -94,6 +95,7 @@ EACH: list[Fault] = [
     Narrow(100.0, 4096.0, 1.5, 1.0, (0,)),
     Narrow(50.0, 0.0, 1.5, 1.0),
     SlowNode(1, 0.01, 1.5, 1.0),
+    Starve(1, 0.1, 1.5, 1.0),
     Ring((0, 2, 1, 3), 1.5, 1.0),
     Drift(1, 0.9, 1.5, 1.0),
     LateTimers(1, 0.1, 1.5, 1.0),

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each, watched
+from test_world import reset_link
 
 from gossip.core.events import Effect, Event, LinkUp, Received, Restore, Send, TimerFired
 from gossip.core.membership.dissemination import retransmit_limit
@@ -173,7 +174,7 @@ def test_a_state_for_each_result_that_was_told_differently_is_no_flood(
 
 def break_again_and_again(swarm: Swarm[Peer], a: int, b: int) -> None:
     for _ in range(40):
-        swarm.reset_link(a, b)
+        reset_link(swarm, a, b)
         swarm.run_for(0.02)
 
 

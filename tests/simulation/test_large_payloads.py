@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import pytest
 from effort import effort
 
-from gossip.core import peer as peer_module
+from gossip.core import Effect, PeerId, Send, peer as peer_module
 from gossip.core.membership import Membership
 from gossip.core.membership.prober import Prober
+from gossip.core.messages import CommitRequest
 from gossip.core.rounds import rolling
 from gossip.core.rounds.arrivals import TransferTracker
 from gossip.core.rounds.lag import LagDetector
@@ -22,10 +23,11 @@ from gossip.core.rounds.shard import ShardRound
 from gossip.faults.kinds import Crash, Hang
 from gossip.simulation.campaign import play
 from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules import generate
+from gossip.simulation.schedules import generate, strains
 from gossip.simulation.schedules.schedule import Schedule
 from gossip.simulation.world.nemesis import Nemesis
 from gossip.simulation.world.network import LinkModel, Network
+from gossip.simulation.world.observer import Observer
 from gossip.topologies import rolling as topology
 
 S = TypeVar("S")
@@ -159,8 +161,10 @@ def test_with_the_tolerance_of_small_payloads_it_would(monkeypatch: pytest.Monke
     assert outcome.reports["attempt"] > 0
 
 
-@pytest.mark.parametrize("seed", range(effort(1, 8)))
+@pytest.mark.parametrize("seed", effort([2], [*range(8)]))
 def test_nor_where_shards_decide_together(seed: int) -> None:
+    """As it was, seed 2: a peer that was started again asked for every commit of the run while the
+    state came to it over the same link. At the end it was given none (S9)."""
     together = replace(
         LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=40.0
     )
@@ -304,6 +308,7 @@ def test_l1_one_that_asks_again_while_it_is_at_the_answer_is_caught(
         return sent
 
     monkeypatch.setattr(LagDetector, "request", forgets)
+    monkeypatch.setattr(strains, "STARVED_SHARE", 0.0)  # as the seed was when it showed this
     violation = run(generate(13931)).violation
     assert violation is not None
     assert violation.invariant in ("L1", "S10")  # never back, or with a result of its own
@@ -404,3 +409,22 @@ def test_a_server_that_crashes_or_hangs_costs_the_others_no_credit(
     outcome = run(replace(slow, bytes_per_s=3.0, active_s=time_s, duration_s=time_s, faults=faults))
     assert outcome.violation is None, outcome.violation
     assert outcome.reports["attempt"] < 30
+
+
+def test_a_peer_waits_for_the_answer_that_comes_before_it_asks_for_commits_again() -> None:
+    """As it was: 315 requests, each answered in full. For two minutes these answers kept the link
+    from carrying the commits of the next round (L2)."""
+    asked: list[CommitRequest] = []
+
+    class CountRequests(Observer):
+        def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
+            if isinstance(effect, Send) and isinstance(effect.message, CommitRequest):
+                asked.append(effect.message)
+
+    slow = replace(EIGHT, bytes_per_s=3.0, faults=(Hang(1, None, 3.0, 50.0),))
+    nemesis = Nemesis(slow)
+    swarm = play.make_swarm(slow, nemesis)
+    nemesis.begin(swarm)
+    swarm.hooks.append(CountRequests())
+    swarm.run_for(130.0)
+    assert 0 < len(asked) < 8

@@ -314,6 +314,23 @@ def test_who_waits_for_a_state_that_does_not_come_is_told_so_and_at_once_when_it
     assert trainer.confirmed == StateConfirmed(ROUNDS, False)
 
 
+def test_a_peer_that_gets_no_state_before_all_others_end_reports_so() -> None:
+    """As it was: after each vain attempt the peer asked anew, and its trainer waited without
+    end."""
+
+    def drop_states(
+        sender: PeerId, to: PeerId, envelope: Envelope, payload: Payload | None
+    ) -> Iterable[OutMessage]:
+        return [] if isinstance(envelope.message, StateOffer) else [(to, envelope, payload)]
+
+    swarm = swarm_that_ends(5, n=5, f=1)
+    swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,), then=drop_states)
+    run_to(swarm, ROUNDS)
+    swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
+    assert toy(swarm, 2).confirmed == StateConfirmed(ROUNDS, False)
+    assert swarm.reports(2, "unconfirmed_result")
+
+
 def test_who_is_asked_to_stop_meanwhile_does() -> None:
     swarm = swarm_that_ends(5, n=5, f=1)
     swarm.outgoing = FinalRoundAttack(ROUNDS - 1, (2,), beside=says_another_hash_to_each)

@@ -32,10 +32,19 @@ def received(
 # --- links ----------------------------------------------------------------------------------------
 
 
+def reset_link(swarm: Swarm[Any], a: int, b: int) -> None:
+    """Break the connections between two peers. What is on its way is lost. They are opened again
+    at once."""
+    for here, there in ((a, b), (b, a)):
+        lane = swarm.hosts[here].lanes.get(there)
+        if lane is not None and lane.up:
+            swarm._links.reset(swarm.hosts[here], there, lane)
+
+
 def test_a_reset_loses_what_is_on_its_way_and_the_connection_is_opened_again() -> None:
     swarm = echo_swarm(2, network=Network(LinkModel(delay_s=(0.05, 0.05))))
     swarm.run_for(1.0)
-    swarm.reset_link(0, 1)
+    reset_link(swarm, 0, 1)
     swarm.run_for(0.2)
     core = swarm.cores[1]
     gap = [at for at, _ in received(core, 0, since=1.0)]

@@ -119,6 +119,7 @@ EXAMPLES = tuple(
         "drift": "peer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1",
         "late_timers": "peer = 1\nlate_s = 0.1\nat_s = 1\nfor_s = 1",
         "slow_node": "peer = 1\nhandling_s = 0.01\nat_s = 1\nfor_s = 1",
+        "starve": "peer = 1\nshare = 0.1\nat_s = 1\nfor_s = 1",
         "trickle": "peers = [1]\nbytes_per_s = 100\nat_s = 1\nfor_s = 1",
         "narrow": "bytes_per_s = 100\nqueue_bytes = 64\nat_s = 1\nfor_s = 1",
         "crash_midway": "peer = 1\nat_s = 1\neffect = 3\nafter_s = 1",

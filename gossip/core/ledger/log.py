@@ -47,9 +47,11 @@ class CommitLog:
         self._lengths: dict[int, deque[tuple[float, ...]]] = {}
 
     def append(self, round_id: int, held: Held) -> None:
-        payloads = tuple([payload for _, payload in held if payload is not None])
+        kind = held[0][0].kind  # a round with shards of another kind is lost
+        payloads = tuple(
+            [payload for commit, payload in held if payload is not None and commit.kind == kind]
+        )
         if len(payloads) == len(held):
-            kind = held[0][0].kind
             self.previous.pop(kind, None)
             self.previous[kind] = payloads
             if held[0][0].length:

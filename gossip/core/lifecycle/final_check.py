@@ -134,8 +134,9 @@ class FinalCheck:
         chain, theirs = min(
             voices.items(), key=lambda voice: (-voice[1], voice[0]), default=(b"", 0)
         )
-        # Who could give us a state may have been about to take one over itself, and gave none.
-        may_change = self._left in (None, own) and not lag.fork_choice.may_differ
+        # A donor that was about to take over a state itself gives none, so it is tried again, as
+        # long as there is time.
+        may_change = self._left in (None, None if over else own) and not lag.fork_choice.may_differ
         if theirs > f and (theirs, own) > (ours, chain) and may_change:
             if (
                 over

@@ -189,9 +189,13 @@ class LagDetector:
             return True
         if self._came > here >= self._answer_ends:
             return False  # those of later rounds have come without it, and it was not asked for
-        return self.transfer_tracker.is_busy(
-            self.local, now
-        ) and now - self.began_at <= self.transfer_tracker.most_s(now)
+        most_s = self.transfer_tracker.most_s(now)
+        if now - self.began_at <= most_s:
+            return self.transfer_tracker.is_busy(self.local, now)
+        # Another request would only queue behind the answer of the peer that was asked.
+        if self._open is None or now - self._asked_at > most_s:
+            return False
+        return self.transfer_tracker.is_sending(self._open[0], now + most_s, now)
 
     def on_later_commit(self, round_id: int) -> None:
         """A commit of a later round has come, whole."""

@@ -430,9 +430,10 @@ class RollingRounds:
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.departures.hear(sender, hello)
+            # While a state is on its way, older commits would only delay it on a slow link.
             ahead = (
                 self.lag_detector.behind(sender, hello.round_id, now)
-                if hello.round_id > self.round_id
+                if hello.round_id > self.round_id and self.mode != "off"
                 else []
             )
             return [*ahead, *self.on_view_change(now)]  # what it serves is handed on

@@ -129,7 +129,8 @@ class Disturbances(PassiveObserver):
     def _look(self, swarm: AnySwarm) -> None:
         network = swarm.network
         for peer, host in swarm.hosts.items():
-            if host.waiting and len(host.waiting) * host.machine.handling_ns / NS > LATE_S:
+            late_s = len(host.waiting) * host.machine.handling_ns / NS
+            if late_s > LATE_S or host.machine.slowness > 1.0:
                 self.behind_until[peer] = swarm.now
         if network.models or network.default != self._default:
             self.weather_until = swarm.now

@@ -57,8 +57,7 @@ from .late_starts import begun_late, disturbed
 from .lots import FaultSampler
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
 from .situations import situated, standing
-from .state_pieces import draw_attacker_of_pieces, draw_pieces
-from .strains import lent, strained
+from .strains import lent, starved, strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among
@@ -133,6 +132,14 @@ LIES = (
     ("bit_flip", 1.0),
 )
 
+IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)  # of a state: a small part, or more than half of it
+PIECE_ATTACKER = 0.5
+"""Of those with rolling rounds, in which others vouch for the pieces;
+and with enough peers for that."""
+PIECES_PEERS = 4  # who asks, and 2f + 1 others
+PIECES_ASKING = 3  # are started again
+PIECES_FROM_S = 2.0  # others have not been killed for good by then
+
 
 def generate(
     seed: int,
@@ -184,9 +191,10 @@ def generate(
         prepare_s=prepare_s,
         faults=(),
     )
-    pieces = draw_pieces(seed)
+    lot = Random(f"schedule/{seed}/pieces")
+    pieces = lot.choice(PIECES_BYTES) if lot.random() < IN_PIECES else None
     doubts = (
-        draw_attacker_of_pieces(seed, n, base.active_s)
+        _draw_attacker_of_pieces(seed, n, base.active_s)
         if rolling and pieces is not None and world is None
         else []
     )
@@ -234,7 +242,7 @@ def generate(
     if not is_free:
         return drawn
     made = _with_fragments(_with_overlap(_with_local_steps(_weighted(_placed(drawn)))))
-    return _with_further(made)
+    return starved(_with_further(made))
 
 
 def _draw_faults(
@@ -263,6 +271,24 @@ def _draw_faults(
         )
         chosen += 1
     return bearable
+
+
+def _draw_attacker_of_pieces(seed: int, n: int, active_s: float) -> list[Fault]:
+    """One of ``n`` peers who lies about pieces, or asks for each five times; and who asks for some.
+    Empty: nobody does."""
+    lot = Random(f"schedule/{seed}/liar of pieces")
+    if lot.random() >= PIECE_ATTACKER or n < PIECES_PEERS:
+        return []
+    attacker, *others = lot.sample(range(n), n)
+    times = [round(lot.uniform(PIECES_FROM_S, active_s - 0.5), 3) for _ in range(PIECES_ASKING)]
+    asking = [
+        Restart(peer, None, round(lot.uniform(0.01, 1.0), 3), at_s)
+        for peer, at_s in zip(others, times, strict=False)
+    ]
+    lie = lot.choice((*PIECE_ATTACKS, "swapped_states", "flood"))
+    if lie == "flood":
+        asking[0] = replace(asking[0], peer=attacker)
+    return [*asking, NodeAttack(lie, (attacker,))]
 
 
 def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:

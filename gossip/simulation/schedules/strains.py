@@ -22,6 +22,7 @@ from gossip.faults import (
     Restart,
     Rewritten,
     SlowNode,
+    Starve,
     Trickle,
     Unreadable,
 )
@@ -32,6 +33,8 @@ from .schedule import Schedule
 SHARE, LENT_SHARE = 0.3, 0.08
 """Of the random schedules that are of no situation, and begin with everybody; and of those that are
 left, how many are of memory that is lent."""
+STARVED_SHARE, FIRST_S = 0.04, 0.06
+"""Share of all schedules, and the time by which all processes have just begun."""
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
@@ -56,6 +59,18 @@ def lent(drawn: Schedule) -> Schedule:
     other schedules as they are."""
     chance = Random(f"schedule/{drawn.seed}/lent").random()
     return _arranged(drawn, LENT_MEMORY) if chance < LENT_SHARE else drawn
+
+
+def starved(drawn: Schedule) -> Schedule:
+    """Give some or all peers a tenth of a processor, from their first moments on or later. A share
+    of the schedules gets this fault beside the others, which stay as they are."""
+    lots = FaultSampler(Random(f"schedule/{drawn.seed}/starved"), drawn.peers, drawn.active_s)
+    if lots.random.random() >= STARVED_SHARE:
+        return drawn
+    hungry = lots.peers()[: lots.few(drawn.peers)]
+    when = lots.random.choice((FIRST_S, lots.when())), lots.long(1.0, 12.0)
+    starving = [Starve(peer, 0.1, *when) for peer in hungry]
+    return replace(drawn, faults=(*drawn.faults, *starving))
 
 
 def _arranged(drawn: Schedule, chosen: StressScenario) -> Schedule:

@@ -58,6 +58,8 @@ DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
 # a node that stood still for less does not notice: ``StallDetector`` in the node
 STALLED_AFTER_S = 0.2
+SLICE_S = 0.05
+"""Longest time after which the trainer of a slow machine notices that it is fast again."""
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
@@ -384,15 +386,6 @@ class Swarm(Timeline, Generic[C]):
         an overloaded machine."""
         self.machines[peer].late_ns = to_ns(late_s)
 
-    def reset_link(self, a: PeerId, b: PeerId) -> None:
-        """The connections between two peers break: what is on its way is lost.
-        They are opened again at once."""
-        for here, there in ((a, b), (b, a)):
-            lane = self.hosts[here].lanes.get(there)
-            if lane is not None and lane.up:
-                self.counts["reset"] += 1
-                self._links.reset(self.hosts[here], there, lane)
-
     # --- lives ------------------------------------------------------------------------------------
 
     def _add(self, peer: PeerId, incarnation: int, after_s: float) -> None:
@@ -569,12 +562,18 @@ class Swarm(Timeline, Generic[C]):
             if not delay_s and isinstance(event, events.Aggregated):
                 host.settling.append(event)
                 continue
-            self.at_ns(
-                self.now_ns + to_ns(delay_s * host.machine.slowness),
-                self._from_trainer,
-                host,
-                event,
-            )
+            self._work(host, event, delay_s)
+
+    def _work(self, host: SimProcess[C], event: Said, left_s: float) -> None:
+        """Let the trainer finish an answer, in slices on a slow machine, which may be fast again
+        before the end."""
+        slowness = host.machine.slowness
+        done_s = left_s if slowness == 1.0 else min(left_s, SLICE_S / slowness)
+        act = (self._work, host, event, left_s - done_s)
+        self.at_ns(
+            self.now_ns + to_ns(done_s * slowness),
+            *(act if done_s < left_s else (self._from_trainer, host, event)),
+        )
 
     def _from_trainer(self, host: SimProcess[C], event: Said) -> None:
         if host.trainer is None or not host.trainer.still_says(event):

@@ -57,6 +57,7 @@ from gossip.faults import (
     SlowNode,
     Spike,
     StartFault,
+    Starve,
     Trickle,
     Unreadable,
     Weather,
@@ -92,6 +93,8 @@ CarriedOut: TypeAlias = (
     | ActivationFault
 )
 """What takes place in simulated swarms."""
+EVENT_S = 0.001
+"""Processor time that a node takes for an event, in which a starved one falls behind."""
 
 
 def name_of(fault: Fault) -> str:
@@ -145,8 +148,8 @@ class Nemesis(Observer):
         self._cuts: dict[int, tuple[Link, ...]] = {}
         self._on_now: dict[int, bool] = {}
         self._proofs = FaultEffects()
-        # whose node was made slow, and how many events had waited there before
-        self._slow_nodes: list[tuple[PeerId, int]] = []
+        # faults that made a node slow, and how many events had waited there before
+        self._slow_nodes: list[tuple[SlowNode | Starve, int]] = []
         self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
         self._calm = False
@@ -297,9 +300,8 @@ class Nemesis(Observer):
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
         found.update(map(name_of, self._rewritten))
-        found["slow_node"] += sum(
-            swarm.machines[peer].waited > before for peer, before in self._slow_nodes
-        )
+        for fault, before in self._slow_nodes:
+            found[fault.kind] += swarm.machines[fault.peer].waited > before
         for lie in self.lies.values():
             found[lie.attacker.attack] += lie.told > 0
         for host in (*swarm.past, *swarm.hosts.values()):
@@ -446,9 +448,11 @@ class Nemesis(Observer):
                 self._later(
                     swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, fault.peer, 0.0)
                 )
-            case SlowNode():
-                swarm.slow_down(fault.peer, 1.0, fault.handling_s)
-                self._slow_nodes.append((fault.peer, host.machine.waited))
+            case SlowNode() | Starve():
+                slowness = 1.0 / fault.share if isinstance(fault, Starve) else 1.0
+                busy_s = fault.handling_s if isinstance(fault, SlowNode) else EVENT_S * slowness
+                swarm.slow_down(fault.peer, slowness, busy_s)
+                self._slow_nodes.append((fault, host.machine.waited))
                 self._later(
                     swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0)
                 )

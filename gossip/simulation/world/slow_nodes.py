@@ -4,19 +4,12 @@ may be cancelled meanwhile."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Protocol
+from typing import Generic
 
 from gossip.core import Event, TimerFired
 
 from .host import C, SimProcess
-
-
-class NodeEnvironment(Protocol):
-    """The swarm, as its slow nodes see it."""
-
-    now_ns: int
-
-    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
+from .timeline import Timeline
 
 
 class SlowNodes(Generic[C]):
@@ -25,7 +18,7 @@ class SlowNodes(Generic[C]):
 
     def __init__(
         self,
-        swarm: NodeEnvironment,
+        swarm: Timeline,
         handle_now: Callable[[SimProcess[C], Event, bytes | None], None],
     ) -> None:
         self.swarm, self.handle_now = swarm, handle_now

@@ -114,12 +114,14 @@ class SpeaksInMeasure(Checker):
         super().on_start(swarm, peer)
         if len(swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
             self._n = len(swarm.hosts)
-            self._said = {peer: {} for peer in swarm.hosts}
+            for said in self._said.values():
+                said.clear()
             self._most.clear()
 
     def settled(self, swarm: AnySwarm) -> None:
         self._quiet_from = swarm.now + SETTLES_S
-        self._said = {peer: {} for peer in self._said}
+        for said in self._said.values():
+            said.clear()
         self._most.clear()
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
@@ -134,8 +136,7 @@ class SpeaksInMeasure(Checker):
             return
         if self._is_called_for(swarm, peer, effect):
             return
-        accused = self.circumstances.lies and self.circumstances.defaming
-        if accused and not calm and kind in RUMORS_KINDS:
+        if kind in RUMORS_KINDS and not calm and self._is_accused(swarm):
             return
         bounds = self._most.get(peer)
         if bounds is None:
@@ -157,6 +158,11 @@ class SpeaksInMeasure(Checker):
                 "needed",
             )
         said.append(now)
+
+    def _is_accused(self, swarm: AnySwarm) -> bool:
+        """Whether somebody defames others, or starves and answers so late that all ask about it."""
+        starves = any(machine.slowness > 1.0 for machine in swarm.machines.values())
+        return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
     def _is_called_for(self, swarm: AnySwarm, peer: PeerId, send: Send) -> bool:
         """Whether something else than the clock decides how often it is said."""
