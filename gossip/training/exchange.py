@@ -1110,6 +1110,8 @@ class Exchange:
         else:
             self._changes += 1
             self.restores += 1
+            if self.replica_check is not None:
+                self.replica_check.forget()
             self.hooks.on_replaced()
             self._offered_at = math.inf
             if self.encoder is not None:
@@ -1223,11 +1225,12 @@ class Exchange:
         """
         until = time.monotonic() + within_s
         try:
-            digest = (
-                self._trained.layout.digest_parameters()
-                if self._prepared and reason == "finished"
-                else b""
-            )
+            digest = b""
+            if self._prepared and reason == "finished":
+                check = self.replica_check
+                digest = (
+                    self._trained.layout.digest_parameters() if check is None else check.digest()
+                )
             goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
             hurried = False
             self._say(goodbye)

@@ -155,8 +155,9 @@ def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the result of a run."""
     if found["replicas_identical"] is False and found["exit_code"] == DIVERGED:
         yield (
-            "! the peers end with different parameters: those of most are right; see above, or "
-            "divergences in summary.json, for the cause"
+            "! the peers end with replicas that differ in parameters, states of the optimizer or "
+            "what peer.keep was given; for the cause see above, or divergences in summary.json. At "
+            "the end: put what the loop changes into peer.each_step"
         )
     if found["not_saved"]:
         yield f"! the last checkpoint is not there: {found['not_saved']}"
