@@ -118,7 +118,7 @@ mutants: $(INSTALLED)  ## plant protocol faults and let the simulator find them,
 frames: $(INSTALLED)  ## 2,000,000 hostile frames for all that reads bytes of others (ten minutes); ARGS='--count 20000' for fewer
 	$(BIN)/python tests/frames/hostile.py $(ARGS)
 
-folders: $(INSTALLED)  ## 200,000 tampered run folders, read by ls, logs and stop (half an hour); ARGS='--count 3000' for fewer
+folders: $(INSTALLED)  ## 200,000 tampered run folders, read by eight commands (hours); ARGS='--count 3000 --only report,top' for fewer
 	$(BIN)/python tests/folders/mutate.py $(ARGS)
 
 simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer

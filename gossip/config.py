@@ -588,13 +588,13 @@ class RunConfig(BaseModel):
         scratch.replace(path)
 
     @classmethod
-    def load(cls, path: Path | str) -> RunConfig:
-        """Reads what ``dump`` wrote.
+    def load(cls, path: Path | str, data: bytes | None = None) -> RunConfig:
+        """Reads what ``dump`` wrote. ``data``: the bytes of the file, where they were read before.
 
         Raises: ConfigError: It cannot be read, or something in it is wrong.
         """
         try:
-            return cls.model_validate_json(Path(path).read_bytes())
+            return cls.model_validate_json(Path(path).read_bytes() if data is None else data)
         except OSError as error:
             raise ConfigError(f"cannot read the run's settings {path}: {error}") from error
         except ValidationError as error:

@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     )
     from .resuming import newest_saved as newest_saved, settled_resume as settled_resume
     from .rotation import segments as segments
+    from .rows import (
+        PEERS_MAX as PEERS_MAX,
+        ROUNDS_END as ROUNDS_END,
+        Row as Row,
+        check_row as check_row,
+    )
     from .scheduler_env import (
         Task as Task,
         make as make,
@@ -103,6 +109,7 @@ if TYPE_CHECKING:
         owner_of as owner_of,
         parse_json as parse_json,
         read_at_most as read_at_most,
+        read_file as read_file,
         read_object as read_object,
         real as real,
         shown as shown,

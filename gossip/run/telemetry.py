@@ -27,6 +27,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from .records import Appender, WriteFailures, in_words
 from .rotation import ROTATE_BYTES, segments
+from .rows import check_row
 from .untrusted import open_file, parse_json, read_object
 
 LINE_BYTES_MAX = 2**20
@@ -111,16 +112,16 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
     schema; nothing when there is no such file.
 
     A line that is not whole JSON was cut off by a crash: only the last line of a life can be,
-    and it is left out.
+    and it is left out, as is a row that has no place in such a file (``rows``).
     """
     for name, file in _opened(Path(path)):
         with file, unpacked(file, name) as lines:
             while line := lines.readline(LINE_BYTES_MAX):
                 try:
-                    row = parse_json(line.decode("utf-8", "replace"))
+                    row = check_row(parse_json(line.decode("utf-8", "replace")), name)
                 except ValueError:
                     continue
-                if isinstance(row, dict) and "schema" not in row:
+                if "schema" not in row:
                     yield row
 
 

@@ -18,10 +18,11 @@ from typing import Any, BinaryIO
 
 from gossip.errors import ConfigError
 
+from .rows import REAL_MAX, WHOLE_MAX, check_row
+
 RECORD_BYTES_MAX = 2 * 2**20
 """Of a file that is one JSON object. A summary of 64 peers has 100 kB."""
 TEXT_MAX = 200
-WHOLE_MAX, REAL_MAX = 2**53, 1e300
 _COLOURS = re.compile("\x1b\\[[0-9;:]*m")
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS = {
@@ -111,6 +112,15 @@ def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:
     return data
 
 
+def read_file(path: Path) -> bytes:
+    """Return what a small file holds. Raises: ConfigError: It cannot be read, or is too large."""
+    try:
+        with open_file(path) as file:
+            return read_at_most(file, RECORD_BYTES_MAX, path)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
 def parse_json(data: bytes | str) -> Any:
     """What it holds. Raises: ValueError: It is no JSON, or brackets in brackets by the thousand."""
     try:
@@ -144,17 +154,15 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def last_rows(file: BinaryIO, tail_bytes: int) -> list[dict[str, Any]]:
-    """The JSON objects in the last so many bytes of a file of JSON lines."""
+    """The events in the last so many bytes of their file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - tail_bytes))
     rows = []
     for line in file.read(tail_bytes).splitlines():
         try:
-            row = parse_json(line)
+            rows.append(check_row(parse_json(line), "events"))
         except ValueError:
             continue  # cut off: the first, or one that somebody is just writing
-        if isinstance(row, dict):
-            rows.append(row)
     return rows
 
 

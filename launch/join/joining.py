@@ -11,7 +11,16 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.launch.local import COMMAND, Program
 from gossip.launch.report import counted, find
-from gossip.run import announce_end, answers, claim, code_version, peers_in, read_json, read_seed
+from gossip.run import (
+    announce_end,
+    answers,
+    claim,
+    code_version,
+    peers_in,
+    read_file,
+    read_json,
+    read_seed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ def look(run: str) -> JoinableRun:
         or it has room for nobody.
     """
     folder = find(run)
-    config = RunConfig.load(folder / "config.json")
+    config = RunConfig.load(path := folder / "config.json", read_file(path))
     place = JoinableRun(folder, config.model_copy(update={"run_dir": str(folder)}))
     if config.room <= config.peers:
         raise ConfigError(

@@ -70,8 +70,7 @@ class Program:
         from the working folder on, and no package is imported."""
         if self.module:
             return _file_of_module(self.script)
-        path = Path(self.script)
-        return path if path.is_file() else None
+        return Path(self.script) if os.path.isfile(self.script) else None
 
     @property
     def first_folder(self) -> str | None:
@@ -112,16 +111,16 @@ class Program:
         if self.module:
             raise ConfigError(*_no_module(self.script))
         script = Path(self.script)
-        if script.is_dir():
+        if os.path.isdir(script):
             raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
         raise ConfigError(f"there is no script {script}", _scripts_in(script.parent))
 
 
 def _scripts_in(folder: Path) -> str:
     """What could have been meant, in words."""
-    there = sorted(path.name for path in folder.glob("*.py")) if folder.is_dir() else []
+    there = sorted(path.name for path in folder.glob("*.py")) if os.path.isdir(folder) else []
     if not there:
-        return f"there is no Python file in {folder.resolve()}: go to your script's folder"
+        return f"there is no Python file in {os.path.abspath(folder)}: go to your script's folder"
     more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
     return f"in that folder: {', '.join(there[:NAMED_MAX])}{more}"
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         words as words,
     )
     from .error_lines import print_error as print_error
-    from .growing import Row as Row
     from .live_frame import About as About
     from .loopback import LoopbackServer as LoopbackServer
     from .merging import PeerOutput as PeerOutput

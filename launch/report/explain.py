@@ -12,10 +12,9 @@ from statistics import median
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.run import real, text_of, whole
+from gossip.run import Row, text_of
 
 from . import divergence, run_state
-from .growing import Row
 from .html import lines_of
 from .live_frame import clock
 from .lost_stages import rebuilt
@@ -122,7 +121,7 @@ class Story:
         """Events by which those rounds went from server to server. A single peer that goes to
         another server, and comes back to a round that the first one has made, is none of them."""
         for event in self.of("attempt"):
-            number, attempt = whole(event.get("round")), whole(event.get("attempt"))
+            number, attempt = event.get("round"), event.get("attempt")
             if number is not None and (attempt or 0) <= self._handed_on.get(number, -1):
                 yield event
 
@@ -311,9 +310,9 @@ def _late_peers(story: Story) -> list[str]:
     late: Counter[int] = Counter()
     rounds: set[tuple[int, int]] = set()
     for event in story.of("late"):
-        number = whole(event.get("round"))
+        number = event.get("round")
         for peer in event.get("missing") or ():
-            if number is not None and isinstance(peer, int) and (number, peer) not in rounds:
+            if number is not None and (number, peer) not in rounds:
                 rounds.add((number, peer))
                 late[peer] += 1
     return [
@@ -415,7 +414,7 @@ def _time_line(story: Story, peer: int) -> list[str]:
 
 
 def _skipped(story: Story, skips: Sequence[Row]) -> list[str]:
-    who = numbers(row["peer"] for row in skips if isinstance(row.get("peer"), int))
+    who = numbers(row["peer"] for row in skips)
     reasons = Counter(_why(row) for row in skips).most_common()
     why = "; ".join(WHY_SKIPPED.get(reason, reason) for reason, _ in reasons)
     at = story.at(skips[0]["t"])
@@ -436,14 +435,13 @@ def _alive(event: Mapping[str, Any]) -> str:
     alive = event.get("alive")
     if not isinstance(alive, list):
         return f"{alive} peers"
-    return named(peer for each in alive if (peer := whole(each)) is not None)
+    return named(alive)
 
 
 def _told_of(event: Row) -> str:
-    number, trust = event.get("round"), real(event.get("trust"))
+    number, trust = event.get("round"), event.get("trust")
     reasons = event.get("reasons")
-    evidence = "; ".join(map(str, reasons)) if isinstance(reasons, list) and reasons else ""
-    because = f": {evidence}" if evidence else ""
+    because = f": {'; '.join(reasons)}" if reasons else ""
     score = f"trust {trust:.2f}" if trust is not None else "trust unknown"
     match event.get("event"):
         case "suspected":
@@ -455,7 +453,7 @@ def _told_of(event: Row) -> str:
         case "trusted":
             return f"Round {number}: trusted again, {score}."
         case "share":
-            share, was = real(event.get("share")) or 0.0, real(event.get("was")) or 0.0
+            share, was = event.get("share") or 0.0, event.get("was") or 0.0
             why = "slower than most, or away" if share < was else "quick enough for more"
             return f"Round {number}: it gets {share:.0%} of a whole batch ({why})."
         case "unlike_profile":
@@ -588,7 +586,7 @@ def _quarantined(story: Story, number: int) -> list[int]:
     """Who was, before the round."""
     locked: set[int] = set()
     for event in story.of("quarantined", "parole", "trusted"):
-        subject, at = whole(event.get("subject")), whole(event.get("round"))
+        subject, at = event.get("subject"), event.get("round")
         if subject is None or at is None or at >= number:
             continue
         if event["event"] == "quarantined":
@@ -611,8 +609,8 @@ def _event_of_round(event: Row) -> str:
     peer = event.get("peer")
     match event.get("event"):
         case "late":
-            waited_s = real(event.get("waited_s")) or 0.0
-            missing = numbers(each for each in event.get("missing") or () if isinstance(each, int))
+            waited_s = event.get("waited_s") or 0.0
+            missing = numbers(event.get("missing") or ())
             return (
                 f"Its server waited for {missing} until {_ms(waited_s)} after the first update, "
                 "and closed it without."

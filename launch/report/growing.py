@@ -15,16 +15,17 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 from gossip.errors import ConfigError
-from gossip.run import open_in, parse_json, real, unpacked
+from gossip.run import PEERS_MAX, Row, check_row, open_in, parse_json, shown, unpacked
 
-Row: TypeAlias = dict[str, Any]
+from .words import counted
+
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 2**20
-PEERS_MAX = 10_000
-"""So many folders of peers are looked into."""
+REFUSED_BYTES_MAX = 16 * 2**20
+"""Of lines of one file that are no rows; what follows them is not read."""
 TAILS_KEPT = 16
 LATE_S_MAX = 5.0
 """So much later than others of its time a launcher may write down a row: it reads what peers have
@@ -32,39 +33,37 @@ sent one peer after the other."""
 TAIL_BEGIN = b',"contributors":'
 """From here on all peers tell the same of a round."""
 _DECODER = json.JSONDecoder()
-_PEER = re.compile(r"peer-(0|[1-9]\d{0,8})")
+_PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 
 
 class RowParser:
     """Lines of JSON objects. Of a round that many peers tell of, what they tell alike is parsed
-    once: with hundreds of peers that is nearly all of it. Rows share those values."""
+    and checked once: with hundreds of peers that is nearly all of it. Rows share those values."""
 
     def __init__(self) -> None:
         self._tails: dict[bytes, Row] = {}
         self._last: tuple[bytes, Row] = b"\n", {}  # no line ends so
 
-    def parse(self, line: bytes) -> Any:
-        """What the line holds. Raises: ValueError: It is no JSON."""
+    def parse(self, line: bytes, file: str) -> Row:
+        """What the line holds, of a file of that name. Raises: ValueError: It is no row."""
         text, tail = self._last  # a hash of it takes longer than to compare it
         alike = line.endswith(text)
         at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
         if at < 0:
-            return _parsed(str(line, "utf-8"))
+            return check_row(_parsed(str(line, "utf-8")), file)
         try:
-            row = _parsed(str(line[:at], "utf-8") + "}")
+            row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
             if not alike:
-                tail = self._tail(line[at:])
+                tail = self._tail(line[at:], file)
         except ValueError:
-            return parse_json(line)  # the name stands in an object of its own
-        if not isinstance(row, dict):
-            return parse_json(line)
+            return check_row(parse_json(line), file)  # the name stands in an object of its own
         row.update(tail)
         return row
 
-    def _tail(self, text: bytes) -> Row:
+    def _tail(self, text: bytes, file: str) -> Row:
         found = self._tails.get(text)
         if found is None:
-            found = parse_json(b"{" + text[1:])
+            found = check_row(parse_json(b"{" + text[1:]), file)
             if len(self._tails) >= TAILS_KEPT:
                 del self._tails[next(iter(self._tails))]
             self._tails[text] = found
@@ -89,7 +88,8 @@ class GrowingFile:
 
     Attributes:
         why_not: Why it cannot be read; "": it can, or there is none yet.
-        torn: Lines that were no JSON object.
+        refused: Lines that are no rows of such a file: a crash has torn them, or somebody has
+            changed them. ``why_refused``: the first, and what is wrong with it.
         replaced: Whether another file has come in its place. What that one has is not read.
     """
 
@@ -97,9 +97,11 @@ class GrowingFile:
         self.path = folder / name
         self._folder, self._name, self._parser = folder, name, parser or RowParser()
         self.why_not = ""
-        self.torn = 0
+        self.refused, self.why_refused = 0, ""
+        self._refused_bytes = 0
         self.replaced = False
         self._segments = 0  # so many of them are read to their ends
+        self._lines = 0  # of it were seen
         self._at = 0  # in the one after those, or in the file itself
         self._rest = b""  # of a line without its end
         self._seen = -1, -1, -1  # inode, size and time of the file when it was read last
@@ -113,6 +115,7 @@ class GrowingFile:
             while (segment := self._open_segment()) is not None:
                 yield from self._read_segment(*segment)
                 self._segments, self._at, self._rest, self._inode = self._segments + 1, 0, b"", -1
+                self._lines = 0
             yield from self._read_rest()
         except FileNotFoundError:
             self._seen = -1, -1, -1  # it was rotated a moment ago, or removed: seen the next time
@@ -173,20 +176,26 @@ class GrowingFile:
         self._at += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")
         if len(self._rest) > LINE_BYTES_MAX:
+            lines.append(self._rest)
             self._rest = b""
-            self.torn += 1
         for line in lines:
-            if (row := self._row(line)) is not None:
+            self._lines += 1
+            if line and (row := self._row(line)) is not None:
                 yield row
 
     def _row(self, line: bytes) -> Row | None:
         try:
-            row = self._parser.parse(line)
-        except ValueError:
-            self.torn += bool(line)
-            return None
-        if not isinstance(row, dict):
-            self.torn += 1
+            if len(line) > LINE_BYTES_MAX:
+                raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
+            row = self._parser.parse(line, self.path.name)
+        except ValueError as error:
+            self.why_refused = self.why_refused or f"line {self._lines}: {error}"
+            self.refused += 1
+            self._refused_bytes += len(line)
+            if self._refused_bytes > REFUSED_BYTES_MAX:
+                raise ConfigError(
+                    f"{shown(self.path)} is no file of a run: {self.why_refused}"
+                ) from None
             return None
         return None if "schema" in row else row
 
@@ -208,18 +217,19 @@ class RunFiles:
 
     @property
     def broken(self) -> list[str]:
-        """A line on each file that is none of a run's."""
-        return [file.why_not for file in self._files.values() if file.why_not]
+        """A line on each file that is none of a run's, or has lines that are none."""
+        return [
+            file.why_not
+            or f"{counted(file.refused, 'line')} of {name} could not be read, the first in "
+            f"{file.why_refused}"
+            for name, file in self._files.items()
+            if file.why_not or file.refused
+        ]
 
     @property
     def replaced(self) -> bool:
         """Whether somebody has put another file in the place of one: all is to be read anew."""
         return any(file.replaced for file in self._files.values())
-
-    @property
-    def torn(self) -> int:
-        """Lines that a crash has cut off, or that were never JSON."""
-        return sum(file.torn for file in self._files.values())
 
     def peers(self) -> list[int]:
         """Who has a folder here, ascending."""
@@ -286,7 +296,7 @@ def in_order(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _on_wall_clock(row: Row) -> Row:
-    row["t"] = real(row.get("wall")) or real(row.get("t")) or 0.0
+    row["t"] = float(row.get("wall") or row.get("t") or 0.0)
     return row
 
 

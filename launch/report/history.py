@@ -41,9 +41,9 @@ class Branch:
     def peers(self) -> list[int]:
         """Who contributed to its last rounds:
         the first few may still have had the others' updates."""
-        last = int(self.rows[-1]["round"])
-        recent = [row for row in self.rows if int(row["round"]) > last - RECENT_ROUNDS]
-        return sorted({int(c["peer"]) for row in recent for c in row.get("contributors") or ()})
+        last = self.rows[-1]["round"]
+        recent = [row for row in self.rows if row["round"] > last - RECENT_ROUNDS]
+        return sorted({c["peer"] for row in recent for c in row.get("contributors") or ()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class _BranchRound:
         self.rows: dict[int, Row] = {}  # by shard
 
     def add(self, row: Row) -> None:
-        shard = int(row.get("shard") or 0)
+        shard = row.get("shard") or 0
         known = self.rows.get(shard)
-        if known is None or int(row.get("made_at") or 0) > int(known.get("made_at") or 0):
+        if known is None or (row.get("made_at") or 0) > (known.get("made_at") or 0):
             self.rows[shard] = row
 
     @property
@@ -77,7 +77,7 @@ class _BranchRound:
 
     @property
     def contributors(self) -> set[int]:
-        return {int(c["peer"]) for row in self.rows.values() for c in row.get("contributors") or ()}
+        return {c["peer"] for row in self.rows.values() for c in row.get("contributors") or ()}
 
 
 Key: TypeAlias = tuple[int, Any]  # round, chain
@@ -95,11 +95,11 @@ def read(rows: Iterable[Row]) -> History:
     they have the losses.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
-    kept = [row for row in rows if isinstance(row.get("round"), int)]
-    last = max((int(row.get("stage") or 0) for row in kept), default=0)
+    kept = [row for row in rows if row.get("round") is not None]
+    last = max((row.get("stage") or 0 for row in kept), default=0)
     for row in kept:
-        if int(row.get("stage") or 0) == last:
-            rounds[int(row["round"]), row.get("chain")].add(row)
+        if (row.get("stage") or 0) == last:
+            rounds[row["round"], row.get("chain")].add(row)
     children = Counter((number - 1, found.parent) for (number, _), found in rounds.items())
     heads = set(rounds) - set(children)
     bridges = _bridges(rounds, heads)
@@ -188,17 +188,17 @@ def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
     later epoch. A sample counts if it went into the commits of all shards: others are given out
     again."""
     counts: dict[int, NDArray[np.int64]] = {}
-    rows = [row for row in rows if isinstance(row.get("epoch"), int) and row.get("samples_total")]
+    rows = [row for row in rows if row.get("epoch") is not None and row.get("samples_total")]
     shares: dict[tuple[str, str], dict[int, int]] = {}
     for row in rows:
-        given = {int(c["peer"]): int(c["samples"]) for c in row.get("contributors") or ()}
+        given = {c["peer"]: c["samples"] for c in row.get("contributors") or ()}
         share = shares.setdefault((str(row.get("lineage")), str(row.get("round"))), given)
         for peer in tuple(share):
             share[peer] = min(share[peer], given.get(peer, 0))
     for row in rows:
         if row.get("shard"):
             continue
-        total = int(row["samples_total"])
+        total = row["samples_total"]
         counts.setdefault(row["epoch"], np.zeros(total, np.int64))
         left = dict(shares[str(row.get("lineage")), str(row.get("round"))])
         for peer, ranges in (row.get("slices") or {}).items():

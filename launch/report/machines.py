@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gossip.run import real, text_of, whole
+from gossip.run import text_of, whole
 
 from .words import counted, short_bytes
 
@@ -76,9 +76,8 @@ class MachineHealth:
         self.load = _taken(self.load, usage.get("load"))
         self.memory_free = _taken(self.memory_free, usage.get("machine_memory_free"))
         self.disk_free = _taken(self.disk_free, usage.get("disk_free"))
-        gpus = usage.get("gpus")
-        for told in gpus[:GPUS_MAX] if isinstance(gpus, list) else ():
-            if isinstance(told, dict) and (index := real(told.get("index"))) is not None:
+        for told in (usage.get("gpus") or ())[:GPUS_MAX]:
+            if (index := told.get("index")) is not None:
                 self.gpus.setdefault(int(index), GpuHealth()).take(told)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
@@ -175,8 +174,7 @@ def _burden(machine: MachineHealth) -> float:
     return machine.load.last / (machine.cores or 1) if machine.load is not None else 0.0
 
 
-def _taken(spread: Extremes | None, told: object) -> Extremes | None:
-    value = real(told)
+def _taken(spread: Extremes | None, value: float | None) -> Extremes | None:
     if value is None:
         return spread
     if spread is None:

@@ -157,14 +157,10 @@ def _absent(peer: int, view: RunView) -> str:
 def _lasted_s(events: Sequence[Mapping[str, Any]]) -> float:
     """From the first round, which is where the plan counts seconds from,
     to the last word of a peer."""
-    began = next((float(row.get("t") or 0.0) for row in events if row.get("event") in TRAINS), 0.0)
+    began = next((row.get("t") or 0.0 for row in events if row.get("event") in TRAINS), 0.0)
     return (
         max(
-            (
-                float(row.get("t") or 0.0)
-                for row in events
-                if row.get("event") in (*TRAINS, "halted")
-            ),
+            (row.get("t") or 0.0 for row in events if row.get("event") in (*TRAINS, "halted")),
             default=began,
         )
         - began

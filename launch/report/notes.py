@@ -11,19 +11,19 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.run import open_in, parse_json, real, shown, text_of, to_json
+from gossip.run import shown, text_of, to_json
 
 FILE, LOGBOOK = "notes.jsonl", "logbook.md"
 SCHEMA = "gossip.notes/1"
 NOTE_MAX = 2000
 """Characters of one note."""
-LINE_BYTES_MAX = 16 * 1024
 NOTES_MAX = 10_000
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -58,30 +58,18 @@ def write(folder: Path, text: str) -> Note:
     return note
 
 
-def read(folder: Path) -> list[Note]:
-    """All notes of a run, by time. Raises: ConfigError: The file is none of a run's."""
-    try:
-        file = open_in(folder, FILE)
-    except FileNotFoundError:
-        return []
-    found: list[Note] = []
-    with file:
-        while (line := file.readline(LINE_BYTES_MAX)) and len(found) < NOTES_MAX:
-            try:
-                row = parse_json(line)
-            except ValueError:
-                continue  # cut off by a crash
-            if isinstance(row, dict) and (note := note_of(row)) is not None:
-                found.append(note)
+def read(rows: Iterable[Mapping[str, Any]]) -> list[Note]:
+    """The notes in rows of the file, at most ``NOTES_MAX``, by time."""
+    found = islice((note for row in rows if (note := note_of(row)) is not None), NOTES_MAX)
     return sorted(found, key=lambda note: note.wall)
 
 
 def note_of(row: Mapping[str, Any]) -> Note | None:
     """A row of the file; None: it is no note."""
     text = row.get("text")
-    if not isinstance(text, str):
+    if text is None:
         return None
-    return Note(real(row.get("wall")) or 0.0, text_of(row.get("by")) or "", shown(text[:NOTE_MAX]))
+    return Note(row["t"], text_of(row.get("by")) or "", shown(text[:NOTE_MAX]))
 
 
 def _append(folder: Path, name: str, line: bytes, header: bytes) -> None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+from gossip.run import ROUNDS_END
+
 WINDOW = 20
 """Steps of a run."""
 BOUND = 0.8
 """Of the peers alive, over a window: below it the run says so."""
-ROUNDS_END = 2**40
-"""No round has this number."""
 GAPS_MAX = 32
 """So many gaps are known; of the oldest nobody tells any more."""
 

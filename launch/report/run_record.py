@@ -8,19 +8,20 @@ rounds. Whoever needs every commit reads ``RunFiles.commits``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gossip.config import RunConfig
-from gossip.errors import ConfigError, GossipError
+from gossip.errors import GossipError
 from gossip.faults import FaultPlan
-from gossip.run import read_object, real, text_of, whole
+from gossip.run import Row, read_file, text_of, whole
 
 from . import notes
-from .growing import PEERS_MAX, Row, RunFiles
+from .growing import RunFiles
 from .machines import Machines
+from .run_state import read_known
 from .stages import stages_of
 from .view import RunView
 
@@ -87,40 +88,41 @@ class CommitRecord:
 
 def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
     """A row of ``commits.jsonl``; None: it is none. ``t``: seconds since 1970."""
-    number, server = whole(row.get("round")), whole(row.get("server"))
+    number, server = row.get("round"), row.get("server")
     if number is None or server is None:
         return None
     return CommitRecord(
-        at=real(row.get("t")) or 0.0,
+        at=row["t"],
         round=number,
-        shard=whole(row.get("shard")) or 0,
+        shard=row.get("shard") or 0,
         server=server,
-        attempt=whole(row.get("made_at")) or 0,
+        attempt=row.get("made_at") or 0,
         contributors=tuple(
             ContributionRecord(
-                peer,
-                whole(each.get("samples")) or 0,
-                real(each.get("weight")) or 0.0,
-                real(each.get("outlyingness")) or 0.0,
-                took_us / 1e6 if (took_us := whole(each.get("took_us"))) else None,
+                each["peer"],
+                each.get("samples") or 0,
+                each.get("weight") or 0.0,
+                each.get("outlyingness") or 0.0,
+                took_us / 1e6 if (took_us := each.get("took_us")) else None,
             )
-            for each in _objects(row.get("contributors"))
-            if (peer := whole(each.get("peer"))) is not None
+            for each in row.get("contributors") or ()
         ),
         rejected={
-            peer: text_of(each.get("reason")) or ""
-            for each in _objects(row.get("rejected"))
-            if (peer := whole(each.get("peer"))) is not None
+            each["peer"]: text_of(each.get("reason")) or "" for each in row.get("rejected") or ()
         },
-        roster=_peers(row.get("roster")),
-        loss=real(row.get("loss")),
-        trust=_by_peer(row.get("trust")),
+        roster=tuple(row.get("roster") or ()),
+        loss=row.get("loss"),
+        trust={
+            int(peer): score
+            for peer, score in (row.get("trust") or {}).items()
+            if score is not None
+        },
         reason=text_of(row.get("reason")) or "",
         chain=text_of(row.get("chain")) or "",
         parent=text_of(row.get("parent")) or "",
-        epoch=whole(row.get("epoch")),
-        rule_s=rule_ms / 1000 if (rule_ms := real(row.get("rule_ms"))) is not None else None,
-        stage=whole(row.get("stage")) or 0,
+        epoch=row.get("epoch"),
+        rule_s=rule_ms / 1000 if (rule_ms := row.get("rule_ms")) is not None else None,
+        stage=row.get("stage") or 0,
     )
 
 
@@ -144,12 +146,8 @@ class Usage:
 
 def usage_of(row: Mapping[str, Any]) -> Usage | None:
     """Of an event ``usage``; None: it is none."""
-    cpu_s = real(row.get("cpu_s"))
-    counts = [whole(row.get(name)) for name in ("memory", "sent_bytes", "received_bytes")]
-    if cpu_s is None or None in counts:
-        return None
-    memory, sent, received = (count or 0 for count in counts)
-    return Usage(real(row.get("t")) or 0.0, cpu_s, memory, sent, received)
+    found = [row.get(name) for name in ("cpu_s", "memory", "sent_bytes", "received_bytes")]
+    return None if None in found else Usage(row["t"], *found)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -221,7 +219,6 @@ class RunRecord:
         machines: What peers have told of the hosts that they run on.
         began: When the first event was; None: there is none.
         last_at: When the last event or commit was.
-        misshapen: Events of which a field was missing, or not of its kind.
         broken: A line on each file that is none of a run's.
     """
 
@@ -245,7 +242,6 @@ class RunRecord:
         self.machines = Machines(self.object("environment.json"))
         self.began: float | None = None
         self.last_at = 0.0
-        self.misshapen = 0
 
     @property
     def broken(self) -> list[str]:
@@ -254,12 +250,7 @@ class RunRecord:
     def object(self, name: str) -> dict[str, Any]:
         """A file of the folder that is one JSON object, as ``summary.json``; {}: there is none, or
         it cannot be read."""
-        try:
-            return read_object(self.folder, name) or {}
-        except ConfigError as error:
-            if str(error) not in self._unreadable:
-                self._unreadable.append(str(error))
-            return {}
+        return read_known(self.folder, name, self._unreadable) or {}
 
     def of(self, peer: int) -> PeerRecord:
         """What is known of a peer; a new one is remembered."""
@@ -291,8 +282,8 @@ class RunRecord:
 
     def _load_config(self) -> RunConfig | None:
         try:
-            return RunConfig.load(self.folder / "config.json")
-        except (GossipError, OSError) as error:
+            return RunConfig.load(path := self.folder / "config.json", read_file(path))
+        except GossipError as error:
             self._unreadable.append(str(error))
             return None
 
@@ -304,24 +295,19 @@ class RunRecord:
             return FaultPlan()
 
     def _take_event(self, event: Row) -> None:
-        at, peer = event["t"], whole(event.get("peer"))
+        at, peer = event["t"], event.get("peer")
         if self.began is None or at < self.began:
             self.began = at
         if at > self.last_at:
             self.last_at = at
-        if peer is None or peer >= PEERS_MAX:
+        if peer is None:
             return
         row = self.view.rows.get(peer)
         if row is None:
             self.view.expect(peer)
         elif row.state == "elsewhere":
             row.state = "starting"  # it was only spoken of until now
-        try:
-            lines = self.view.feed(event)
-        except (TypeError, ValueError, AttributeError, KeyError, OverflowError):
-            self.misshapen += 1
-            return
-        if lines:  # of most rows there is nothing to tell
+        if lines := self.view.feed(event):  # of most rows there is nothing to tell
             self.happenings.extend(Happening(at, line) for line in lines)
             self.happened += len(lines)
         self._count(peer, event)
@@ -331,8 +317,8 @@ class RunRecord:
         if event["t"] > teller.last_at:
             teller.last_at = event["t"]
         match event.get("event"):
-            case "late" if (number := whole(event.get("round"))) is not None:
-                for missing in _peers(event.get("missing")):
+            case "late" if (number := event.get("round")) is not None:
+                for missing in event.get("missing") or ():
                     seen = self.of(missing).late_rounds
                     if not seen or seen[-1] != number:
                         seen.append(number)
@@ -340,7 +326,7 @@ class RunRecord:
                 known = self.of(peer)
                 known.usage_before, known.usage = known.usage, usage
                 self.machines.take(known.host, event)
-            case "skip" if (subject := whole(event.get("subject"))) is not None:
+            case "skip" if (subject := event.get("subject")) is not None:
                 self.of(subject).skipped_for = text_of(event.get("reason")) or ""
             case "halted" if whole(event.get("exit_code")):
                 # with a launcher, its own row tells the same in a moment
@@ -378,21 +364,3 @@ class RunRecord:
             if self.commits[place].round < commit.round:
                 return False
         return False
-
-
-def _objects(value: object) -> Sequence[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _peers(value: object) -> tuple[int, ...]:
-    found = value if isinstance(value, list) else []
-    return tuple(peer for each in found if (peer := whole(each)) is not None)
-
-
-def _by_peer(value: object) -> dict[int, float]:
-    told = value if isinstance(value, dict) else {}
-    return {
-        int(peer): score
-        for peer, each in told.items()
-        if isinstance(peer, str) and peer.isdecimal() and (score := real(each)) is not None
-    }

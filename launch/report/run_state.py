@@ -162,9 +162,9 @@ def look(folder: Path) -> RunState:
     """What is no file of a run is told (``broken``),
     and how the run stands is read from the others."""
     broken: list[str] = []
-    config = _object(folder, "config.json", broken) or {}
-    summary = _object(folder, "summary.json", broken)
-    environment = _object(folder, "environment.json", broken) or {}
+    config = read_known(folder, "config.json", broken) or {}
+    summary = read_known(folder, "summary.json", broken)
+    environment = read_known(folder, "environment.json", broken) or {}
     launchers = tuple(launchers_of(folder, broken))
     nodes = () if launchers else tuple(nodes_in(folder))
     state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
@@ -207,7 +207,7 @@ def standing(folder: Path) -> tuple[State, list[str], dict[str, Any]]:
     broken: list[str] = []
     launchers = launchers_of(folder, broken)
     nodes = [] if launchers else list(nodes_in(folder))
-    summary = _object(folder, "summary.json", broken)
+    summary = read_known(folder, "summary.json", broken)
     state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
     hosts = sorted({one.host for one in launchers or nodes})
     return state, hosts, summary if summary is not None else _outcome(nodes, state)
@@ -238,11 +238,14 @@ def _outcome(nodes: Sequence[NodeRecord], state: State) -> dict[str, Any]:
     return {"exit_code": code, "status": CODES[code].status if code in CODES else "failed"}
 
 
-def _object(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
+def read_known(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
+    """The JSON object in a file; None: there is none, or it cannot be read, and ``broken`` gets a
+    line on that."""
     try:
         return read_object(folder, name)
     except ConfigError as error:
-        broken.append(str(error))
+        if str(error) not in broken:
+            broken.append(str(error))
         return None
 
 
@@ -285,10 +288,10 @@ def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) 
         if event == "round" and round_id is not None and round_id >= found.get("round", -1):
             found["round"], found["loss"] = (
                 round_id,
-                _first(real(row.get("loss")), found.get("loss")),
+                _first(row.get("loss"), found.get("loss")),
             )
             found["alive"] = _alive(row)
-        peer = whole(row.get("peer"))
+        peer = row.get("peer")
         place = None if peer is None else stages.get(peer)
         if event == "round" and round_id is not None and place is not None:
             known = in_stage.get(place.number, (-1, 0))

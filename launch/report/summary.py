@@ -150,7 +150,7 @@ def build(
             where the folder lacks something, or is gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
-    events = sorted(told(folder), key=lambda row: float(row.get("t") or 0.0))
+    events = sorted(told(folder), key=lambda row: row.get("t") or 0.0)
     came = _came(events)
     view = _seen_from(config, events, came) if seen is None else seen[1]
     past = history.read(read_lines(folder / "commits.jsonl"))
@@ -207,9 +207,7 @@ def build(
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
         "rounds_per_s": _rate(past.true, events),
         "bytes_sent": _bytes_sent(events),
-        "wall_s": round(
-            max([wall_s, *(float(events[-1]["t"]) - float(event["t"]) for event in events[:1])]), 3
-        ),
+        "wall_s": round(max([wall_s, *(events[-1]["t"] - event["t"] for event in events[:1])]), 3),
         "seed": config.seed,
         "finished": finished,
         "not_saved": view.not_saved or None,
@@ -240,7 +238,7 @@ class _Span:
 
 def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) -> _Span:
     """``whole``: all commits that were made are here."""
-    done = {int(row["round"]) for row in past.true if isinstance(row.get("round"), int)}
+    done = {row["round"] for row in past.true if row.get("round") is not None}
     # A side that was given up may have been ahead.
     last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # Those before a checkpoint that a run went on from were never its own.
@@ -255,9 +253,9 @@ def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
     """Who was started. Who has joined may have been by another launcher, which has written into
     the same file."""
     return {
-        int(row["peer"])
+        row["peer"]
         for row in events
-        if row.get("event") == "spawned" and isinstance(row.get("peer"), int)
+        if row.get("event") == "spawned" and row.get("peer") is not None
     }
 
 
@@ -356,13 +354,13 @@ def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str,
             (
                 row
                 for row in rows
-                if float(row.get("t") or 0.0) >= since and join.peer in _contributors(row)
+                if (row.get("t") or 0.0) >= since and join.peer in _contributors(row)
             ),
             None,
         )
         at, after_s = join.round, join.after_s
         if first is not None:
-            at, after_s = int(first["round"]), float(first["t"]) - since
+            at, after_s = int(first["round"]), first["t"] - since
         after_ms = rounded(after_s * 1000 if after_s is not None else None)
         found.append(
             {"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms}
@@ -371,7 +369,7 @@ def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str,
 
 
 def _contributors(row: Mapping[str, Any]) -> set[int]:
-    return {int(each["peer"]) for each in row.get("contributors") or ()}
+    return {each["peer"] for each in row.get("contributors") or ()}
 
 
 def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
@@ -422,9 +420,9 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
     rounds: dict[int, set[int]] = defaultdict(set)
     planned = 0
     for row in rows:
-        if isinstance(row.get("epoch"), int) and isinstance(row.get("round"), int):
+        if row.get("epoch") is not None and row.get("round") is not None:
             rounds[row["epoch"]].add(row["round"])
-            planned = max(planned, int(row.get("steps_per_epoch") or 0))
+            planned = max(planned, row.get("steps_per_epoch") or 0)
     counted = []
     for epoch, count in sorted(used.items()):
         never, once = int((count == 0).sum()), int((count == 1).sum())
@@ -440,10 +438,10 @@ def _told(view: RunView) -> list[dict[str, int]] | None:
     used, also of the epochs before, and what the last one has left."""
     rows = [row for _, row in sorted(view.epochs.items())]
     told = [
-        {name: int(row.get(name) or 0) for name in ("epoch", "once", "twice")}
+        {name: (row.get(name) or 0) for name in ("epoch", "once", "twice")}
         | {
-            "never": sum(int(row.get(name) or 0) for name in ("skipped", "given_up")),
-            "rounds": int(row.get("rounds") or 0),
+            "never": sum(row.get(name) or 0 for name in ("skipped", "given_up")),
+            "rounds": row.get("rounds") or 0,
         }
         for row in rows
     ]
@@ -525,10 +523,10 @@ def _alike(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -
 def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
     """Rounds a second, from the first commit to the last;
     start and end of the processes are not in it."""
-    times = [(int(row["round"]), float(row["t"])) for row in commits if row.get("t") is not None]
+    times = [(row["round"], row["t"]) for row in commits if row.get("t") is not None]
     if not times:
         times = [
-            (int(row["round"]), float(row["t"]))
+            (row["round"], row["t"])
             for row in events
             if row.get("event") == "round" and row.get("t") is not None
         ]

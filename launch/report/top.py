@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gossip.errors import ConfigError
-from gossip.run import text_of
+from gossip.run import shown, text_of
 
 from . import run_state
 from .live_frame import Size
@@ -48,6 +48,11 @@ class TopView:
     def over(self) -> bool:
         return self._standing.over
 
+    @property
+    def broken(self) -> list[str]:
+        """A line on each file that cannot be read, or not wholly."""
+        return self._record.broken
+
     def look(self, size: Size) -> list[Text]:
         """The lines that stand for the run at this moment."""
         record, standing, now = self._now()
@@ -73,7 +78,7 @@ class TopView:
             "participation": view.participation.of_window,
             "rounds_lost": len(view.lost_rounds),
             "peers": [_peer_json(line, view, now) for line in peer_lines(*self._last)],
-            "broken": record.broken,
+            "broken": self.broken,
         }
 
     def _now(self) -> tuple[RunRecord, Standing, float]:
@@ -179,7 +184,8 @@ def _print(view: TopView) -> None:
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
     for line in view.look(Size(width, ROWS_ALL)):
         console.print(line)
-    for text in ("", *lines_of(view.folder, width - 1)):
+    broken = [f"! {shown(line)}" for line in view.broken]
+    for text in ("", *lines_of(view.folder, width - 1), *broken):
         console.print(Text(text))
 
 

@@ -250,24 +250,24 @@ class RunView:
 
     def _spawned(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if event.get("joins"):
-            self.joins.append(RejoinRecord(row.peer, int(event.get("incarnation") or 0), t))
+            self.joins.append(RejoinRecord(row.peer, event.get("incarnation") or 0, t))
             row.state = "starting"
         # it may end before it says anything itself
-        row.incarnation = int(event.get("incarnation") or 0)
+        row.incarnation = event.get("incarnation") or 0
         waits = [each for each in self.own_restarts if each.peer == row.peer]
         if waits and waits[-1].number is not None and waits[-1].incarnation is None:
             waits[-1].incarnation = row.incarnation
         return []
 
     def _restarting(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        number, wait_s = int(event.get("number") or 0), _number(event.get("wait_s"), 0.0) or 0.0
+        number, wait_s = event.get("number") or 0, event.get("wait_s") or 0.0
         why = str(event.get("why"))
         self.own_restarts.append(RestartRecord(row.peer, row.round, why, number, wait_s))
         of = f"restart {number} of {event.get('of')}"
         return [f"+ {row.peer} is started again in {wait_s:g} s ({of}): {why}"]
 
     def _restarts_used_up(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        why, of = str(event.get("why")), int(event.get("of") or 0)
+        why, of = str(event.get("why")), event.get("of") or 0
         self.own_restarts.append(RestartRecord(row.peer, row.round, why, None))
         used = "its restart is" if of == 1 else f"its {of} restarts are"
         return [f"x {row.peer} is not started again, {used} used up: {why}"]
@@ -284,7 +284,7 @@ class RunView:
     def _started(self, row: PeerRow, event: Row, t: float) -> list[str]:
         row.state, row.exit, row.left, row.asked = "here", "", False, False
         row.pause = ""
-        row.incarnation, row.pid = int(event.get("incarnation") or 0), int(event.get("pid") or 0)
+        row.incarnation, row.pid = event.get("incarnation") or 0, event.get("pid") or 0
         self.unannounced.pop(row.peer, None)
         if row.incarnation > 0 and not self._is_new(row):
             last = self.blow(row.peer)
@@ -396,7 +396,7 @@ class RunView:
     def _unequal_updates(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if self.unequal_updates is not None:
             return []
-        self.unequal_updates = float(event.get("beyond") or 0.0)
+        self.unequal_updates = event.get("beyond") or 0.0
         if not event.get("f"):
             return []
         return [
@@ -412,7 +412,7 @@ class RunView:
         return [f"! {row.peer} sees a fork at round {event.get('round')}"]
 
     def _events_suppressed(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if not self._fresh("events_suppressed", int(event.get("about") or 0), t):
+        if not self._fresh("events_suppressed", event.get("about") or 0, t):
             return []
         what = f"{event.get('of')} about {event.get('about')}"
         return [f"! events.jsonl has only some of the events {what}, and counts the others"]
@@ -442,7 +442,7 @@ class RunView:
     def _reduced_tolerance(self, row: PeerRow, event: Row, t: float) -> list[str]:
         if not self._fresh("reduced_tolerance", -1, t):
             return []
-        updates = counted(int(event.get("updates") or 0), "update")
+        updates = counted(event.get("updates") or 0, "update")
         f, wanted = event.get("f"), event.get("wanted")
         return [f"! {updates} in round {event.get('round')}: f={f} of {wanted}"]
 
@@ -539,10 +539,10 @@ class RunView:
         return [f"~ {subject.peer} on parole from round {event.get('round')}"]
 
     def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        row.state, row.round, row.pause = "training", int(event.get("round") or 0), ""
+        row.state, row.round, row.pause = "training", event.get("round") or 0, ""
         if not row.logs_loss:  # else its own is meant, not that of all
             row.loss = _number(event.get("loss"), row.loss)
-        row.step = int(event.get("step") or row.round + 1)
+        row.step = event.get("step") or row.round + 1
         row.pace.stepped(t, row.step)
         self._computed(row, event, t)
         if row.round > self.round or event.get("server") is None or self.stages:
@@ -560,7 +560,7 @@ class RunView:
             self.round, self.server, self.attempt = (
                 row.round,
                 event.get("server"),
-                int(event.get("attempt") or 0),
+                event.get("attempt") or 0,
             )
             self.paused = False
             if row.step > self.step:
@@ -656,14 +656,14 @@ class RunView:
     def _share(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         """As the first tells it."""
         peer = subject.peer
-        if self._shares.get(peer, 0) >= int(event.get("round") or 0):
+        if self._shares.get(peer, 0) >= (event.get("round") or 0):
             return []
-        share = float(event.get("share") or 1.0)
-        self._shares[peer] = int(event.get("round") or 0)
+        share = event.get("share") or 1.0
+        self._shares[peer] = event.get("round") or 0
         size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
         # Not the share that was told last: who was out of the roster meanwhile has begun anew
         # with a whole one.
-        if share >= float(event.get("was") or 1.0):
+        if share >= (event.get("was") or 1.0):
             why = "it is quick enough for that"
         elif subject.quarantined:
             why = "it is in quarantine"
@@ -703,10 +703,10 @@ class RunView:
         if not new:
             return []
         once, twice, skipped, given_up, rounds = (
-            sum(int(row.get(key) or 0) for _, row in new)
+            sum(row.get(key) or 0 for _, row in new)
             for key in ("once", "twice", "skipped", "given_up", "rounds")
         )
-        left = int(new[-1][1].get("left") or 0)
+        left = new[-1][1].get("left") or 0
         more = f"skipped by scripts {skipped}, " * bool(skipped)
         more += f"given up {given_up}, " * bool(given_up)
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
@@ -719,8 +719,8 @@ class RunView:
         ]
 
     def _fault(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        kind, at = str(event.get("kind")), int(event.get("round") or 0)
-        seconds = _number(event.get("seconds"), None)
+        kind, at = str(event.get("kind")), event.get("round") or 0
+        seconds = event.get("seconds")
         if kind in ("crash", "restart", "hang"):
             kinds: dict[str, Literal["crash", "restart", "hang"]] = {
                 "crash": "crash",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report import CommitRecord, Row, RunRecord, RunView, counted, lineage, words
-from gossip.run import checkpoints, real, whole
+from gossip.launch.report import CommitRecord, RunRecord, RunView, counted, lineage, words
+from gossip.run import Row, checkpoints, real, whole
 
 from .base import Point, RunDescription, Told
 

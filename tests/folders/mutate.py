@@ -1,11 +1,13 @@
-"""Run folders that somebody has tampered with, read by ``gossip ls``,
-``logs`` and ``stop``, in one process.
+"""Run folders that somebody has tampered with, read by ``gossip ls``, ``logs``, ``stop``,
+``explain``, ``report``, ``top``, ``join`` and ``checkpoints``, in one process.
 
     python tests/folders/mutate.py --count 200000
+    python tests/folders/mutate.py --only report,top --count 20000
 
-A small run is trained first; then its folder is changed, read and put back, again and again.
-Nothing may end in a traceback, take a second or 200 MB, write a control character,
-or send a signal.
+A small run is trained first, and rows of every kind are added to its events. Then its folder is
+changed, read and put back, again and again. Nothing may end in a traceback, take two seconds of
+processor time or 200 MB, write a control character or HTML of the folder's author, import a module
+that the folder names, or send a signal.
 """
 
 from __future__ import annotations
@@ -17,31 +19,44 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import typer
 
+from gossip.config import RunConfig
 from gossip.errors import GossipError
+from gossip.launch.checkpoints import command as checkpoints
 from gossip.launch.guardian import stat
-from gossip.launch.report import command as tend, launchers
+from gossip.launch.join import joining
+from gossip.launch.report import RunView, command as tend, launchers
+from gossip.launch.report.html import command as html
+from gossip.run import read_file, rows
 
-SECONDS_MAX, GROWTH_MAX_MB = 1.0, 200.0
+SECONDS_MAX, GROWTH_MAX_MB = 2.0, 200.0
+ALARM_S = 60.0
+"""A command that waits for longer is blocked."""
+ADDRESS_SPACE_BYTES = 2**30
+"""More than what the process has when the first folder is read."""
+EVIL = "evil_module_of_a_folder"
+HTML = "<script>evil()</script>"
 RUN = "from gossip.launch.cli import main; main()"
 SCRIPT = """
-import gossip, torch
+import pathlib, gossip, torch
 peer = gossip.init()
 model = torch.nn.Linear(4, 2)
 model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-for step in range(3):
+for step in peer.steps(3, save=pathlib.Path(__file__).with_name("runs") / "one" / "ckpt", every=1):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).pow(2).mean().backward()
     optimizer.step()
@@ -71,6 +86,23 @@ STRANGE = (
     '"\\ud800"',
     '"\\u001b[2J"',
     "[[[[1]]]]",
+    "-5",
+    "0.5",
+    "1e15",
+    "1e308",
+    "-Infinity",
+    str(2**31),
+    str(2**39),
+    str(2**53),
+    str(2**63),
+    "[" * 900 + "]" * 900,
+    "[0, 1, -1, 1000000000]",
+    '[{"peer": -1}, {"peer": []}, 7]',
+    '{"-1": 0.5, "1000000000": 0.5, "x": []}',
+    f'"{HTML}"',
+    f'"{EVIL}:rule"',
+    json.dumps("x" * 200_000),
+    json.dumps(["x" * 50] * 2000),
 )
 
 
@@ -82,6 +114,13 @@ class MutationFinding:
     tool: str
     change: str
     why: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"seed {self.seed}: gossip {self.tool}: {self.why[:300]}\n"
+            f"  {self.where}\n  {self.change}"
+        )
 
 
 @dataclass(slots=True)
@@ -112,7 +151,48 @@ def train(into: Path, start: Callable[..., object] = subprocess.run) -> Path:
         str(script),
     ]
     start([sys.executable, "-c", RUN, *words], check=True, capture_output=True, timeout=120)
+    add_rows(into / "runs" / "one")
     return into / "runs" / "one"
+
+
+def add_rows(run: Path) -> None:
+    """Append an event of every name, with every field that a reader computes with."""
+    values = {
+        rows.PEER: 1,
+        rows.ROUND: 2,
+        rows.COUNT: 3,
+        rows.REAL: 0.5,
+        rows.TEXT: "why",
+        rows.TEXTS: ["far out"],
+        rows.PEERS: [0, 1],
+        rows.ALIVE: [0, 1],
+        rows.TRUST: 0.5,
+        rows.COUNTS: [100, 200],
+        rows.FIGURES: [{"index": 0, "busy": 0.5, "memory": 7, "memory_total": 9, "celsius": 50.0}],
+        rows.ROW: {"sent_bytes": 7},
+    }
+    lines = (run / "events.jsonl").read_bytes().splitlines()
+    last = json.loads(lines[-1])
+    fields = {name: values.get(kind) for name, kind in rows.KINDS.items()}
+    fields |= {"t": last["t"], "wall": last["wall"], "peer": 0}
+    names = [*RunView._OWN, *RunView._ABOUT, "late", "attempt", "refused_result", "usage"]
+    told = [{**fields, "event": name} for name in names]
+    told += [
+        {**fields, "event": "fault", "fault": fault, "kind": fault.partition(":")[0]}
+        for fault in ("crash:1@2", "hang:1@2:0.5s", "partition:0|1@2:0.5s", "slow:1@2")
+    ]
+    told += [{**fields, "event": "round", "trust": {"0": 1.0, "1": 0.5}, "alive": 2}]
+    told += [{**fields, "event": "divergence", "peers_differ": True}]
+    more = [json.dumps(row, separators=(",", ":")).encode() for row in told]
+    (run / "events.jsonl").write_bytes(b"\n".join([*lines[:-1], *more, lines[-1], b""]))
+
+
+def copy(run: Path, into: Path) -> Path:
+    """A copy that says that its checkpoints are its own. Returns its folder."""
+    made = Path(shutil.copytree(run, into / "runs" / "one"))
+    for note in made.rglob("*.json"):
+        note.write_text(note.read_text().replace(str(run / "ckpt"), str(made / "ckpt")))
+    return made
 
 
 class Folder:
@@ -186,19 +266,45 @@ def deep(file: Path, data: bytes, random: Random) -> None:
 
 
 def strange_values(file: Path, data: bytes, random: Random) -> None:
-    """Each field of a JSON object, or of the last row, may become anything."""
-    lines = data.splitlines() or [b"{}"]
-    with contextlib.suppress(ValueError):
-        whole = file.suffix in (".json", ".addr")
-        said = json.loads(data if whole else lines[-1])
-        if isinstance(said, dict) and said:
-            fields = {json.dumps(name): json.dumps(value) for name, value in said.items()}
-            for name in random.sample(sorted(fields), random.randint(1, len(fields))):
-                fields[name] = random.choice(STRANGE)
-            text = "{" + ", ".join(f"{name}: {value}" for name, value in fields.items()) + "}"
-            file.write_bytes(
-                text.encode() if whole else b"\n".join([*lines[:-1], text.encode(), b""])
-            )
+    """Fields of a JSON object, or of some rows, may become anything, or stand there twice."""
+    if file.suffix in (".json", ".addr"):
+        with contextlib.suppress(ValueError):
+            file.write_text(_strange(json.loads(data), random, whole=True))
+        return
+    lines = data.decode("utf-8", "replace").splitlines() or ["{}"]
+    for at in random.sample(range(len(lines)), min(len(lines), random.choice((1, 1, 2, 8)))):
+        with contextlib.suppress(ValueError):
+            lines[at] = _strange(json.loads(lines[at]), random, whole=random.random() < 0.2)
+    file.write_text("\n".join([*lines, ""]), "utf-8", "backslashreplace")
+
+
+def _strange(value: object, random: Random, whole: bool) -> str:
+    """JSON of the value with some fields changed. ``whole``: as many as come."""
+    if not isinstance(value, dict) or not value or random.random() < 0.05:
+        return random.choice(STRANGE)
+    chosen = random.sample(sorted(value), random.randint(1, len(value)) if whole else 1)
+    fields = []
+    for name, inner in value.items():
+        text = json.dumps(inner)
+        if name in chosen:
+            changed = _strange_inside(inner, random)
+            fields += [f"{json.dumps(name)}: {text}"] * (random.random() < 0.1)
+            text = changed
+        fields.append(f"{json.dumps(name)}: {text}")
+    return "{" + ", ".join(fields) + "}"
+
+
+def _strange_inside(inner: object, random: Random) -> str:
+    if isinstance(inner, dict) and inner and random.random() < 0.6:
+        return _strange(inner, random, whole=False)
+    if isinstance(inner, list) and inner and random.random() < 0.6:
+        at = random.randrange(len(inner))
+        items = [
+            _strange_inside(each, random) if n == at else json.dumps(each)
+            for n, each in enumerate(inner)
+        ]
+        return "[" + ", ".join(items) + "]"
+    return random.choice(STRANGE)
 
 
 def missing_fields(file: Path, data: bytes, random: Random) -> None:
@@ -257,7 +363,7 @@ def link(file: Path, data: bytes, random: Random) -> None:
 
 def folder_behind_link(file: Path, data: bytes, random: Random) -> None:
     if (
-        file.parent.name in ("launchers", "seeds", "peer-0", "peer-1")
+        file.parent.name in ("launchers", "seeds", "peer-0", "peer-1", "ckpt")
         and not file.parent.is_symlink()
     ):
         away = file.parent.with_name(f"{file.parent.name}.away")
@@ -305,6 +411,9 @@ CHANGES: tuple[Change, ...] = (
 # --- reading it -----------------------------------------------------------------------------------
 
 
+COMMANDS = ("ls", "logs", "stop", "explain", "report", "top", "join", "checkpoints")
+
+
 def tools(folder: Path) -> dict[str, Callable[[], None]]:
     runs, name = folder.parent, folder.name
     return {
@@ -314,7 +423,36 @@ def tools(folder: Path) -> dict[str, Callable[[], None]]:
         "logs -n 3": lambda: tend.logs(name, None, False, 3, runs),
         "stop": lambda: tend.stop(name, False, 0.1, runs),
         "stop --now": lambda: tend.stop(name, True, 0.1, runs),
+        "explain": lambda: tend.explain(name, None, runs),
+        "explain PEER": lambda: tend.explain(name, "1", runs),
+        "explain @ROUND": lambda: tend.explain(name, "@2", runs),
+        "report": lambda: report_on(folder),
+        "top": lambda: tend.top(name, True, 1.0, False, runs),
+        "top --json": lambda: tend.top(name, True, 1.0, True, runs),
+        "join": lambda: read_before_joining(folder),
+        "checkpoints": lambda: checkpoints.list_(str(folder), False, False),
+        "checkpoints --verify": lambda: checkpoints.list_(str(folder / "ckpt"), True, False),
+        "checkpoints --json": lambda: checkpoints.list_(str(folder / "ckpt"), True, True),
     }
+
+
+def report_on(folder: Path) -> None:
+    """Make the page of a run beside its folder, and look for HTML that the folder has brought."""
+    page = folder.parent / "report.html"
+    html.report([str(folder)], page, None, False, 0, folder.parent)
+    if HTML in page.read_text("utf-8"):
+        raise AssertionError("HTML of the folder is in the page as it is")
+
+
+def read_before_joining(folder: Path) -> None:
+    """All that ``gossip join`` reads of a folder before it starts anything."""
+    place = joining.JoinableRun(
+        folder, RunConfig.load(path := folder / "config.json", read_file(path))
+    )
+    joining.difference(place, folder)
+    with contextlib.suppress(GossipError):
+        joining.program(place, None)
+    joining.look(str(folder))
 
 
 def end_of(tool: Callable[[], None], out: io.StringIO) -> str:
@@ -331,6 +469,34 @@ def end_of(tool: Callable[[], None], out: io.StringIO) -> str:
 
 
 @contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in what takes longer."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def nothing_outside() -> Iterator[None]:
+    """Joining connects to no address of a folder, and starts no git."""
+    before = joining.answers, joining.code_version
+    joining.answers = lambda seed: True
+    joining.code_version = lambda folder: {"commit": "0" * 40, "changed_files": 0}
+    try:
+        yield
+    finally:
+        joining.answers, joining.code_version = before
+
+
+@contextlib.contextmanager
 def no_signals(sent: list[str]) -> Iterator[None]:
     """Whatever would leave is noted, and does not."""
     before = signal.pidfd_send_signal, os.kill, os.killpg
@@ -344,15 +510,24 @@ def no_signals(sent: list[str]) -> Iterator[None]:
 
 
 def campaign(
-    count: int, first_seed: int, run: Path, say: Callable[[str], None] = lambda line: None
+    count: int,
+    first_seed: int,
+    run: Path,
+    say: Callable[[str], None] = lambda line: None,
+    commands: Sequence[str] = COMMANDS,
 ) -> MutationReport:
-    """Reads ``count`` changes of a run's folder with one listing, one log and one stop each."""
+    """Reads ``count`` changes of a run's folder, each with every command in one of its forms."""
     folder = Folder(run)
+    for tool in tools(run).values():  # what is imported, and kept, once
+        end_of(tool, io.StringIO())
     report, grown_from = MutationReport(), _memory_mb()
-    with no_signals(report.signals):
+    with no_signals(report.signals), nothing_outside():
         began = told = time.monotonic()
         for seed in range(first_seed, first_seed + count):
-            _read_one(folder, seed, report)
+            found = len(report.findings)
+            _read_one(folder, seed, report, commands)
+            for finding in report.findings[found:]:
+                say(str(finding))
             if time.monotonic() - told > 10.0:
                 told = time.monotonic()
                 rate = report.folders / (told - began)
@@ -364,24 +539,29 @@ def campaign(
     return report
 
 
-def _read_one(folder: Folder, seed: int, report: MutationReport) -> None:
+def _read_one(folder: Folder, seed: int, report: MutationReport, commands: Sequence[str]) -> None:
     random = Random(f"folders/{seed}")
     every = tools(folder.path)
     chosen = [
-        random.choice(names)
-        for names in (("ls", "ls --json"), ("logs", "logs -n 3"), ("stop", "stop --now"))
+        random.choice([name for name in every if name.split()[0] == command])
+        for command in commands
     ]
     with folder.changed(random) as change:
         report.folders += 1
         for tool in chosen:
-            out, began = io.StringIO(), time.monotonic()
+            out, began = io.StringIO(), time.process_time()
             try:
-                report.ends[f"{tool}: {end_of(every[tool], out) or 'well'}"] += 1
+                with alarm(ALARM_S):
+                    report.ends[f"{tool}: {end_of(every[tool], out) or 'well'}"] += 1
+                if EVIL in sys.modules or EVIL in str(out.getvalue()).partition("No module")[2]:
+                    raise AssertionError("a module that the folder names was imported")
             except BaseException as error:  # noqa: BLE001 - whatever else it is, is a finding
                 report.findings.append(
-                    MutationFinding(seed, tool, change, f"{type(error).__name__}: {error}")
+                    MutationFinding(
+                        seed, tool, change, f"{type(error).__name__}: {error}", _where(error)
+                    )
                 )
-            took_s = time.monotonic() - began
+            took_s = time.process_time() - began
             report.slowest_s = max(report.slowest_s, took_s)
             if took_s > SECONDS_MAX:
                 report.findings.append(MutationFinding(seed, tool, change, f"took {took_s:.2f} s"))
@@ -392,6 +572,23 @@ def _read_one(folder: Folder, seed: int, report: MutationReport) -> None:
             ]
             if raw:
                 report.findings.append(MutationFinding(seed, tool, change, f"writes {raw[:3]}"))
+
+
+def _where(error: BaseException) -> str:
+    """The place in gossip at which it was raised."""
+    frames = [
+        each for each in traceback.extract_tb(error.__traceback__) if "gossip" in each.filename
+    ]
+    return " < ".join(
+        f"{each.filename.rpartition('/')[2]}:{each.lineno}" for each in frames[:-4:-1]
+    )
+
+
+def bound_memory() -> None:
+    """Of this process: an allocation beyond it is a MemoryError."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + ADDRESS_SPACE_BYTES,) * 2)
 
 
 def give_up_privileges() -> None:
@@ -409,17 +606,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=200_000, help="folders; 200,000 by default")
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--only", default=",".join(COMMANDS), help="commands; all by default")
+    parser.add_argument("--run", type=Path, help="a run that was trained so; none by default")
     given = parser.parse_args()
     give_up_privileges()
     with tempfile.TemporaryDirectory(
         prefix="gossip-folders-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as into:
+        run = train(Path(into)) if given.run is None else copy(given.run, Path(into))
         began = time.monotonic()
+        for tool in tools(run).values():
+            end_of(tool, io.StringIO())
+        bound_memory()
         report = campaign(
-            given.count, given.first_seed, train(Path(into)), lambda line: print(line, flush=True)
+            given.count,
+            given.first_seed,
+            run,
+            lambda line: print(line, flush=True),
+            given.only.split(","),
         )
-    for finding in report.findings[:20]:
-        print(f"seed {finding.seed}: gossip {finding.tool}: {finding.why}\n  {finding.change}")
     print(*(f"{number:8d}  {end}" for end, number in sorted(report.ends.items())), sep="\n")
     found = f"{len(report.findings)} findings, {len(report.signals)} signals"
     cost = (

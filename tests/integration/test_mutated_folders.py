@@ -3,17 +3,19 @@ and that it finds what it is for."""
 
 from __future__ import annotations
 
-import shutil
+import html
+import json
 import sys
 from pathlib import Path
 
+import jinja2
 import pytest
 import zygote
 from effort import effort
 
 from gossip.launch import hold
 from gossip.launch.report import launchers, run_logs, stopping
-from gossip.run import untrusted as careful
+from gossip.run import rows, untrusted as careful
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "folders"))
 
@@ -28,7 +30,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
     """A run's folder for this test alone, as its launcher has left it."""
-    return Path(shutil.copytree(trained, tmp_path / "runs" / "one"))
+    return mutate.copy(trained, tmp_path)
 
 
 def test_no_tampered_folder_hurts_who_reads_it(run: Path) -> None:
@@ -45,7 +47,7 @@ def test_escapes_that_reach_the_screen_are_found(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(careful, "shown_line", lambda text: text)
-    report = mutate.campaign(150, 0, run)
+    report = mutate.campaign(150, 0, run, commands=["logs"])
     assert any("writes" in finding.why for finding in report.findings)
 
 
@@ -60,7 +62,7 @@ def test_an_error_that_is_not_told_in_words_is_found(
         return launchers.Launcher(**{**fields, "peers": tuple(fields["peers"])})
 
     monkeypatch.setattr(launchers, "_read", read)
-    report = mutate.campaign(150, 0, run)
+    report = mutate.campaign(150, 0, run, commands=["ls", "stop"])
     assert {finding.tool.split()[0] for finding in report.findings} >= {"ls", "stop"}
 
 
@@ -73,7 +75,7 @@ def test_a_signal_to_a_process_that_is_no_launcher_is_found(
     monkeypatch.setattr(hold, "leads", lambda pid, folder: True)
     for name in ("NOW_S", "GUARDIAN_S"):
         monkeypatch.setattr(stopping, name, 0.01)
-    report = mutate.campaign(150, 0, run)
+    report = mutate.campaign(150, 0, run, commands=["stop"])
     assert report.signals
 
 
@@ -87,5 +89,27 @@ def test_a_log_that_is_read_through_a_link_is_found(
         return careful.open_in(folder, name)
 
     monkeypatch.setattr(run_logs, "open_in", opened)
-    report = mutate.campaign(300, 0, run)
+    report = mutate.campaign(300, 0, run, commands=["logs"])
     assert any("reads what is behind a link" in finding.why for finding in report.findings)
+
+
+def test_rows_that_nobody_has_checked_are_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "_problem", lambda row, kinds: "")
+    monkeypatch.setattr(mutate, "ALARM_S", 1.0)
+    report = mutate.campaign(150, 0, run, commands=["explain", "report", "top"])
+    assert report.findings
+
+
+def test_html_that_reaches_the_page_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = json.loads((run / "events.jsonl").read_bytes().splitlines()[-1])
+    row = {**last, "event": "notice", "peer": 0, "message": mutate.HTML, "hint": "none"}
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    mutate.report_on(run)
+    assert html.escape(mutate.HTML) in (run.parent / "report.html").read_text()
+    made = jinja2.Environment
+    monkeypatch.setattr(
+        jinja2, "Environment", lambda **options: made(**{**options, "autoescape": False})
+    )
+    with pytest.raises(AssertionError):
+        mutate.report_on(run)

@@ -51,7 +51,7 @@ def test_a_line_that_a_crash_has_torn_is_counted_and_left_out(
 ) -> None:
     append(path, line(n=1) + b'{"n":2, "ev\n' + line(n=3) + b"[]\n")
     assert numbers(growing) == [1, 3]
-    assert growing.torn == 2
+    assert growing.refused == 2
 
 
 def test_a_file_is_followed_through_its_rotations(path: Path, growing: GrowingFile) -> None:
@@ -97,7 +97,7 @@ def test_a_line_longer_than_any_of_ours_is_not_kept_in_memory(
 ) -> None:
     append(path, b'"' + b"x" * (3 << 20) + b'"\n' + line(n=2))
     assert numbers(growing) == [2]
-    assert growing.torn
+    assert growing.refused
 
 
 def test_a_link_is_not_followed(path: Path, growing: GrowingFile) -> None:

@@ -19,7 +19,9 @@ def row(peer: int, number: int, **more: Any) -> bytes:
 def test_the_rows_are_those_of_the_lines() -> None:
     parser = RowParser()
     lines = [row(peer, number) for number in range(3 * TAILS_KEPT) for peer in range(3)]
-    assert [parser.parse(line) for line in lines] == [json.loads(line) for line in lines]
+    assert [parser.parse(line, "events.jsonl") for line in lines] == [
+        json.loads(line) for line in lines
+    ]
 
 
 def test_what_peers_tell_alike_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +34,7 @@ def test_what_peers_tell_alike_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(growing, "parse_json", parse)
     parser = RowParser()
     for peer in range(200):
-        parser.parse(row(peer, 7))
+        parser.parse(row(peer, 7), "events.jsonl")
     assert sum("trust" in str(each) for each in parsed) == 1
 
 
@@ -42,18 +44,17 @@ def test_what_peers_tell_alike_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -
         b'{"a":{"b":1,"contributors":[1]},"c":2}',
         b'{"a":"x,\\"contributors\\":","b":1,"contributors":[1]}',
         b'{"a":1,"contributors":[1],"b":{"d":1,"contributors":[2]}}',
-        b'[{"a":1,"contributors":[1]}]',
     ],
 )
 def test_where_the_name_stands_elsewhere_the_line_is_parsed_as_a_whole(line: bytes) -> None:
-    assert RowParser().parse(line) == json.loads(line)
+    assert RowParser().parse(line, "events.jsonl") == json.loads(line)
 
 
 def test_a_line_that_is_no_json_is_torn(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(row(0, 1)[:-5] + b"\n" + row(1, 1) + b"\n")
     file = GrowingFile(tmp_path, "events.jsonl")
     assert [each["peer"] for each in file.rows()] == [1]
-    assert file.torn == 1
+    assert file.refused == 1
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,6 @@ def test_a_line_without_the_name_is_parsed_or_refused_as_by_json(line: bytes) ->
         expected = growing.parse_json(str(line, "utf-8"))
     except ValueError:
         with pytest.raises(ValueError):
-            RowParser().parse(line)
+            RowParser().parse(line, "events.jsonl")
     else:
-        assert RowParser().parse(line) == expected
+        assert RowParser().parse(line, "events.jsonl") == expected

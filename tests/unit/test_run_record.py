@@ -75,14 +75,17 @@ def test_rows_that_are_not_as_ours_are_counted_and_stop_nobody(run: RecordedRun)
     run.rounds(0, 3)
     run.event(9.0, 0, "round", round="many", trust=7)
     run.event(9.0, 10**9, "round", round=3)
+    run.event(9.0, 0, "suspected", subject=10**9)
     with (run.folder / "peer-0" / "commits.jsonl").open("a") as file:
         file.write(json.dumps({"round": 3, "server": "a", "contributors": 7}) + "\n")
         file.write(json.dumps({"round": 4, "server": 1, "contributors": [1, {}]}) + "\n")
     record = record_of(run)
-    assert record.misshapen == 1
+    events, commits = record.broken
+    assert events.startswith("3 lines of events.jsonl")
+    assert commits.startswith("2 lines of peer-0/commits.jsonl")
     assert record.view.round == 2
     assert 10**9 not in record.view.rows
-    assert next(each for each in record.commits if each.round == 4).contributors == ()
+    assert [each.round for each in record.commits] == [0, 1, 2]
 
 
 def test_the_rounds_of_a_newcomer_are_counted_from_its_first(run: RecordedRun) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.launch.report import history
-from gossip.run import real, whole
+from gossip.run import real
 
 from .downsampling import Floats
 
@@ -71,7 +71,7 @@ class Logged:
         self.lost: dict[str, int] = defaultdict(int)
 
     def add(self, row: Row) -> None:
-        peer, t, round_id = whole(row.get("peer")), row["t"], whole(row.get("round"))
+        peer, t, round_id = row.get("peer"), row["t"], row.get("round")
         if peer is None:
             return
         for name, value in row.items():
@@ -120,22 +120,19 @@ class CommitColumns:
         self.given_up: tuple[history.Branch, ...] = ()
 
     def add(self, row: Row) -> None:
-        round_id = whole(row.get("round"))
+        round_id = row.get("round")
         if round_id is None:
             return
-        shard, made_at = whole(row.get("shard")) or 0, whole(row.get("made_at")) or 0
-        given = row.get("contributors")
-        given = given if isinstance(given, list) else []
-        contributors = [one for one in given if isinstance(one, dict)]
-        who = tuple(peer for one in contributors if (peer := whole(one.get("peer"))) is not None)
+        contributors = row.get("contributors") or ()
+        who = tuple(one["peer"] for one in contributors)
         self._rows.append(
             {
                 "at": len(self._rows),
                 "t": row["t"],
                 "round": round_id,
-                "shard": shard,
-                "made_at": made_at,
-                "stage": whole(row.get("stage")) or 0,
+                "shard": row.get("shard") or 0,
+                "made_at": row.get("made_at") or 0,
+                "stage": row.get("stage") or 0,
                 "chain": row.get("chain"),
                 "parent": row.get("parent"),
                 "contributors": self._groups.setdefault(who, [{"peer": peer} for peer in who]),
@@ -148,26 +145,24 @@ class CommitColumns:
         at = len(columns["t"])
         columns["t"].append(row["t"])
         columns["round"].append(round_id)
-        server = whole(row.get("server"))
+        server = row.get("server")
         columns["server"].append(-1 if server is None else server)
-        columns["attempt"].append(whole(row.get("made_at")) or 0)
+        columns["attempt"].append(row.get("made_at") or 0)
         for one in contributors:
-            if (peer := whole(one.get("peer"))) is None:
-                continue
             columns["of"].append(at)
-            columns["who"].append(peer)
-            columns["took_s"].append((real(one.get("took_us")) or np.nan) / 1e6)
-            columns["weight"].append(_or_nan(real(one.get("weight"))))
+            columns["who"].append(one["peer"])
+            columns["took_s"].append((one.get("took_us") or np.nan) / 1e6)
+            columns["weight"].append(_or_nan(one.get("weight")))
         self._note_trust(row)
 
     def _note_trust(self, row: Row) -> None:
         """Only where it has changed: mostly all are trusted."""
         trust = row.get("trust")
-        if trust != self._trust and isinstance(trust, dict):
+        if trust and trust != self._trust:
             self._trust = trust
             for peer, score in trust.items():
-                if str(peer).isdecimal() and (value := real(score)) is not None:
-                    self.trust.add(int(peer), row["t"], value)
+                if score is not None:
+                    self.trust.add(int(peer), row["t"], score)
 
     def settle(self) -> None:
         """Leaves out what was given up, and the shards beyond the first."""

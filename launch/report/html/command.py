@@ -63,6 +63,7 @@ def report(
 def _write(made: RunReport, path: Path) -> None:
     """Whole, or not at all."""
     import os
+    import sys
 
     from gossip.errors import ConfigError
     from gossip.launch.report.words import counted
@@ -82,6 +83,8 @@ def _write(made: RunReport, path: Path) -> None:
             f"cannot write {shown(path)}: {error.strerror}", "--out names another file"
         ) from error
     incidents = counted(sum(len(part.incidents) for part in made.parts), "incident")
+    for line in [line for part in made.parts for line in part.run.broken]:
+        print(f"! {shown(line)}", file=sys.stderr)
     print(f"{shown(path)}: {len(text.encode()) / 1e6:.2f} MB, {incidents}")
 
 

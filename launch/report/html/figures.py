@@ -105,7 +105,8 @@ def _spans(known: Sequence[int]) -> list[tuple[int, int]]:
 
 def time_ticks(duration_s: float, most: int = 6) -> list[float]:
     """Round times from 0 on, at most so many."""
-    step = next((step for step in STEPS_S if duration_s / step < most), STEPS_S[-1])
+    longest = STEPS_S[-1] * math.ceil(duration_s / most / STEPS_S[-1])
+    step = next((step for step in STEPS_S if duration_s / step < most), longest)
     return [float(at) for at in range(0, math.floor(duration_s) + 1, step)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
-from gossip.run import shown, whole
+from gossip.run import shown
 
 from .charts import Section, TextTable
 from .figures import clock, peers
@@ -41,6 +41,7 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
                 frozenset({0}),
             )
         )
+    found.text += [f"{line}." for line in run.broken]
     left_out = len(rows) - LINES_MAX
     if left_out > 0:
         rows = [*rows[: LINES_MAX // 2], *rows[-LINES_MAX // 2 :]]
@@ -62,7 +63,7 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
     trained = training_began(run)
     found = [] if trained is None else [(trained, "progress", _begins(run))]
     for row in run.events:
-        again = whole(row.get("incarnation"))
+        again = row.get("incarnation")
         if row.get("event") == "spawned" and again:
             told = f"{row.get('peer')} is started again, life {again + 1}"
             found.append((row["t"], "came", told))

@@ -191,13 +191,13 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
                 rows.setdefault(row["subject"], row)
         if not rows:
             continue
-        first = min(rows.values(), key=lambda row: float(row["t"]))
+        first = min(rows.values(), key=lambda row: row["t"])
         many = f", {len(rows)} of {len(who)}" if len(who) > 1 else ""
-        told.append((float(first["t"]), f"{word} at {_moment(run, first)}{many}"))
+        told.append((first["t"], f"{word} at {_moment(run, first)}{many}"))
     if not told:
         return "nobody suspected it"
     reasons = [why.get("reasons") for peer, why in run.view.suspicions.items() if peer in who]
-    because = [str(each[0]) for each in reasons if isinstance(each, list) and each]
+    because = [str(each[0]) for each in reasons if each]
     return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
 
 
@@ -280,7 +280,7 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for row in run.events:
-        peer = whole(row.get("peer"))
+        peer = row.get("peer")
         if row.get("event") != "divergence" or not row.get("peers_differ") or peer is None:
             continue
         yield Incident(
@@ -336,7 +336,7 @@ def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Stages of a pipeline whose state was made anew, or that nobody came back to."""
     told = ("stage_lost", "stage_back", "stage_rebuilt")
     rows = [row for row in run.events if row.get("event") in told]
-    for stage in sorted({each for row in rows if (each := whole(row.get("stage"))) is not None}):
+    for stage in sorted({each for row in rows if (each := row.get("stage")) is not None}):
         lost: Mapping[str, Any] | None = None  # when it was last, since it was made anew
         away = False
         for row in (row for row in rows if row.get("stage") == stage):
@@ -353,7 +353,7 @@ def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 def _lost_stage(
     run: RecordedRun, impact: Impact, lost: Mapping[str, Any], rebuilt: Mapping[str, Any] | None
 ) -> Incident:
-    stage, t = whole(lost.get("stage")), lost["t"]
+    stage, t = lost.get("stage"), lost["t"]
     who = [peer for peer, place in run.view.stages.items() if place.number == stage]
     back = "never"
     if rebuilt is not None:
@@ -425,7 +425,7 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     told: dict[int, float] = {}
     over = _over(run)
     for row in run.events:
-        peer = whole(row.get("subject"))
+        peer = row.get("subject")
         if row.get("event") != "dead" or peer is None or row["t"] < told.get(peer, 0.0):
             continue
         t = row["t"]
@@ -510,7 +510,7 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
     for row in run.events:
         asked = row.get("event") == "fault" and row.get("kind") == "leave"
-        if asked and (peer := whole(row.get("peer"))) is not None:
+        if asked and (peer := row.get("peer")) is not None:
             gone = _first(run, "exited", row["t"], peer=peer)
             yield Incident(
                 what="was asked to leave (SIGTERM)",
@@ -568,9 +568,7 @@ def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         over = _first(run, "fault_over", row["t"], fault=row.get("fault"))
         until = over["t"] if over else None
-        who = _victims(fault) or tuple(
-            each for each in (whole(row.get("peer")),) if each is not None
-        )
+        who = _victims(fault) or tuple(each for each in (row.get("peer"),) if each is not None)
         yield Incident(
             what=f"injected: {_planned(fault)}",
             who=who,
@@ -608,7 +606,7 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         dead: dict[int, float] = {}
         for row in run.events:
             if row.get("event") in ("dead", "skip") and outage.at <= row["t"] <= stop:
-                peer = whole(row.get("subject")) or 0
+                peer = row.get("subject") or 0
                 if not _was_struck(run, peer, outage.at, row["t"]):
                     dead.setdefault(peer, row["t"])
         first = min(dead.values(), default=None)
@@ -717,7 +715,7 @@ def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     ends: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
     groups: list[list[tuple[int, Mapping[str, Any]]]] = []
     for row in run.events:
-        peer = whole(row.get("peer"))
+        peer = row.get("peer")
         if peer is None:
             continue
         if row.get("event") in ("restored", "kept_own_state"):
@@ -758,7 +756,7 @@ def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 def _next(rows: Sequence[Mapping[str, Any]], t: float) -> Mapping[str, Any] | None:
     """The first from a moment on. ``rows``: by time."""
-    at = bisect_left(rows, t, key=lambda row: float(row["t"]))
+    at = bisect_left(rows, t, key=lambda row: row["t"])
     return rows[at] if at < len(rows) else None
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossip.run import whole
-
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
@@ -100,7 +98,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
         return None
     taken = {peer: list[float]() for peer in peers}
     for row in run.events:
-        if row.get("event") == "restored" and (peer := whole(row.get("peer"))) in taken:
+        if row.get("event") == "restored" and (peer := row.get("peer")) in taken:
             taken[peer].append(row["t"])
     rows = [_rate(run, peer, np.array(taken[peer]), edges) for peer in peers]
     ends = [float(np.nanmax(run.steps.y(p))) for p in peers]

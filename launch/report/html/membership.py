@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from gossip.run import whole
-
 from .charts import STATES, Span
 from .downsampling import Buckets, Floats
 from .recorded import RecordedRun
@@ -85,7 +83,7 @@ def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
     lives = _Lives()
     for row in run.events:
         t, name = run.since(row["t"]), str(row.get("event"))
-        peer, subject = whole(row.get("peer")), whole(row.get("subject"))
+        peer, subject = row.get("peer"), row.get("subject")
         if peer is not None:
             if name in OWN:
                 lives.change(t, peer, *OWN[name])

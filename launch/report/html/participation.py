@@ -176,7 +176,7 @@ def _heat(run: RecordedRun, marks: tuple[Mark, ...]) -> HeatMap:
 
 def sent_in_all(run: RecordedRun) -> float:
     """Bytes that all lives of all peers have sent, as far as they have said so."""
-    return sum(float(each.get("sent_bytes") or 0) for each in _traffic(run).values())
+    return sum(each.get("sent_bytes") or 0 for each in _traffic(run).values())
 
 
 def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:

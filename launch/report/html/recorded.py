@@ -12,11 +12,11 @@ from typing import Any
 from gossip.errors import ConfigError, GossipError
 from gossip.faults import FaultPlan, parse
 from gossip.launch.report import notes, run_state
-from gossip.launch.report.growing import PEERS_MAX, RunFiles
+from gossip.launch.report.growing import RunFiles
 from gossip.launch.report.machines import Machines
 from gossip.launch.report.stages import stages_in
 from gossip.launch.report.view import RunView
-from gossip.run import checkpoints, open_in, read_object, real, shown, text_of, whole
+from gossip.run import PEERS_MAX, checkpoints, open_in, read_object, real, shown, text_of, whole
 
 from .columns import CommitColumns, Logged, Points, columns_of
 
@@ -131,8 +131,9 @@ def read(folder: Path) -> RecordedRun:
         state=run_state.look(folder),
         config=config,
         settings=tuple(_settings(folder)),
-        environment=_object(folder, "environment.json"),
-        summary=_object(folder, "summary.json"),
+        # ``look`` says what is wrong with them
+        environment=run_state.read_known(folder, "environment.json", []) or {},
+        summary=run_state.read_known(folder, "summary.json", []) or {},
         plan=_plan(config),
         view=RunView(
             0,
@@ -149,20 +150,11 @@ def read(folder: Path) -> RecordedRun:
     _set_handed_on(run)
     for row in files.metrics():
         run.logged.add(row)
-    run.notes = notes.read(folder)
+    run.notes = notes.read(files.notes())
     _look_for_checkpoints(run)
     _set_times(run)
-    run.broken = [*run.state.broken, *files.broken]
-    if files.torn:
-        run.broken.append(f"{files.torn} lines were cut off, as by a crash, and are left out")
+    run.broken += [*run.state.broken, *files.broken]
     return run
-
-
-def _object(folder: Path, name: str) -> Mapping[str, Any]:
-    try:
-        return read_object(folder, name) or {}
-    except ConfigError:
-        return {}  # ``look`` tells of it
 
 
 def _steps_of_round(config: Mapping[str, Any]) -> int:
@@ -197,7 +189,7 @@ def _take_events(run: RecordedRun, files: RunFiles) -> None:
     _expect(run)
     fed: dict[int, float] = {}  # peer -> when a round of it is news for the view again
     for row in files.events():
-        name, peer = str(row.get("event")), whole(row.get("peer"))
+        name, peer = str(row.get("event")), row.get("peer")
         if peer is not None:
             _look_at_sender(run.view, peer, name)
         if name in COUNTED:
@@ -244,62 +236,57 @@ def _keep(run: RecordedRun, name: str, peer: int | None, row: Mapping[str, Any])
     if name in ("spawned", "started") and peer is not None and (host := text_of(row.get("host"))):
         run.hosts[peer] = host
     traffic = row.get("traffic")
-    if name == "halted" and peer is not None and isinstance(traffic, dict):
+    if name == "halted" and peer is not None and traffic is not None:
         _take_usage(run, peer, {**traffic, "t": row["t"]})
 
 
 def _told(view: RunView, row: Mapping[str, Any]) -> list[str]:
-    try:
-        return [shown(line) for line in view.feed(row)]
-    except (TypeError, ValueError, KeyError, AttributeError):
-        return []  # a row of another version, or one that somebody has changed
+    return [shown(line) for line in view.feed(row)]
 
 
 def _take_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    round_id = whole(row.get("round"))
+    round_id = row.get("round")
     if round_id is None:
         return
-    steps = whole(row.get("step")) or round_id + 1
+    steps = row.get("step") or round_id + 1
     run.steps.add(peer, row["t"], steps * run.view.local_steps)
-    if (loss := real(row.get("loss"))) is not None:
+    if (loss := row.get("loss")) is not None:
         run.losses.add(peer, row["t"], loss)
-    if (distance := real(row.get("consensus_distance"))) is not None:
+    if (distance := row.get("consensus_distance")) is not None:
         run.consensus.add(peer, row["t"], distance)
     trust = row.get("trust")
     if row.get("server") is None and isinstance(trust, dict):
         for subject, score in trust.items():
-            if str(subject).isdecimal() and (value := real(score)) is not None:
-                run.trust.add(int(subject), row["t"], value)
+            if score is not None:
+                run.trust.add(int(subject), row["t"], score)
 
 
 def _take_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     run.machines.take(run.hosts.get(peer, ""), row)
     for name, points in run.used.items():
-        if (value := real(row.get(name))) is not None:
+        if (value := row.get(name)) is not None:
             points.add(peer, row["t"], value)
 
 
 def _take_attempt(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (round_id := whole(row.get("round"))) is not None:
-        turn = round_id, whole(row.get("attempt")) or 0
+    if (round_id := row.get("round")) is not None:
+        turn = round_id, row.get("attempt") or 0
         run.attempts.setdefault(turn, Counter())[shown(row.get("reason"))] += 1
 
 
 def _take_refusal(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (server := whole(row.get("server"))) is not None:
+    if (server := row.get("server")) is not None:
         run.refused[server] += 1
 
 
 def _take_late(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    missing = row.get("missing")
-    who = [whole(one) for one in missing] if isinstance(missing, list) else []
-    if (round_id := whole(row.get("round"))) is not None:
-        known = tuple(each for each in who if each is not None)
-        run.late.setdefault(round_id, (known, real(row.get("waited_s")) or 0.0))
+    if (round_id := row.get("round")) is not None:
+        missing = tuple(row.get("missing") or ())
+        run.late.setdefault(round_id, (missing, row.get("waited_s") or 0.0))
 
 
 def _take_epoch(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (epoch := whole(row.get("epoch"))) is not None:
+    if (epoch := row.get("epoch")) is not None:
         run.epochs.setdefault(epoch, row)
 
 
@@ -342,12 +329,13 @@ def _look_for_checkpoints(run: RecordedRun) -> None:
 
 def _set_handed_on(run: RecordedRun) -> None:
     """Of what several peers tell of the first turn, what most of them say of it."""
+    earliest = {number: turn for number, turn in sorted(run.attempts, reverse=True) if turn}
     handed = run.commits.attempt > 0
     for round_id, made_at in zip(
         run.commits.round[handed].tolist(), run.commits.attempt[handed].tolist(), strict=True
     ):
-        told = (run.attempts.get((round_id, turn)) for turn in range(1, made_at + 1))
-        reasons = next((each for each in told if each), None)
+        turn = earliest.get(round_id, made_at + 1)
+        reasons = run.attempts[round_id, turn] if turn <= made_at else None
         run.handed_on[round_id] = reasons.most_common(1)[0][0] if reasons else "no reason was told"
 
 
