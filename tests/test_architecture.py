@@ -646,6 +646,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "slurm_job",
         "ssh_hosts",
         "ssh_third",
+        "wan",
     ]
     near = ["cuda", "hosts_command", "launch_run", "other_trackers", "spawn", "zeromq_peers"]
     assert found == [

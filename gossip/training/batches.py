@@ -72,6 +72,7 @@ class BatchTracker:
         # samples up to each batch of the round, that one included; None: no batch is in hand
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
+        self._looked_at = False
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
         self._warned = False
@@ -137,7 +138,7 @@ class BatchTracker:
         self._order.note_step(exact=len(self._upto) == self.expected * steps)
 
     def drop(self) -> None:
-        self._upto = None
+        self._upto, self._looked_at = None, False
 
     @property
     def next_batch(self) -> int | None:
@@ -151,9 +152,10 @@ class BatchTracker:
         return self._upto is not None
 
     def put_back(self) -> None:
-        """The loop has left a pass, maybe after a look at its first batch."""
-        if self._gradient() == self._before:
+        """The loop has looked at a batch. It gets that again, once."""
+        if self.unused and not self._looked_at and self._gradient() == self._before:
             self.drop()
+            self._looked_at = True
 
     def give_back(self) -> None:
         """A round passes without a step. Raises ConfigError when the loop has said that it keeps

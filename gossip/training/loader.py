@@ -57,8 +57,8 @@ class RoundSource(Protocol):
         """The loop over an epoch has come to its end, wherever the run is."""
 
     def put_back(self) -> None:
-        """A pass was left with a batch in hand. Unless its loss was propagated, it is handed out
-        again."""
+        """The first batch of a pass is handed out again, unless a step or the gradient of a loss
+        has followed it."""
 
     def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update; ``skipped``: its samples were handed
@@ -139,7 +139,7 @@ class ShardedLoader:
         self.ahead = self._fetcher.ahead
         self._alter = alter
         self._orders: dict[int, Tensor] = {}
-        self._pass: object = None  # the latest
+        self._handed_out = 0  # in this pass
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
@@ -160,10 +160,13 @@ class ShardedLoader:
     def __iter__(self) -> Iterator[Any]:
         """The batches of this peer in the rest of the current epoch."""
         self._rounds.begin_pass()
+        if self._handed_out == 1:
+            self._rounds.put_back()
+        self._handed_out = 0
         go = self._next_round()
         if go is None:
             return
-        epoch, self._pass = go.epoch, (this := object())
+        epoch = go.epoch
         try:
             while go is not None and go.epoch == epoch:
                 total = length_of(go.ranges)
@@ -179,16 +182,13 @@ class ShardedLoader:
                     batch = batch if self._alter is None else self._alter(batch)
                     # pieces of a small slice repeat it, and those of none are used for nothing
                     self._rounds.hand_out(min(upto[at], total), at, batch)
+                    self._handed_out += 1
                     yield batch
                     at = self._rounds.next_batch
                 if self._rounds.unused:
                     self._rounds.pass_round(skipped=True)
                 go = self._next_round(self.steps)
             self._rounds.epoch_over(epoch)
-        except GeneratorExit:
-            if self._pass is this:
-                self._rounds.put_back()
-            raise
         finally:
             self._fetcher.rest()
 

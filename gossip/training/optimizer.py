@@ -18,6 +18,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from gossip.errors import ConfigError, UnsupportedModel
 
 from .several import parts_of
+from .unprepared import UnpreparedOptimizers
 
 _UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -87,11 +88,12 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Whether a step leaves the gradients as they are, and draws no random numbers. Others may not:
     what steps all tensors at once adds to gradients in place, and a hook or a step that the script
     has put in place of the class's can do anything."""
-    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+    hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
+    if not all(isinstance(getattr(each, "__self__", None), UnpreparedOptimizers) for each in hooks):
         return False
     for each in parts_of(optimizer):
-        hooks = each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks
-        if hooks or type(each) not in _READERS or not getattr(each.step, "is_of_class", True):
+        own_hooks = each._optimizer_step_pre_hooks or each._optimizer_step_post_hooks
+        if own_hooks or type(each) not in _READERS or not getattr(each.step, "is_of_class", True):
             return False
         for group in each.param_groups:
             if group["foreach"] or group["differentiable"]:

@@ -1770,7 +1770,7 @@ class Session:
             )
 
     def put_back(self) -> None:
-        """Note that a pass was left with a batch in hand. Loaders call it, scripts need not."""
+        """Note that a loop has looked at a batch. Loaders call it, scripts need not."""
         self._batches.put_back()
 
     def pass_round(self, skipped: bool = False) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from gossip.interpreter import python_command
 from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
-from gossip.run import Appender, parse_json
+from gossip.run import Appender, check_row, parse_json
 
 from .warm import ForkedProcess, WarmStart
 
@@ -230,13 +230,13 @@ class PeerProcess:
         try:
             while line := await reader.readline():
                 try:
-                    event = parse_json(line)
-                except ValueError:
+                    event = check_row(parse_json(line), "events")
+                except ValueError as error:
                     event = {
                         "event": "error",
-                        "message": f"a status line that is not JSON: {line[:80]!r}",
+                        "message": f"a status line that is no event, {error}: {line[:80]!r}",
                     }
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                if isinstance(event.get("event"), str):
                     self._listener.on_event({**event, "peer": self.peer})
         except (ConnectionError, ValueError) as error:
             self._listener.on_event(

@@ -36,6 +36,7 @@ from gossip.run import (
     SWARM_KEY,
     JsonLines,
     Logbook,
+    check_row,
     checkpoints,
     read_pair,
     shown,
@@ -406,7 +407,7 @@ class HostsLauncher:
             return
         match frame["kind"]:
             case "row":
-                self._take_row(found, collecting.shifted(frame["row"], remote.shift_s))
+                self._take_row(found, frame["row"], remote.shift_s)
             case "output":
                 self.screen.output(int(frame["peer"]), str(frame["text"]), bool(frame["err"]))
             case "say":
@@ -428,7 +429,12 @@ class HostsLauncher:
                 except (Malformed, OSError) as error:
                     self._say(f"! {error}")
 
-    def _take_row(self, found: HostState, row: dict[str, Any]) -> None:
+    def _take_row(self, found: HostState, row: dict[str, Any], shift_s: float) -> None:
+        try:
+            row = collecting.shifted(check_row(row, "events"), shift_s)
+        except ValueError as error:
+            self._say(f"! an event of {found.name} is left out: {error}")
+            return
         if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
             raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
         self._events.write({**row, "host": found.name})

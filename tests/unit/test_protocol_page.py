@@ -67,7 +67,8 @@ CHARTS = {
             r"reported skip subject=2",
             r"aggregates round 4 of 0,1,3",
             r"peer 2 +fault goes on",
-            r"peer 2 -> . +CommitRequest from r4",
+            r"peer 2 -> 1 +Update r4 try 6",
+            r"peer 1 -> 2 +Commit r4 try 6",
             r"peer 2 +committed round 4 ",
         ),
     ),
@@ -83,10 +84,10 @@ CHARTS = {
     ),
     "restart": Excerpt(
         r"peer 2 +started incarnation 1",
-        r"peer 1 +committed round 6 ",
+        r"peer 2 +committed round 6 ",
         (
-            r"peer 2 -> 0 +StateRequest",
-            r"peer 0 -> 2 +StateOffer r6",
+            r"peer 2 -> 1 +StateRequest",
+            r"peer 1 -> 2 +StateOffer r6",
             r"peer 2 +reported restored round=6",
             r"peer 2 +committed round 6 ",
         ),
