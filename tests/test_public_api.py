@@ -40,7 +40,16 @@ def test_a_session_offers_this_and_no_more():
     facts |= {"confirmed", "answered", "stepped"}
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
-    of_the_loader = {"next_round", "pass_round", "hand_out", "least", "planned_peers", "unused"}
+    of_the_loader = {
+        "begin_pass",
+        "put_back",
+        "next_round",
+        "pass_round",
+        "hand_out",
+        "least",
+        "planned_peers",
+        "unused",
+    }
     of_the_loader |= {"epoch_over", "next_batch"}
     assert public == of_the_user | facts | collective | of_the_loader
 
