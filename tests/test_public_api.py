@@ -41,7 +41,6 @@ def test_a_session_offers_this_and_no_more():
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
     of_the_loader = {
-        "begin_pass",
         "put_back",
         "next_round",
         "pass_round",

@@ -282,12 +282,12 @@ class Journal:
             return
         now = time.monotonic()
         logged = {"round": round_id, **logged}
-        line = dump({"t": now, "wall": time.time(), "peer": self._peer, **logged})
+        own = {"t": now, "wall": time.time(), "peer": self._peer}
+        line = dump({**own, **logged, **own})
         _append(self._metrics, line)
         if self._rested(tuple(sorted(logged)), now):
-            line = dump(
-                {"t": now, "wall": time.time(), "peer": self._peer, "event": "metrics", **logged}
-            )
+            own["event"] = "metrics"
+            line = dump({**own, **logged, **own})
             _append(self._events, line)
             self._tell(line)
 

@@ -50,9 +50,6 @@ class RoundSource(Protocol):
         ``epoch_steps``, what follows its last step is still to be done."""
         ...
 
-    def begin_pass(self) -> None:
-        """A pass over the loader begins. Raises: ConfigError: The epoch has had one."""
-
     def epoch_over(self, epoch: int) -> None:
         """The loop over an epoch has come to its end, wherever the run is."""
 
@@ -159,7 +156,6 @@ class ShardedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of this peer in the rest of the current epoch."""
-        self._rounds.begin_pass()
         if self._handed_out == 1:
             self._rounds.put_back()
         self._handed_out = 0

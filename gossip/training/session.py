@@ -1174,6 +1174,7 @@ class Session:
         """In place of ``step()`` of the optimizers ``which``. With ``overflow`` this peer only
         takes part: its gradients are no numbers."""
         before, trained, self._made_a_step = self.step, self._exchange.trained, True
+        self._passes = 0
         assert self._coordinator is not None
         kind = self._coordinator.kind_of(which)
         is_new = self._batches.unused if self._loader is not None else False
@@ -1756,19 +1757,6 @@ class Session:
         self._collectives.answers.reached(behind_epoch(epoch))
         self._passes += epoch == self._epoch
 
-    def begin_pass(self) -> None:
-        """Note that a pass over the loader begins. Loaders call it, scripts need not.
-
-        Raises: ConfigError: This epoch of ``epochs`` has had one.
-        """
-        if self._passes:
-            raise ConfigError(
-                f"the loader of peer.shard is read a second time in epoch {self._epoch}: each of "
-                "its batches is handed out once, for a step",
-                "to evaluate, read a loader of its own, such as "
-                "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)",
-            )
-
     def put_back(self) -> None:
         """Note that a loop has looked at a batch. Loaders call it, scripts need not."""
         self._batches.put_back()
@@ -1782,7 +1770,9 @@ class Session:
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
         self._check_gathered()
-        self._unprepared.check_passed()
+        if skipped:
+            self._unprepared.check_passed()
+            self._check_passes()
         if skipped and self._local is not None and self._local.taken:
             self._end_round(None, False)
             return
@@ -1798,6 +1788,17 @@ class Session:
                 raise
         finally:
             self._in_round = False
+
+    def _check_passes(self) -> None:
+        """Raises: ConfigError: A second pass over the loader in an epoch makes no step. An iterator
+        that is made anew when it ends makes steps."""
+        if self._passes:
+            raise ConfigError(
+                f"the loader of peer.shard is read a second time in epoch {self._epoch}: each of "
+                "its batches is handed out once, for a step",
+                "to evaluate, read a loader of its own, such as "
+                "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)",
+            )
 
     def _has_read_slice(self) -> bool:
         """Whether the batches in hand were those of the round, and not of one that was expected."""
@@ -1815,6 +1816,7 @@ class Session:
             content: What the loop gets.
         """
         self._batches.hand_out(samples, batch, content)
+        self._unprepared.begin_batch()
 
     @property
     def next_batch(self) -> int | None:

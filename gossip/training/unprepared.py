@@ -67,6 +67,11 @@ class UnpreparedOptimizers:
         """A prepared optimizer steps."""
         self._exchanges += 1
         self._steps, self._intruder = 0, ""
+        self._began.clear()  # those whose steps have raised
+
+    def begin_batch(self) -> None:
+        """What has stepped before concerns no batch."""
+        self._intruder = ""
 
     def check_passed(self) -> None:
         """No prepared optimizer has stepped on a batch. Raises: ConfigError: Another one has

@@ -140,8 +140,13 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False
     listener = listen(host, port, anywhere)
     address = address_of(listener)
     allow_ipv6(socket, address)
-    socket.set(zmq.USE_FD, listener.detach())
-    socket.bind(address)
+    try:
+        socket.set(zmq.USE_FD, listener.fileno())
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        listener.close()
+        raise _cannot_listen(address, port, error, taken=False) from None
+    listener.detach()
     return address
 
 

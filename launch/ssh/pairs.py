@@ -68,6 +68,8 @@ class Listener:
                     + b"\n"
                 )
                 await writer.drain()
+                while await reader.read(len(BLOCK)):
+                    pass  # closed with something unread, the connection would lose the answer
         writer.close()
 
     def close(self) -> None:
@@ -103,7 +105,8 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
 
 
 async def measure(address: str, port: int, word: str) -> dict[str, Any]:
-    """Bits a second from here to there, of what is sent in ``MEASURE_S``; or the ``error``."""
+    """Bits a second from here to there, of what is sent in ``MEASURE_S``; ``stuck``: nothing of it
+    comes through; or the ``error``."""
     try:
         async with asyncio.timeout(VISIT_S), _visit(address, port, word) as (reader, writer):
             await reader.readline()
@@ -114,7 +117,7 @@ async def measure(address: str, port: int, word: str) -> dict[str, Any]:
             finally:
                 sending.cancel()
             if not said["bytes"]:
-                return {"error": f"nothing of {ARRIVAL_S:.0f} s of full packets has arrived"}
+                return {"stuck": f"nothing of {ARRIVAL_S:.0f} s of full packets has arrived"}
             return {"mbit_s": float(said["bytes"]) * 8e-6 / float(said["seconds"])}
     except (OSError, EOFError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         return {"error": str(error) or type(error).__name__}

@@ -152,8 +152,8 @@ async def _look_at_pairs(
                     )["result"]
                     if "mbit_s" in result:
                         measured[way] = result["mbit_s"]
-                    else:
-                        probed[address][way] = {**probed[address][way], "stuck": result["error"]}
+                    elif "stuck" in result:
+                        probed[address][way] = {**probed[address][way], **result}
     except AgentLost as lost:
         report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
         return {}, {}

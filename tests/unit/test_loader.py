@@ -59,9 +59,6 @@ class ScriptedRounds:
             self.last.get(self.at, ()),
         )
 
-    def begin_pass(self) -> None:
-        pass
-
     def put_back(self) -> None:
         pass
 

@@ -249,19 +249,39 @@ def test_what_cannot_be_a_run_of_epochs_is_refused() -> None:
             peer.epochs(1, remainder="extend")
 
 
-def test_a_second_pass_over_the_loader_in_an_epoch_is_refused() -> None:
+def test_a_second_pass_over_the_loader_in_an_epoch_is_refused_once_it_makes_no_step() -> None:
     model, optimizer = small_model()
-    with FakeNodeSwarm(Dealer(2)) as swarm:
+    with FakeNodeSwarm(Dealer(3)) as swarm:
         peer = swarm.session
         loader = peer.shard(data())
         peer.prepare(model, optimizer)
-        for _ in peer.epochs(2):
+        for _ in peer.epochs(3):
             for _ in loader:
                 backward(model, 0)
                 optimizer.step()
+            batches = iter(loader)
+            next(batches)
             with pytest.raises(ConfigError, match="a second time in epoch 0"):
-                next(iter(loader))
+                next(batches)
             break
+
+
+def test_an_iterator_that_is_made_anew_where_it_ends_is_no_second_pass() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(3, first=6)) as swarm:  # in the middle of epoch 1
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        batches = iter(loader)
+        for _ in peer.epochs(3):
+            for _ in range(len(loader)):
+                if next(batches, None) is None:
+                    batches = iter(loader)
+                    if next(batches, None) is None:
+                        break
+                backward(model, 0)
+                optimizer.step()
+        assert peer.step >= 12
 
 
 def test_a_look_at_the_first_batch_costs_no_step() -> None:

@@ -57,9 +57,6 @@ class Rounds:
     def next_batch(self) -> int | None:
         return self.batch + 1 if self.handed else None
 
-    def begin_pass(self) -> None:
-        pass
-
     def put_back(self) -> None:
         pass
 

@@ -98,6 +98,8 @@ def test_a_batch_on_which_another_one_steps_prepared_parameters_is_refused(
     other.step()
     with pytest.raises(ConfigError, match="AdamW"):
         watch.check_passed()
+    watch.begin_batch()
+    watch.check_passed()
 
 
 def test_an_optimizer_that_steps_the_prepared_one_is_a_part_of_it(

@@ -215,9 +215,6 @@ class PlainPeer:
             self.step, 0, True, self._cursor.epoch, ranges, False, self.count, self.count, self.id
         )
 
-    def begin_pass(self) -> None:
-        pass
-
     def put_back(self) -> None:
         self._batches.drop()
 
