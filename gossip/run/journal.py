@@ -282,7 +282,7 @@ class Journal:
             return
         now = time.monotonic()
         logged = {"round": round_id, **logged}
-        own = {"t": now, "wall": time.time(), "peer": self._peer}
+        own: dict[str, Any] = {"t": now, "wall": time.time(), "peer": self._peer}
         line = dump({**own, **logged, **own})
         _append(self._metrics, line)
         if self._rested(tuple(sorted(logged)), now):
