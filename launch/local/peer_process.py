@@ -233,6 +233,8 @@ class PeerProcess:
                     event = check_row(parse_json(line), "events")
                 except ValueError as error:
                     event = {
+                        "t": time.monotonic(),
+                        "wall": time.time(),
                         "event": "error",
                         "message": f"a status line that is no event, {error}: {line[:80]!r}",
                     }
@@ -241,6 +243,8 @@ class PeerProcess:
         except (ConnectionError, ValueError) as error:
             self._listener.on_event(
                 {
+                    "t": time.monotonic(),
+                    "wall": time.time(),
                     "peer": self.peer,
                     "event": "error",
                     "message": f"its status channel broke: {error}",

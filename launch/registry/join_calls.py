@@ -36,7 +36,7 @@ _WATCHED = (
 )
 _OPTIONS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,
-    zmq.HANDSHAKE_IVL: 5000,
+    zmq.HANDSHAKE_IVL: 3000,  # less than ``join_server.ASK_S``, so that a refusal is heard
     zmq.MAXMSGSIZE: len(says.VERSION) + says.MESSAGE_BYTES_MAX,
     zmq.SNDHWM: 64,
     zmq.RCVHWM: 64,

@@ -207,7 +207,7 @@ def build(
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
         "rounds_per_s": _rate(past.true, events),
         "bytes_sent": _bytes_sent(events),
-        "wall_s": round(max([wall_s, *(events[-1]["t"] - event["t"] for event in events[:1])]), 3),
+        "wall_s": round(max(wall_s, _lasted_s(events)), 3),
         "seed": config.seed,
         "finished": finished,
         "not_saved": view.not_saved or None,
@@ -234,6 +234,11 @@ class _Span:
     @property
     def kept(self) -> int:
         return self.last + 1 - self.first - len(self.lost)
+
+
+def _lasted_s(events: Sequence[Mapping[str, Any]]) -> float:
+    times = [row["t"] for row in events if row.get("t") is not None]
+    return times[-1] - times[0] if times else 0.0
 
 
 def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) -> _Span:

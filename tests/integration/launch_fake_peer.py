@@ -78,7 +78,16 @@ def main() -> None:
     tell("ready", present=[PEER])
     print(f"hello from {PEER}.{INCARNATION}", flush=True)
     print("to stderr", file=sys.stderr, flush=True)
-    tell("round", round=1, loss=2.0, server=0, attempt=0, alive=4, contributors=4, trust={"0": 1.0})
+    tell(
+        "round",
+        round=1,
+        loss=2.0,
+        server=0,
+        attempt=0,
+        alive=4,
+        contributors=[0, 1, 2, 3],
+        trust={"0": 1.0},
+    )
     if mine == "grandchild":
         child = subprocess.Popen(["sleep", "3600"])
         Path(os.environ["GOSSIP_RUN_DIR"], f"child-{PEER}").write_text(str(child.pid))
@@ -145,7 +154,16 @@ def is_struck(mine: str) -> None:
     if mine == "hang":
         tell("fault", kind="hang", round=1, seconds=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP)
-        tell("round", round=2, loss=1.0, server=0, attempt=0, alive=4, contributors=4, trust={})
+        tell(
+            "round",
+            round=2,
+            loss=1.0,
+            server=0,
+            attempt=0,
+            alive=4,
+            contributors=[0, 1, 2, 3],
+            trust={},
+        )
     if mine == "oversleeps":
         tell("fault", kind="hang", round=1, seconds=0.5)
         os.killpg(os.getpgrp(), signal.SIGSTOP)
