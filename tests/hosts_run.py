@@ -74,8 +74,8 @@ class HostsRun:
         rows = [json.loads(line) for line in lines if line.endswith("}")]
         return [row for row in rows if fields.items() <= row.items()]
 
-    def wait(self, what: Callable[[], Any]) -> Any:
-        until = time.monotonic() + WAIT_S
+    def wait(self, what: Callable[[], Any], within_s: float = WAIT_S) -> Any:
+        until = time.monotonic() + within_s
         while not (found := what()):
             assert time.monotonic() < until, self.log.read_text()
             assert self.launcher.poll() is None, self.log.read_text()
