@@ -26,7 +26,8 @@ PEERS = {"single": 1, "pair": 2, "late": 3, "killed": 3, "resumed": 3, "fewer": 
 FAULT = "restart:2@20+0.1s"
 HELD_AFTER = "00020"
 """End of the name of the checkpoint that a killed run is resumed from."""
-LIMIT_S = 60.0
+LIMIT_S = 100.0
+"""A peer that two of three have left waits for a quorum for 60 s."""
 RELATIVE, ABSOLUTE = 1e-4, 1e-6
 """Tolerance where sums are made in another order."""
 Tensors = dict[str, Tensor]
