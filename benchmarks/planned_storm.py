@@ -109,7 +109,8 @@ def _arrivals(rng: random.Random, every_s: float, lasts_s: float) -> Iterator[fl
 
 def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> float:
     """The seconds that a run took. Raises: SystemExit: It did not end in order."""
-    words, pause_s = ["--restarts", "5", "--room", "4"], options.pause
+    words = ["--restarts", "5", "--room", str(options.peers + 4)]
+    pause_s = options.pause
     if plan is None:
         words, pause_s = [], 0.0
     else:
@@ -181,7 +182,6 @@ def judge(run: Path, alone: Path, options: argparse.Namespace) -> tuple[dict[str
         },
         "epochs": summary.get("epochs"),
         "faults": dict(struck),
-        "joined": sum(row.get("event") == "joined" for row in rows),
         "losses": sorted(losses),
         "without faults": sorted(without),
         "worse": worse,
@@ -194,8 +194,8 @@ def judge(run: Path, alone: Path, options: argparse.Namespace) -> tuple[dict[str
         wrong.append("replicas differ")
     if len(epochs) != options.epochs or any(epoch["twice"] for epoch in epochs):
         wrong.append("not each epoch is over, or samples were used twice")
-    if epochs and epochs[-1]["left"]:
-        wrong.append(f"{epochs[-1]['left']} samples were left")
+    if epochs and epochs[-1]["never"]:
+        wrong.append(f"{epochs[-1]['never']} samples were left")
     if not worse <= WORSE_MAX:
         wrong.append(f"the loss is {worse:.2%} above that without faults")
     return numbers, wrong
