@@ -1110,8 +1110,6 @@ class Exchange:
         else:
             self._changes += 1
             self.restores += 1
-            if self.replica_check is not None:
-                self.replica_check.forget()
             self.hooks.on_replaced()
             self._offered_at = math.inf
             if self.encoder is not None:

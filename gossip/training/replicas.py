@@ -18,8 +18,6 @@ from torch import Tensor
 from gossip.core import DIGEST_BYTES
 from gossip.vectors import payload_digest
 
-from .optimizer import version_of
-
 TENSORS_MAX = 1000
 """Tensors that have a short digest of their own; further ones share one."""
 SHORT_BYTES = 2
@@ -63,14 +61,11 @@ class ReplicaCheck:
         self._model, self._optimizer = model, optimizer
         self._kept, self._saves_at = kept, saves_at
         self._names = {id(p): name for name, p in model.named_parameters()}
-        self._parameters = tuple(model.parameters())
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # behind a step
         self._missed = self._missed_before = False
-        self._versions: list[int] = []  # of the parameters, behind the last step
-        self._changed = False  # by the script, between that step and the one that was compared
         self.period = 1
         """Steps between two regular comparisons: a power of two, so that the steps of peers that
         measure other times coincide. 1 as long as nothing is measured."""
@@ -132,9 +127,6 @@ class ReplicaCheck:
             return b""
         self._sent = self._digest()
         self._missed_before, self._missed = self._missed, False
-        self._changed = bool(self._versions) and self._versions != [
-            *map(version_of, self._parameters)
-        ]
         at, names, before = self._noted
         if at == step and not self.outside:
             self.outside = _differing(names, before, *self._sent)
@@ -144,15 +136,10 @@ class ReplicaCheck:
         """Note that a step was applied, and is the number ``step`` that the parameters have.
         ``is_own``: the script was in ``optimizer.step()`` for it."""
         self._missed = self._missed or not is_own
-        self._versions = [*map(version_of, self._parameters)]
         if not is_own:
             self._noted = -1, (), b""
         elif 0 <= step - self._first_step <= FIRST_STEPS:
             self._noted = (step, *self._digest())
-
-    def forget(self) -> None:
-        """The replica was replaced."""
-        self._versions = []
 
     # --- what differs -----------------------------------------------------------------------------
 
@@ -180,7 +167,7 @@ class ReplicaCheck:
                 f"{what} changed outside of optimizer.step() while rounds were missed",
                 each_step,
             )
-        if self.outside or (self._changed and not self._missed_before):
+        if self.outside:
             return (
                 "weights are changed outside of optimizer.step() by what only this peer has",
                 f"{each_step}, by what all peers have",

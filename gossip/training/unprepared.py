@@ -25,7 +25,7 @@ _PREPARE = (
 
 
 class UnpreparedOptimizers:
-    """Follows the steps of all optimizers of this process, and warns once of each kind."""
+    """The steps of all optimizers of this process; warns once."""
 
     def __init__(self) -> None:
         self._prepared: Sequence[torch.optim.Optimizer] = ()
@@ -70,7 +70,7 @@ class UnpreparedOptimizers:
         self._began.clear()  # those whose steps have raised
 
     def begin_batch(self) -> None:
-        """What has stepped before concerns no batch."""
+        """Forget what has stepped before this batch."""
         self._intruder = ""
 
     def check_passed(self) -> None:

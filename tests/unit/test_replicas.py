@@ -169,6 +169,16 @@ def test_one_flipped_bit_is_found_and_its_tensor_is_named(name: str) -> None:
     assert check.compare(4, wanted=True) == other, "what is no module may be each peer's own"
 
 
+def test_the_digest_at_the_end_covers_kept_modules() -> None:
+    model, optimizer, _ = trained()
+    kept = copy.deepcopy(model)
+    check = check_of(model, optimizer, {"target": kept})
+    before = check.digest()
+    with torch.no_grad():
+        next(kept.parameters()).add_(1.0)
+    assert check.digest() != before
+
+
 def test_buffers_are_each_peers_own() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4))
     check = check_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
