@@ -86,7 +86,7 @@ async def ask(
 ) -> says.Said:
     """The answer of the join server at ``address`` (``HOST:PORT``, numbers only).
     ``key``: the swarm's.
-    Raises: Unanswered."""
+    Raises: JoinServerUnreachable."""
     dealer = new_socket(context, zmq.DEALER)
     if key is not None:
         as_client(plain(dealer), key, key.public)
@@ -121,8 +121,8 @@ async def ask(
 
 
 async def _connect(address: str, inside: str, hung_up: asyncio.Event) -> None:
-    """Makes the connection, until either side ends it; ``hung_up``: the other has, after its
-    greeting. Raises: Unanswered."""
+    """Makes the connection, until either side ends it; ``hung_up``: the other has, after it had
+    begun its greeting. Raises: JoinServerUnreachable."""
     try:
         host, port = split(address)
     except ValueError as error:
@@ -155,7 +155,7 @@ async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said
 
 
 async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool, hung_up: asyncio.Event) -> says.Said:
-    """Waits for a handshake that fails. Raises: Unanswered."""
+    """Waits for a handshake that fails. Raises: JoinServerUnreachable."""
     while True:
         event = parse_monitor_message(await monitor.recv_multipart())["event"]
         # Without a detail it is also our own end of a handshake that takes too long.
@@ -165,7 +165,7 @@ async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool, hung_up: asyncio.
 
 
 def _read(data: bytes) -> says.Said:
-    """Raises: Unanswered: It is nothing that this version can read."""
+    """Raises: JoinServerUnreachable: It is nothing that this version can read."""
     try:
         return says.decode(data)
     except Malformed as error:

@@ -83,6 +83,12 @@ class FrameMeter:
             if len(self._head) == self._head_bytes():
                 self._read_head()
 
+    @property
+    def speaks_zmtp(self) -> bool:
+        """Whether what came so far begins as a greeting. The rest of it may never come: libzmq ends
+        a connection whose mechanism is not its own as soon as it has read the other's greeting."""
+        return self._greeted or _has_signature(self._head)
+
     def give_back(self) -> None:
         """The connection is over."""
         self._held.bytes -= self.bytes
@@ -98,11 +104,7 @@ class FrameMeter:
         self._head.clear()
         if not self._greeted:
             # In the framing of older versions frames would be counted wrongly.
-            if (
-                head[0] != _SIGNATURE_FIRST
-                or not head[_SIGNATURE_LAST_AT] & 1
-                or head[_VERSION_AT] < _VERSION
-            ):
+            if not _has_signature(head) or head[_VERSION_AT] < _VERSION:
                 raise LimitExceeded
             self._greeted = True
             return
@@ -111,6 +113,14 @@ class FrameMeter:
         self._announced += self._body_left
         if self.frames > FRAMES_MAX or self._announced > BYTES_MAX:
             raise LimitExceeded
+
+
+def _has_signature(greeting: bytes | bytearray) -> bool:
+    return (
+        len(greeting) > _SIGNATURE_LAST_AT
+        and greeting[0] == _SIGNATURE_FIRST
+        and bool(greeting[_SIGNATURE_LAST_AT] & 1)
+    )
 
 
 def bind_inside(inside: zmq.Socket[bytes]) -> str:
@@ -126,7 +136,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
     """Between two connections until either ends. Both are closed then. ``meter``:
     of what comes from outside.
 
-    Returns: Whether the outside has ended it, after its greeting.
+    Returns: Whether the outside has ended it, after it had begun its greeting.
     Raises: LimitExceeded.
     """
     ends: list[asyncio.StreamWriter] = []
@@ -146,7 +156,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
             await to_outside.wait_closed()  # the last words of ours are still to be sent
         for pump in done:
             pump.result()
-        return pumps[0] in done and meter.bytes >= _GREETING_BYTES
+        return pumps[0] in done and meter.speaks_zmtp
     finally:
         for pump in pumps:
             pump.cancel()

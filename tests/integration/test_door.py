@@ -425,6 +425,28 @@ async def test_a_door_that_is_slow_refuses_nobody_by_key(
     assert str(silence.value) == join_calls.CONNECTS
 
 
+@pytest.mark.parametrize("greeted", [11, 12, 64])
+async def test_a_server_that_ends_the_handshake_within_its_greeting_refuses_by_key(
+    greeted: int,
+) -> None:
+    """As libzmq does with a mechanism that is not its own, when it is busy."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(GREETING[:greeted])
+        await reader.readexactly(len(GREETING))
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        context = zmq.asyncio.Context()
+        try:
+            with pytest.raises(JoinServerUnreachable) as silence:
+                await ask(context, address, says.RunQuery(), 3.0)
+        finally:
+            context.destroy(0)
+    assert silence.value.by_key
+
+
 async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_same(
     tmp_path: Path,
 ) -> None:
