@@ -136,7 +136,7 @@ class ShardedLoader:
         self.ahead = self._fetcher.ahead
         self._alter = alter
         self._orders: dict[int, Tensor] = {}
-        self._handed_out = 0  # in this pass
+        self._handed_out, self._has_stepped = 0, False  # in this pass
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
@@ -158,7 +158,9 @@ class ShardedLoader:
         """The batches of this peer in the rest of the current epoch."""
         if self._handed_out == 1:
             self._rounds.put_back()
-        self._handed_out = 0
+        elif self._rounds.unused:
+            self._check_pass()
+        self._handed_out, self._has_stepped = 0, False
         go = self._next_round()
         if go is None:
             return
@@ -183,10 +185,23 @@ class ShardedLoader:
                     at = self._rounds.next_batch
                 if self._rounds.unused:
                     self._rounds.pass_round(skipped=True)
+                else:
+                    self._has_stepped = True
                 go = self._next_round(self.steps)
+            self._check_pass()
             self._rounds.epoch_over(epoch)
         finally:
             self._fetcher.rest()
+
+    def _check_pass(self) -> None:
+        """Raises: ConfigError: A pass of more than a round has ended, and no step was made."""
+        if self._handed_out > self._accumulate and not self._has_stepped:
+            raise ConfigError(
+                f"a pass over the loader of peer.shard had {self._handed_out} batches, and no step "
+                "followed any of them: each batch of an epoch is handed out once, for a step",
+                "to evaluate, or to look at the data, read a loader of its own, such as "
+                "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)",
+            )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
         """Of the round's batches, and of those that are expected to follow."""

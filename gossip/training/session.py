@@ -139,7 +139,7 @@ class Session:
     _overtakes = 0  # until the first of them
     _parameters_seen = 0, 0  # by the script, behind its last step
     _advanced = 0  # steps of the run that the last call of ``optimizer.step()`` has applied
-    _epoch, _passes = -1, 0  # that epochs() has yielded, and passes over the loader in its body
+    _epoch = -1  # that epochs() has yielded
     _warned_of_steps = False
     _lost_at = 0  # ``_lost_steps`` of the state that was taken over
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
@@ -990,13 +990,12 @@ class Session:
             go = self.next_round()
             while go is not None and go.epoch < total:
                 self._collectives.answers.reached(before_epoch(go.epoch))
-                self._epoch, self._passes = (epoch := go.epoch), 0
+                self._epoch = epoch = go.epoch
                 yield epoch
-                self._passes = 0
                 while (go := self.next_round()) is not None and go.epoch == epoch:
                     self.pass_round()
         finally:
-            self._counting, self._epoch, self._passes = False, -1, 0
+            self._counting, self._epoch = False, -1
         if go is None and not self._out_of_rounds:
             self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
         self._report_given_up()
@@ -1174,7 +1173,6 @@ class Session:
         """In place of ``step()`` of the optimizers ``which``. With ``overflow`` this peer only
         takes part: its gradients are no numbers."""
         before, trained, self._made_a_step = self.step, self._exchange.trained, True
-        self._passes = 0
         assert self._coordinator is not None
         kind = self._coordinator.kind_of(which)
         is_new = self._batches.unused if self._loader is not None else False
@@ -1755,7 +1753,6 @@ class Session:
             epoch: Its number, also where the run has come to a later one meanwhile.
         """
         self._collectives.answers.reached(behind_epoch(epoch))
-        self._passes += epoch == self._epoch
 
     def put_back(self) -> None:
         """Note that a loop has looked at a batch. Loaders call it, scripts need not."""
@@ -1772,7 +1769,6 @@ class Session:
         self._check_gathered()
         if skipped:
             self._unprepared.check_passed()
-            self._check_passes()
         if skipped and self._local is not None and self._local.taken:
             self._end_round(None, False)
             return
@@ -1788,17 +1784,6 @@ class Session:
                 raise
         finally:
             self._in_round = False
-
-    def _check_passes(self) -> None:
-        """Raises: ConfigError: A second pass over the loader in an epoch makes no step. An iterator
-        that is made anew when it ends makes steps."""
-        if self._passes:
-            raise ConfigError(
-                f"the loader of peer.shard is read a second time in epoch {self._epoch}: each of "
-                "its batches is handed out once, for a step",
-                "to evaluate, read a loader of its own, such as "
-                "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)",
-            )
 
     def _has_read_slice(self) -> bool:
         """Whether the batches in hand were those of the round, and not of one that was expected."""

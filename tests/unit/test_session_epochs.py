@@ -249,24 +249,40 @@ def test_what_cannot_be_a_run_of_epochs_is_refused() -> None:
             peer.epochs(1, remainder="extend")
 
 
-def test_a_second_pass_over_the_loader_in_an_epoch_is_refused_once_it_makes_no_step() -> None:
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("length", [2, STEPS])
+def test_a_pass_over_the_loader_that_makes_no_step_is_refused(before: bool, length: int) -> None:
+    """Whole or in part, before the pass that trains or behind it."""
     model, optimizer = small_model()
-    with FakeNodeSwarm(Dealer(3)) as swarm:
+    with FakeNodeSwarm(Dealer(4)) as swarm:
         peer = swarm.session
         loader = peer.shard(data())
         peer.prepare(model, optimizer)
-        for _ in peer.epochs(3):
-            for _ in loader:
-                backward(model, 0)
-                optimizer.step()
-            batches = iter(loader)
-            next(batches)
-            with pytest.raises(ConfigError, match="a second time in epoch 0"):
-                next(batches)
-            break
+        steps = 0
+
+        def evaluate() -> None:
+            for at, _ in enumerate(loader, 1):
+                if at == length:
+                    break
+
+        def train() -> None:
+            nonlocal steps
+            for _ in peer.epochs(3):
+                if before:
+                    evaluate()
+                for _ in loader:
+                    backward(model, 0)
+                    optimizer.step()
+                    steps += 1
+                if not before:
+                    evaluate()
+
+        with pytest.raises(ConfigError, match=f"had {length} batches, and no step"):
+            train()
+        assert steps == (0 if before else STEPS)
 
 
-def test_an_iterator_that_is_made_anew_where_it_ends_is_no_second_pass() -> None:
+def test_an_iterator_that_is_made_anew_where_it_ends_is_no_such_pass() -> None:
     model, optimizer = small_model()
     with FakeNodeSwarm(Dealer(3, first=6)) as swarm:  # in the middle of epoch 1
         peer = swarm.session

@@ -1,4 +1,4 @@
-"""A second pass over the sharded loader in each epoch, to measure the loss on the training data."""
+"""Before each epoch, a pass over the sharded loader measures the loss on the training data."""
 
 import habit
 import torch
@@ -12,11 +12,11 @@ peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader())
 for _ in peer.epochs(2, save="ckpt", every=10):
+    with torch.no_grad():
+        losses = [mse_loss(model(x), y).item() for x, y in loader]
     for x, y in loader:
         habit.pause(peer)
         optimizer.zero_grad()
         mse_loss(model(x), y).backward()
         optimizer.step()
-    with torch.no_grad():
-        losses = [mse_loss(model(x), y).item() for x, y in loader]
 habit.done(peer, model)
