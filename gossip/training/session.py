@@ -349,7 +349,10 @@ class Session:
 
     def _note_replaced(self) -> None:
         check, diverged, self._diverged = self._exchange.replica_check, self._diverged, None
-        if check is not None and diverged is not None:
+        if check is None:
+            return
+        check.follow_replacement()
+        if diverged is not None:
             found, before = diverged
             largest = largest_difference(before, check.tensors())
             self._report_divergence(found, largest, replaced=True)

@@ -169,6 +169,33 @@ def test_one_flipped_bit_is_found_and_its_tensor_is_named(name: str) -> None:
     assert check.compare(4, wanted=True) == other, "what is no module may be each peer's own"
 
 
+@pytest.mark.parametrize("happens", ["nothing", "write", "flip", "replacement"])
+def test_a_script_that_writes_weights_in_mid_run_is_the_likely_cause(
+    monkeypatch: pytest.MonkeyPatch, happens: str
+) -> None:
+    """Until the next comparison, and no longer; a flipped bit is no write."""
+    monkeypatch.setattr(replicas, "SHARE", 1e6)  # all comparisons are affordable
+    model, optimizer, _ = trained()
+    check = check_of(model, optimizer)
+    causes = []
+    for step in range(9):
+        backward(model, step)
+        optimizer.step()
+        check.follow_step(step, True)
+        if step == 7 and happens == "flip":
+            flip(model[0].weight.data)
+        if step == 7 and happens in ("write", "replacement"):
+            model.load_state_dict(trained()[0].state_dict())
+        if step == 7 and happens == "replacement":
+            check.follow_replacement()
+        digest = bytearray(check.compare(step, wanted=True))
+        if step in (7, 8):
+            digest[0] ^= 1
+            causes.append(check.explain(step, bytes(digest)).cause)
+    assert ("only this peer has" in causes[0]) == (happens == "write")
+    assert "memory" in causes[1]
+
+
 def test_the_digest_at_the_end_covers_kept_modules() -> None:
     model, optimizer, _ = trained()
     kept = copy.deepcopy(model)
@@ -312,4 +339,4 @@ def test_a_replica_that_differs_is_replaced_and_tensor_size_and_cause_are_report
     found = [each for each in reports(swarm) if each.peers_differ]
     assert [(each.tensors, each.count, each.replaced) for each in found] == [(("0.bias",), 1, True)]
     assert found[0].largest > 0
-    assert ("each_step" in found[0].remedy) == missed
+    assert ("missed" in found[0].cause) == missed
