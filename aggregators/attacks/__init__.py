@@ -27,6 +27,7 @@ from . import (
     apart as _apart,
     patient as _patient,
     together as _together,
+    unequal as _unequal,
 )
 from .finding import place_of as place_of
 from .kinds import (
@@ -55,6 +56,13 @@ __all__ = [
     "names",
     "place_of",
 ]
-_HOMES = (_adaptive, _alone, _apart, _patient, _together)  # imported for what they register
+_HOMES = (
+    _adaptive,
+    _alone,
+    _apart,
+    _patient,
+    _together,
+    _unequal,
+)  # imported for what they register
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
 """Of real runs, the simulator and benchmarks: on updates and on data."""

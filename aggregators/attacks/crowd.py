@@ -54,6 +54,10 @@ class OmniscientView:
         when there is only one."""
         return self.honest.std(dim=0) if self.h > 1 else torch.zeros_like(self.honest[0])
 
+    def typical_norm(self) -> Tensor:
+        """Return the median of the norms of the honest updates."""
+        return torch.linalg.vector_norm(self.honest, dim=1).median()
+
     def all_alike(self, lie: Tensor) -> Tensor:
         """``(f, d)``: everybody sends the same."""
         return lie.repeat(self.f, 1)
@@ -66,17 +70,29 @@ class OmniscientView:
 
         Raises: ConfigError: The rule is not known.
         """
+        if not bool(torch.isfinite(lies).all()):
+            return 0.0
+        moved = torch.linalg.vector_norm((self.aggregate(lies) - self.mean()).to(torch.float64))
+        return float(moved) if math.isfinite(float(moved)) else math.inf
+
+    def measure_progress(self, lies: Tensor) -> float:
+        """Return the inner product of the rule's result and the honest mean.
+
+        Raises: ConfigError: The rule is not known.
+        """
+        return float(self.aggregate(lies).double() @ self.mean().double())
+
+    def aggregate(self, lies: Tensor) -> Tensor:
+        """Return what the rule makes of the honest updates and these lies, ``(d,)``.
+
+        Raises: ConfigError: The rule is not known.
+        """
         if self.rule is None:
             raise ConfigError(
                 "this attack tries itself on the rule, and needs the rule as an argument",
                 "give collude(..., rule=...)",
             )
-        if not bool(torch.isfinite(lies).all()):
-            return 0.0
-        moved = torch.linalg.vector_norm(
-            (self.rule(torch.cat([self.honest, lies])) - self.mean()).to(torch.float64)
-        )
-        return float(moved) if math.isfinite(float(moved)) else math.inf
+        return self.rule(torch.cat([self.honest, lies]))
 
 
 def unit(vector: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from .crowd import OmniscientView
 
-DRIFT_MEMORY = 0.9
-"""What ``drift_ip`` keeps of its running mean from one round to the next."""
+DRIFT_MEMORY, DRIFT_LENGTH = 0.9, 0.9
+"""What ``drift_ip`` keeps of its running mean from one round to the next, and how long it is, in
+typical norms."""
 MOMENTUM = 0.9
 """Of the outer step that ``outer_momentum`` is made for: that of DiLoCo."""
 SEES_NOBODY_IN_TIME = (
@@ -86,12 +87,12 @@ def min_max(crowd: OmniscientView) -> Tensor:
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.
     """
-    return crowd.all_alike(crowd.mean() - _hidden(crowd, crowd.deviation()) * crowd.deviation())
+    return crowd.all_alike(crowd.mean() - find_hidden(crowd, crowd.deviation()) * crowd.deviation())
 
 
-def _hidden(crowd: OmniscientView, away: Tensor) -> float:
-    """The largest gamma with which the mean less gamma ``away`` is no farther from any honest
-    update than two honest ones are from each other."""
+def find_hidden(crowd: OmniscientView, away: Tensor) -> float:
+    """Return the largest gamma with which the mean less gamma ``away`` is no farther from any
+    honest update than two honest ones are from each other."""
     import torch
 
     apart, aside, along = _quadratics(crowd, away)
@@ -180,6 +181,11 @@ def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
     The victim is the honest one farthest from the mean, and stays the same until it is in
     quarantine; then it is the next one.
     """
+    return crowd.all_alike(frame(crowd, strength))
+
+
+def frame(crowd: OmniscientView, strength: float) -> Tensor:
+    """Return the lie of ``framing``, ``(d,)``."""
     import torch
 
     apart = crowd.honest - crowd.mean()
@@ -189,12 +195,13 @@ def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
         free = [peer for peer in range(crowd.h) if peer not in crowd.locked]
         victim = max(free or range(crowd.h), key=lambda peer: float(far[peer]))
         crowd.memory["victim"] = victim
-    return crowd.all_alike(crowd.mean() - strength * apart[victim])
+    lie: Tensor = crowd.mean() - strength * apart[victim]
+    return lie
 
 
 @attack(
     shape="together",
-    strength=0.9,
+    strength=DRIFT_LENGTH,
     meaning="length in median norms of the honest updates",
     allowed=FRACTION,
 )
@@ -205,14 +212,21 @@ def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
     Source: the inner-product manipulation of Xie, Koyejo, Gupta 2019, arXiv:1903.03936, coupled
         over time as in Karimireddy, He, Jaggi 2021, arXiv:2012.10333.
     """
+    return push_back(crowd, length=strength)
+
+
+def push_back(
+    crowd: OmniscientView, memory: float = DRIFT_MEMORY, length: float = DRIFT_LENGTH
+) -> Tensor:
+    """Return the opposite of the running mean of the honest means, ``length`` typical norms long,
+    for each liar. ``memory``: what the running mean keeps from one round to the next."""
     import torch
 
     mean = crowd.mean()
-    before = crowd.memory.get("drift", mean)
-    drift = crowd.memory["drift"] = DRIFT_MEMORY * before + (1 - DRIFT_MEMORY) * mean
-    typical = torch.linalg.vector_norm(crowd.honest, dim=1).median()
-    size = torch.linalg.vector_norm(drift)
-    return crowd.all_alike(drift * (-strength * typical / size.clamp(min=1e-30)))
+    drift = memory * crowd.memory.get("drift", mean) + (1 - memory) * mean
+    crowd.memory["drift"] = drift
+    size = torch.linalg.vector_norm(drift).clamp(min=1e-30)
+    return crowd.all_alike(drift * (-length * crowd.typical_norm() / size))
 
 
 @attack(
@@ -234,7 +248,7 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     mean = crowd.mean()
     momentum = mean if before is None else MOMENTUM * before + mean
     crowd.memory["momentum"] = momentum
-    gamma = strength * _hidden(crowd, -momentum)
+    gamma = strength * find_hidden(crowd, -momentum)
     return crowd.all_alike(mean + gamma * momentum)
 
 

@@ -124,6 +124,84 @@ def test_framing_stands_opposite_of_one_honest_peer_until_that_one_is_in_quarant
     assert float(framed[first]) > float(alone[first]), "the victim stands out more for it"
 
 
+def test_frame_rare_frames_with_every_second_liar_and_pulls_with_the_others() -> None:
+    lies = attacks.make("frame_rare", 0.25).collude(HONEST, 3)
+    assert torch.equal(lies[::2], attacks.make("framing", 0.25).collude(HONEST, 2))
+    assert torch.equal(lies[1:2], attacks.make("drift_ip").collude(HONEST, 1))
+
+
+@pytest.mark.parametrize("rule", [mean_rule, lambda rows: median(rows)])
+def test_spread_match_hides_among_the_honest_and_leaves_the_least_of_the_mean(rule) -> None:
+    honest = HONEST + 0.5  # peers that agree on something
+    mean = honest.mean(dim=0)
+    lies = attacks.make("spread_match").collude(honest, 2, rule=rule)
+    assert float(torch.cdist(lies, honest).max()) <= 1.0001 * float(
+        torch.cdist(honest, honest).max()
+    )
+    assert torch.equal(lies[0], lies[1])
+    assert float(torch.cosine_similarity(mean - lies[0], mean, dim=0)) > 0.9999
+    weaker = attacks.make("spread_match", 0.1).collude(honest, 2, rule=rule)
+    left, more, without = (
+        float(rule(torch.cat([honest, rows])) @ mean) for rows in (lies, weaker, mean.repeat(2, 1))
+    )
+    assert left < more < without
+
+
+def test_spread_match_takes_the_multiple_that_a_rule_does_not_drop() -> None:
+    honest = HONEST + 0.5
+    mean = honest.mean(dim=0)
+
+    def shortsighted(rows: Tensor) -> Tensor:
+        """Drops what has less than half of the mean."""
+        return rows[(rows @ mean) >= 0.5 * (mean @ mean)].mean(dim=0)
+
+    lies = attacks.make("spread_match").collude(honest, 2, rule=shortsighted)
+    assert 0.5 <= float(lies[0] @ mean) / float(mean @ mean) < 0.8
+
+
+def test_momentum_push_is_honest_for_so_many_rounds_and_then_goes_against_the_momentum() -> None:
+    attack, momentum = attacks.make("momentum_push", 3), torch.zeros(200)
+    for round_id in range(6):
+        honest = honest_rows(seed=round_id)
+        momentum = 0.9 * momentum + honest.mean(dim=0) * (0.1 if round_id else 1.0)
+        own = honest_rows(2, seed=100)
+        lies = attack.collude(honest, 2, own=own, round_id=round_id)
+        if round_id < 3:
+            assert torch.equal(lies, own)
+            continue
+        assert float(torch.cosine_similarity(lies[0], -momentum, dim=0)) > 0.99999
+        typical = float(honest.norm(dim=1).median())
+        assert float(lies[0].norm()) == pytest.approx(typical, rel=1e-4)
+
+
+def test_slow_drift_pushes_to_the_side_that_all_means_together_are_not_on() -> None:
+    attack, total = attacks.make("slow_drift", 0.5), torch.zeros(200)
+    for round_id in range(4):
+        honest = honest_rows(seed=round_id)
+        total = total + honest.mean(dim=0)
+        lies = attack.collude(honest, 2, round_id=round_id)
+        moved = (honest.mean(dim=0) - lies[0]) / honest.std(dim=0)
+        assert torch.allclose(moved, 0.5 * total.sign(), atol=1e-3)
+
+
+def test_few_coordinates_changes_the_last_tenth() -> None:
+    lie = attacks.make("few_coordinates", 3)(MEAN, 0)
+    assert torch.equal(lie[:180], MEAN[:180])
+    assert torch.equal(lie[180:], -3 * MEAN[180:])
+
+
+def test_inside_radius_is_as_long_as_the_honest_and_goes_the_same_way_all_the_time() -> None:
+    attack, sides = attacks.make("inside_radius", 0.05), []
+    for round_id in range(3):
+        honest = honest_rows(seed=round_id)
+        mean = honest.mean(dim=0)
+        lie = attack.collude(honest, 2, round_id=round_id)[1]
+        assert float(lie.norm()) == pytest.approx(float(honest.norm(dim=1).median()), rel=1e-4)
+        assert float(torch.cosine_similarity(lie, mean, dim=0)) == pytest.approx(0.05, abs=1e-4)
+        sides.append(lie)
+    assert float(torch.cosine_similarity(sides[0], sides[2], dim=0)) > 0.9
+
+
 def test_alie_stands_z_deviations_beside_the_mean() -> None:
     lies = attacks.make("alie", 1.5).collude(HONEST, 2)
     assert torch.allclose((MEAN - lies[0]) / DEVIATION, torch.full((200,), 1.5), atol=1e-3)
@@ -405,11 +483,12 @@ def test_liars_apart_agree_on_the_last_result_and_each_tells_its_own_part() -> N
 
 def test_what_takes_another_peers_update_is_refused_alone_and_says_where_it_works() -> None:
     assert set(attacks.names()) - set(attacks.names(lonely=True)) == {
+        "frame_rare",
         "framing",
         "mimic",
         "negated_copies",
     }
-    for name in ("framing", "mimic", "negated_copies"):
+    for name in ("frame_rare", "framing", "mimic", "negated_copies"):
         with pytest.raises(ConfigError, match="gossip bench robustness") as caught:
             attacks.make(name)(MEAN, 0)
         assert caught.value.hint == "call collude"

@@ -1,0 +1,100 @@
+"""Attacks that pass for honest where peers have unequal data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .kinds import COSINE, FRACTION, NOT_NEGATIVE, POSITIVE, ROUNDS, attack
+from .together import MOMENTUM, SEES_NOBODY_IN_TIME, find_hidden, frame, push_back
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .crowd import OmniscientView
+
+TRIALS = 8
+"""Of the rule in a round, by ``spread_match``."""
+LAST_PART = 0.1
+"""Of the coordinates, which ``few_coordinates`` changes."""
+
+
+@attack(
+    shape="together",
+    tries=True,
+    strength=1.0,
+    meaning="part of the distance at which it would stand out",
+    allowed=FRACTION,
+)
+def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """All send the honest mean less a multiple of it. Of the multiples that leave the lie no
+    farther from any honest update than two honest ones are from each other, it takes the one that
+    leaves the least of the mean in this very rule's result.
+
+    8 trials of the rule a round.
+    """
+    mean = crowd.mean()
+    farthest = strength * find_hidden(crowd, mean)
+    tried = [crowd.all_alike(mean - farthest * (k / TRIALS) * mean) for k in range(1, TRIALS + 1)]
+    return min(tried, key=crowd.measure_progress)
+
+
+@attack(shape="together", strength=20.0, meaning="rounds that it is honest", allowed=ROUNDS)
+def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """Honest for so many rounds. From then on all send the opposite of the momentum of the honest
+    means, as long as a typical honest update."""
+    seen = crowd.memory["seen"] = crowd.memory.get("seen", 0) + 1
+    lies = push_back(crowd, MOMENTUM, 1.0)
+    return lies if seen > strength else crowd.own.clone()
+
+
+@attack(
+    shape="together",
+    strength=1.0,
+    meaning="standard deviations of each coordinate",
+    allowed=NOT_NEGATIVE,
+)
+def slow_drift(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """All send the honest mean, with each coordinate moved by so many honest standard deviations
+    against the sign of the sum of the honest means so far: ``alie`` that pushes the same way all
+    the time."""
+    total = crowd.memory["total"] = crowd.memory.get("total", 0) + crowd.mean()
+    return crowd.all_alike(crowd.mean() - strength * crowd.deviation() * total.sign())
+
+
+@attack(strength=10.0, meaning="factor of the negated coordinates", allowed=POSITIVE)
+def few_coordinates(update: Tensor, *, strength: float) -> Tensor:
+    """Honest but for the last tenth of the coordinates, which belongs to the last layers: they are
+    negated and multiplied."""
+    lie = update.clone()
+    lie[int(len(lie) * (1 - LAST_PART)) :] *= -strength
+    return lie
+
+
+@attack(
+    shape="together",
+    strength=0.5,
+    meaning="part of the way to the mirror image of the victim",
+    allowed=POSITIVE,
+    refusal=SEES_NOBODY_IN_TIME,
+)
+def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """Every second one does as ``framing`` does, against the honest peer with the rarest data. The
+    others do as ``drift_ip`` does, while that peer is suspected in their place."""
+    lies = push_back(crowd)
+    lies[::2] = frame(crowd, strength)
+    return lies
+
+
+@attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=COSINE)
+def inside_radius(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """All send a vector as long as a typical honest update and nearly at right angles to the honest
+    mean, to the same side all the time."""
+    import torch
+
+    from .crowd import unit
+
+    forward = unit(crowd.mean())
+    aside = torch.randn(len(forward), generator=crowd.direction, dtype=torch.float64).to(forward)
+    aside = unit(aside - (aside @ forward) * forward)
+    lie = strength * forward + (1 - strength**2) ** 0.5 * aside
+    return crowd.all_alike(crowd.typical_norm() * lie)
