@@ -10,6 +10,10 @@ from gossip.config import WITH_REFERENCE, RunConfig
 
 GUARDED, SUSPICION = "guarded_mean", "suspicion"
 ADVERSARIES = "Peers that lie on purpose: -f N (docs/protection.md)"
+COSTS = (
+    "Where the data of peers differ, that costs accuracy while nobody lies; with --reference "
+    "SAMPLES it does not (docs/protection.md)"
+)
 FOUND = "what "
 """The source of an f that nobody has given begins with it."""
 
@@ -42,7 +46,8 @@ def told(config: RunConfig, source: str = "") -> str:
         line = f"f=0: {rule} tolerates no liar among {among}{why}{_planned(config, 0)}"
         return f"{line}. {config.peers_for_one} peers would tolerate one"
     many = "1 liar" if f == 1 else f"{f} liars"
-    return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}"
+    costs = f". {COSTS}" if why and rule == SUSPICION else ""
+    return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}{costs}"
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:

@@ -47,7 +47,10 @@ def said(**options: Any) -> str:
             "f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of them). "
             f"{tolerance.ADVERSARIES}",
         ),
-        ({"peers": 3, "f": 1}, "f=1: suspicion tolerates 1 liar among 3 peers (given: flag)"),
+        (
+            {"peers": 3, "f": 1},
+            f"f=1: suspicion tolerates 1 liar among 3 peers (given: flag). {tolerance.COSTS}",
+        ),
         (
             {"peers": 8},
             "f=2: guarded_mean bears 2 broken peers among 8 peers (at most a quarter of them). "
