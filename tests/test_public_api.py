@@ -41,7 +41,7 @@ def test_a_session_offers_this_and_no_more():
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
     of_the_loader = {
-        "put_back",
+        "resume_pass",
         "next_round",
         "pass_round",
         "hand_out",
@@ -49,7 +49,7 @@ def test_a_session_offers_this_and_no_more():
         "planned_peers",
         "unused",
     }
-    of_the_loader |= {"epoch_over", "next_batch"}
+    of_the_loader |= {"end_pass", "next_batch"}
     assert public == of_the_user | facts | collective | of_the_loader
 
 

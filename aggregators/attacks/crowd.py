@@ -56,7 +56,8 @@ class OmniscientView:
 
     def typical_norm(self) -> Tensor:
         """Return the median of the norms of the honest updates."""
-        return torch.linalg.vector_norm(self.honest, dim=1).median()
+        median: Tensor = torch.linalg.vector_norm(self.honest, dim=1).median()
+        return median
 
     def all_alike(self, lie: Tensor) -> Tensor:
         """``(f, d)``: everybody sends the same."""

@@ -73,9 +73,11 @@ class BatchTracker:
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
+        self._pass = self._handed_out = 0  # number of the pass over a loader, and batches in it
+        self._has_stepped = self._evaluates = False  # in the pass
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
-        self._warned = False
+        self._warned = self._warned_of_pass = False
         self._order = FetchOrder()
 
     def prepare(self, model: torch.nn.Module, witness: Tensor) -> None:
@@ -88,6 +90,7 @@ class BatchTracker:
         """The round's batch number ``batch`` goes to the loop. ``samples``: that a step behind it
         is on, with those of the round's batches before; 0: it counts for nothing."""
         self._order.hand_out(content)
+        self._handed_out += 1
         self._upto = [*(self._upto or [])[:batch], samples]
         if batch == 0:
             self._kept, self._before = False, self._gradient()
@@ -122,6 +125,7 @@ class BatchTracker:
     def check_taken(self, steps: int) -> None:
         """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
         soon."""
+        self._has_stepped = True
         self._order.check_step()
         if self._upto is None:
             raise ConfigError(
@@ -151,9 +155,48 @@ class BatchTracker:
         """A batch was handed out, and no step has followed."""
         return self._upto is not None
 
-    def put_back(self) -> None:
+    def resume_pass(self, number: int) -> int:
+        """The loop asks for a batch of the pass ``number``; 0: of a new one. Where that is not the
+        one that went on before, the one before is over. Returns: The number.
+
+        Raises: ConfigError: That one was an evaluation.
+        """
+        if not number or number != self._pass:
+            if self.unused and self._handed_out == 1:
+                self._put_back()
+            elif self.unused and self._handed_out > self.expected:
+                self._check_pass()
+            self._pass += 1
+            self._handed_out, self._has_stepped, self._evaluates = 0, False, False
+        return self._pass
+
+    def end_pass(self) -> None:
+        """The pass has come to its end. Raises: ConfigError: It was an evaluation."""
+        if self._handed_out:
+            self._check_pass()
+        self._handed_out = 0
+
+    def _check_pass(self) -> None:
+        if self._has_stepped:
+            return
+        batches = f"{self._handed_out} batch{'es' if self._handed_out > 1 else ''}"
+        what = (
+            f"a pass over the loader of peer.shard had {batches}, and no step followed any of "
+            "them: each batch of an epoch is handed out once, for a step"
+        )
+        hint = (
+            "to evaluate, or to look at the data, read a loader of its own, such as "
+            "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)"
+        )
+        if self._evaluates:
+            raise ConfigError(what, hint)
+        if not self._warned_of_pass:
+            self._warned_of_pass = True
+            warnings.warn(f"{what}. {hint}", stacklevel=4)
+
+    def _put_back(self) -> None:
         """The loop has looked at a batch. It gets that again, once."""
-        if self.unused and not self._looked_at and self._gradient() == self._before:
+        if not self._looked_at and self._gradient() == self._before:
             self.drop()
             self._looked_at = True
 
@@ -162,6 +205,11 @@ class BatchTracker:
         the gradients of what it had."""
         if not self.unused:
             return
+        model = self._order.model
+        # By how loops are written: damaged samples are passed over where the model is to train.
+        self._evaluates |= not torch.is_grad_enabled() or not (model is None or model.training)
+        if self._evaluates and self._handed_out > self.expected:
+            self._check_pass()
         hint = (
             "with peer.shard(loader, accumulate=k), k batches belong to one step and are counted "
             "with it"
@@ -202,7 +250,7 @@ class FetchOrder:
         self._in_order = False
         self._content: object = None  # of the batch in hand, until the order is known
         self._passed_over: object = None
-        self._hook: Any = None  # while evidence is needed
+        self._hooks: list[Any] = []  # while evidence is needed
 
     def hand_out(self, content: object) -> None:
         """The loop has ``content`` in hand."""
@@ -213,12 +261,15 @@ class FetchOrder:
         if self._in_order or self.model is None or self._content is None:
             return  # no gradient is of None, which stands for a damaged sample
         self._passed_over = self._content
-        if self._hook is None:
-            self._hook = self.model.register_forward_pre_hook(self._compare, with_kwargs=True)
+        if not self._hooks:
+            self._hooks = [
+                module.register_forward_pre_hook(self._compare, with_kwargs=True)
+                for module in _called_modules(self.model)
+            ]
 
     def check_step(self) -> None:
         """Raises ConfigError: The step that follows may be on the batch that was passed over."""
-        if self._hook is not None:
+        if self._hooks:
             self._refuse()
 
     def note_step(self, exact: bool) -> None:
@@ -247,8 +298,18 @@ class FetchOrder:
         )
 
     def _end(self) -> None:
-        self._hook.remove()
-        self._hook, self._passed_over = None, []
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._passed_over = [], None
+
+
+def _called_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module, or those in it where it is a mere container, which nobody calls."""
+    if type(module).forward is not torch.nn.Module.forward:
+        yield module
+        return
+    for child in module.children():
+        yield from _called_modules(child)
 
 
 def _leaves(content: object) -> Iterator[object]:

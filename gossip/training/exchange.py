@@ -222,6 +222,7 @@ class Exchange:
     _answered = -1  # the last round that made one of that kind, or none
     _puts_off_rounds = False
     replica_check: ReplicaCheck | None = None
+    _ended_at, _digest = -1, b""  # the round before which the replica was noted, as training ended
 
     def __init__(
         self,
@@ -1207,6 +1208,14 @@ class Exchange:
             self._renew_arena()
             self._introduce()
 
+    def note_end(self) -> None:
+        """Note the replica as the training leaves it. What the script does to it behind that, such
+        as to restore the best weights on one peer, is no difference between peers."""
+        self._ended_at, check = self.round_id, self.replica_check
+        if self._prepared:
+            layout = self._trained.layout
+            self._digest = layout.digest_parameters() if check is None else check.digest()
+
     def close(
         self,
         reason: str,
@@ -1223,12 +1232,9 @@ class Exchange:
         """
         until = time.monotonic() + within_s
         try:
-            digest = b""
-            if self._prepared and reason == "finished":
-                check = self.replica_check
-                digest = (
-                    self._trained.layout.digest_parameters() if check is None else check.digest()
-                )
+            if reason == "finished" and self._ended_at != self.round_id:
+                self.note_end()
+            digest = self._digest if reason == "finished" else b""
             goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
             hurried = False
             self._say(goodbye)

@@ -69,15 +69,13 @@ class Fetcher:
         self._wanted = _Wanted(self._take)
         self._own: DataLoader[Any] | None = None
         self._batches: Iterator[Any] | None = None
-        self._tensors: tuple[Tensor, ...] | None = None
         dataset: Any = loader.dataset
         plain = (
             loader.collate_fn is default_collate
             and not loader.num_workers
             and not loader.pin_memory
         )
-        if type(dataset) is TensorDataset and plain:
-            self._tensors = dataset.tensors
+        self._cuts = type(dataset) is TensorDataset and plain
 
     def fetch(self, key: Key, coming: Iterable[Key] = ()) -> Any:
         """The batch of ``key``; workers go on with what is ``coming``.
@@ -85,11 +83,12 @@ class Fetcher:
         Raises: what the data set and the collating raise,
             in the form in which the given loader would.
         """
-        if self._tensors is not None:
+        if self._cuts:
             # What collating the single samples would give, without taking the tensors apart first.
             # The indices stay a tensor: as a list they cost several times what the copy does.
             indices = self._indices(key)
-            return [tensor[indices] for tensor in self._tensors]
+            tensors: tuple[Tensor, ...] = self._given.dataset.tensors  # type: ignore[attr-defined]
+            return [tensor[indices] for tensor in tensors]
         if not self._given.persistent_workers:
             # the workers end with the epoch
             coming = [guess for guess in coming if guess[0] == key[0]]

@@ -50,12 +50,14 @@ class RoundSource(Protocol):
         ``epoch_steps``, what follows its last step is still to be done."""
         ...
 
-    def epoch_over(self, epoch: int) -> None:
-        """The loop over an epoch has come to its end, wherever the run is."""
+    def resume_pass(self, number: int) -> int:
+        """A batch of the pass ``number`` is asked for; 0: of a new one. Returns its number. Where
+        another pass went on before, that one is over. If it had but one batch, that is handed out
+        again, unless a step or the gradient of a loss has followed it."""
+        ...
 
-    def put_back(self) -> None:
-        """The first batch of a pass is handed out again, unless a step or the gradient of a loss
-        has followed it."""
+    def end_pass(self, epoch: int | None = None) -> None:
+        """The pass has come to its end, wherever the run is; that over ``epoch``."""
 
     def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update; ``skipped``: its samples were handed
@@ -124,19 +126,15 @@ class ShardedLoader:
         self.batch_size = loader.batch_size
         self._rounds, self._seed, self._accumulate = rounds, seed, accumulate
         self._collate = loader.collate_fn
-        self._chosen: Tensor | None = None
-        if isinstance(loader.sampler, SubsetRandomSampler):
-            self._chosen = torch.tensor(
-                [int(at) for at in loader.sampler.indices], dtype=torch.int64
-            )
-        self.samples_total = len(self._chosen) if self._chosen is not None else len(dataset)
+        self._sampler = loader.sampler
+        self._chosen = self._find_chosen()
+        self.samples_total = len(dataset) if self._chosen is None else len(self._chosen)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
         self._fetcher = Fetcher(loader, self._indices, seed, rounds.id)
         self.ahead = self._fetcher.ahead
         self._alter = alter
         self._orders: dict[int, Tensor] = {}
-        self._handed_out, self._has_stepped = 0, False  # in this pass
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
@@ -156,11 +154,8 @@ class ShardedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of this peer in the rest of the current epoch."""
-        if self._handed_out == 1:
-            self._rounds.put_back()
-        elif self._rounds.unused:
-            self._check_pass()
-        self._handed_out, self._has_stepped = 0, False
+        self._check_unchanged()
+        number = self._rounds.resume_pass(0)
         go = self._next_round()
         if go is None:
             return
@@ -180,27 +175,35 @@ class ShardedLoader:
                     batch = batch if self._alter is None else self._alter(batch)
                     # pieces of a small slice repeat it, and those of none are used for nothing
                     self._rounds.hand_out(min(upto[at], total), at, batch)
-                    self._handed_out += 1
                     yield batch
+                    number = self._rounds.resume_pass(number)
                     at = self._rounds.next_batch
                 if self._rounds.unused:
                     self._rounds.pass_round(skipped=True)
-                else:
-                    self._has_stepped = True
                 go = self._next_round(self.steps)
-            self._check_pass()
-            self._rounds.epoch_over(epoch)
+            self._rounds.end_pass(epoch)
         finally:
             self._fetcher.rest()
 
-    def _check_pass(self) -> None:
-        """Raises: ConfigError: A pass of more than a round has ended, and no step was made."""
-        if self._handed_out > self._accumulate and not self._has_stepped:
+    def _find_chosen(self) -> Tensor | None:
+        """Return the indices of a ``SubsetRandomSampler``."""
+        if not isinstance(self._sampler, SubsetRandomSampler):
+            return None
+        return torch.tensor([int(at) for at in self._sampler.indices], dtype=torch.int64)
+
+    def _check_unchanged(self) -> None:
+        """Raises: ConfigError: There are other samples than ``peer.shard`` has shared out."""
+        chosen = self._find_chosen()
+        now = len(self.dataset) if chosen is None else len(chosen)
+        before = self._chosen
+        others = chosen is not None and before is not None and not chosen.equal(before)
+        if now != self.samples_total or others:
+            which = "others" if now == self.samples_total else f"{now} samples"
             raise ConfigError(
-                f"a pass over the loader of peer.shard had {self._handed_out} batches, and no step "
-                "followed any of them: each batch of an epoch is handed out once, for a step",
-                "to evaluate, or to look at the data, read a loader of its own, such as "
-                "torch.utils.data.DataLoader(loader.dataset, batch_size=loader.batch_size)",
+                f"the loader of peer.shard has {which}, and not the {self.samples_total} samples "
+                "that were shared out among the peers",
+                "keep the samples that a data set has, and their number: where some are not to be "
+                "used yet, let __getitem__ give others for them (samples[at % wanted])",
             )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:

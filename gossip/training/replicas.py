@@ -18,8 +18,6 @@ from torch import Tensor
 from gossip.core import DIGEST_BYTES
 from gossip.vectors import payload_digest
 
-from .optimizer import version_of
-
 TENSORS_MAX = 1000
 """Tensors that have a short digest of their own; further ones share one."""
 SHORT_BYTES = 2
@@ -63,15 +61,11 @@ class ReplicaCheck:
         self._model, self._optimizer = model, optimizer
         self._kept, self._saves_at = kept, saves_at
         self._names = {id(p): name for name, p in model.named_parameters()}
-        self._parameters = tuple(model.parameters())
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # behind a step
-        # since the digests that were sent last, and between those and the ones before
         self._missed = self._missed_before = False
-        self._written = self._written_before = False  # weights, between two steps
-        self._versions = -1  # of the weights together, behind a step; -1: unknown
         self.period = 1
         """Steps between two regular comparisons: a power of two, so that the steps of peers that
         measure other times coincide. 1 as long as nothing is measured."""
@@ -119,7 +113,6 @@ class ReplicaCheck:
         Args:
             wanted: The others compare theirs, too.
         """
-        self._written |= self._versions >= 0 and self._versions != self._count_writes()
         now = time.monotonic()
         if self._first_step < 0:
             self._first_step, self._began_at = step, now
@@ -134,7 +127,6 @@ class ReplicaCheck:
             return b""
         self._sent = self._digest()
         self._missed_before, self._missed = self._missed, False
-        self._written_before, self._written = self._written, False
         at, names, before = self._noted
         if at == step and not self.outside:
             self.outside = _differing(names, before, *self._sent)
@@ -144,20 +136,10 @@ class ReplicaCheck:
         """Note that a step was applied, and is the number ``step`` that the parameters have.
         ``is_own``: the script was in ``optimizer.step()`` for it."""
         self._missed = self._missed or not is_own
-        self._versions = self._count_writes()
         if not is_own:
             self._noted = -1, (), b""
         elif 0 <= step - self._first_step <= FIRST_STEPS:
             self._noted = (step, *self._digest())
-
-    def follow_replacement(self) -> None:
-        """Note that the replica of another peer took the place of this one."""
-        self._versions = -1
-
-    def _count_writes(self) -> int:
-        """Return how often weights were written in place, as autograd counts. A flipped bit in
-        memory is not counted."""
-        return sum(map(version_of, self._parameters))
 
     # --- what differs -----------------------------------------------------------------------------
 
@@ -179,14 +161,13 @@ class ReplicaCheck:
                 "this peer's batch has",
                 "leave max_norm out, and rescale all rows in a function given to peer.each_step",
             )
-        outside = self.outside or (names if self._written_before else ())
-        if outside and self._missed_before:
-            what = "what is kept was" if _are_kept(outside) else "weights were"
+        if self.outside and self._missed_before:
+            what = "what is kept was" if _are_kept(self.outside) else "weights were"
             return (
                 f"{what} changed outside of optimizer.step() while rounds were missed",
                 each_step,
             )
-        if outside:
+        if self.outside:
             return (
                 "weights are changed outside of optimizer.step() by what only this peer has",
                 f"{each_step}, by what all peers have",
@@ -200,8 +181,8 @@ class ReplicaCheck:
                 "give it to peer.keep, or change it in a function given to peer.each_step",
             )
         return (
-            "this peer's memory or processor; a step that computes otherwise on this peer; or most "
-            "other peers changed weights outside of optimizer.step(), and this one did not",
+            "this peer's memory or processor; a step that computes otherwise on this peer; or "
+            "weights that only some peers have changed outside of optimizer.step()",
             "test the machine's memory; run the same torch on processors of the same kind; draw "
             f"from torch's own generators within step(); {each_step}",
         )

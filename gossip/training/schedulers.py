@@ -34,13 +34,14 @@ class _Seen:
 class SchedulerPace:
     """Steps the schedulers of ``keep`` for the steps that the script did not see.
 
-    Only those that the script steps once a step. One that is stepped once an epoch is right by
-    itself, and one that another of them steps follows that.
+    Only those that the script steps once a step, or once an epoch. One that another of them steps
+    follows that.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._stepped = False
+        self._begun: dict[str, tuple[int, int]] = {}  # the last epoch, and the steps before it
 
     def stepped(self) -> None:
         """The script has made a step of its own. What it does behind that is yet to come."""
@@ -50,6 +51,7 @@ class SchedulerPace:
         """The schedulers were set to a state of others, in which ``step`` was the next step, as
         ``follow`` counts them."""
         self._stepped = False
+        self._begun.clear()
         for name, scheduler in _schedulers(kept):
             steps = steps_of(scheduler)
             # A swarm's scheduler that has come as far as its steps is stepped once with each.
@@ -62,6 +64,17 @@ class SchedulerPace:
         for name, scheduler in _schedulers(kept):
             if name in self._seen:
                 self._seen[name].steps = steps_of(scheduler)
+
+    def begin_epoch(self, kept: Mapping[str, Any], epoch: int) -> None:
+        """Step those that the script has stepped once in the last epoch that it saw, once for each
+        that it did not see."""
+        for name, scheduler in _schedulers(kept):
+            last, steps = self._begun.get(name, (epoch, 0))
+            every_step = name in self._seen and self._seen[name].alike >= SURE
+            if steps_of(scheduler) == steps + 1 and not every_step:
+                for _ in range(_reach(scheduler, steps + epoch - last) - steps - 1):
+                    scheduler.step()
+            self._begun[name] = epoch, steps_of(scheduler)
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
         """To be called once the script has done what it does behind a step. It does nothing where

@@ -349,10 +349,7 @@ class Session:
 
     def _note_replaced(self) -> None:
         check, diverged, self._diverged = self._exchange.replica_check, self._diverged, None
-        if check is None:
-            return
-        check.follow_replacement()
-        if diverged is not None:
+        if check is not None and diverged is not None:
             found, before = diverged
             largest = largest_difference(before, check.tensors())
             self._report_divergence(found, largest, replaced=True)
@@ -930,6 +927,7 @@ class Session:
         self._share_parameters()
         self._scheduler_pace.follow(self._kept, self.step - self._lost_steps, over=True)
         self._confirm(self._look_around)
+        self._exchange.note_end()
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)
 
@@ -994,6 +992,7 @@ class Session:
             while go is not None and go.epoch < total:
                 self._collectives.answers.reached(before_epoch(go.epoch))
                 self._epoch = epoch = go.epoch
+                self._scheduler_pace.begin_epoch(self._kept, epoch)
                 yield epoch
                 while (go := self.next_round()) is not None and go.epoch == epoch:
                     self.pass_round()
@@ -1749,17 +1748,28 @@ class Session:
         with self._at_anchor():
             return self._exchange.wait_go()
 
-    def epoch_over(self, epoch: int) -> None:
-        """Notes that the loop over an epoch has come to its end. Loaders call it, scripts need not.
+    def resume_pass(self, number: int) -> int:
+        """Note that the loop asks for a batch of a pass. Loaders call it, scripts need not.
 
         Args:
-            epoch: Its number, also where the run has come to a later one meanwhile.
+            number: What was returned before; 0: a new pass.
+        Returns: Number of the pass.
+        Raises: ConfigError: The pass before was an evaluation.
         """
-        self._collectives.answers.reached(behind_epoch(epoch))
+        return self._batches.resume_pass(number)
 
-    def put_back(self) -> None:
-        """Note that a loop has looked at a batch. Loaders call it, scripts need not."""
-        self._batches.put_back()
+    def end_pass(self, epoch: int | None = None) -> None:
+        """Note that a pass has come to its end. Loaders call it, scripts need not.
+
+        Args:
+            epoch: Whose, also where the run has come to a later one meanwhile.
+        Raises: ConfigError: The pass was an evaluation.
+        """
+        if epoch is not None:
+            self._collectives.answers.reached(behind_epoch(epoch))
+        self._batches.end_pass()
+        if not self._counting and self._local is None:
+            self._exchange.note_end()
 
     def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.
@@ -1770,8 +1780,7 @@ class Session:
         """
         self._check_no_pipeline("a step without pipe.step(x, y)")
         self._check_gathered()
-        if skipped:
-            self._unprepared.check_passed()
+        self._unprepared.check_passed()
         if skipped and self._local is not None and self._local.taken:
             self._end_round(None, False)
             return

@@ -76,6 +76,7 @@ class ShardedStream:
 
         Batches at the end that do not suffice for a step are left out.
         """
+        number = self._rounds.resume_pass(0)
         go = self._rounds.next_round()
         if go is None:
             return
@@ -89,6 +90,7 @@ class ShardedStream:
                 content = batch if self._alter is None else self._alter(batch)
                 self._rounds.hand_out(total, at, content)
                 yield content
+                number = self._rounds.resume_pass(number)
                 if (following := self._rounds.next_batch) is not None:
                     at = following
                     if at < self._accumulate:
@@ -101,6 +103,7 @@ class ShardedStream:
             if not read or at:
                 # or a loop over an empty part would keep the others waiting
                 self._rounds.pass_round()
+            self._rounds.end_pass()
         finally:
             if not self._given.persistent_workers:
                 self._own = None

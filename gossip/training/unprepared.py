@@ -110,7 +110,7 @@ class UnpreparedOptimizers:
                 "prepare(ModuleList([model, criterion]), [optimizer, other])",
                 unless=self._alone,
             )
-        self._steps += 1
+        self._steps += bool(self._intruder) or not self._exchanges
         if self._steps == STEPS:
             why = "peer.prepare() was not called"
             if self._prepared:

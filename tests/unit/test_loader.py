@@ -59,10 +59,11 @@ class ScriptedRounds:
             self.last.get(self.at, ()),
         )
 
-    def put_back(self) -> None:
-        pass
+    def resume_pass(self, number: int) -> int:
+        return 0
 
-    def epoch_over(self, epoch: int) -> None:
+    def end_pass(self, epoch: int | None = None) -> None:
+        assert epoch is not None
         self.over.append(epoch)
 
     def pass_round(self, skipped: bool = False) -> None:
@@ -132,6 +133,31 @@ def test_an_epoch_reads_each_sample_once_whoever_gets_which_slice():
     ]
     assert sorted(index for part in seen for batch in part for index in batch) == list(range(10))
     assert first.stepped == [3, 2]
+
+
+def test_other_samples_than_were_shared_out_are_refused():
+    grown, chosen = numbers(), SubsetRandomSampler(list(range(5)))
+    fewer, others = SubsetRandomSampler(list(range(5))), SubsetRandomSampler(list(range(5)))
+    loaders = [
+        (DataLoader(grown, batch_size=5), lambda: setattr(grown, "tensors", numbers(20).tensors)),
+        (DataLoader(numbers(), 5, sampler=fewer), lambda: fewer.indices.pop()),
+        (DataLoader(numbers(), 5, sampler=others), lambda: others.indices.__setitem__(0, 7)),
+    ]
+    for given, change in loaders:
+        loader = sharded(given, ScriptedRounds([(0, ((0, 5),)), (1, ((10, 15),))]))
+        next(iter(loader))
+        change()
+        with pytest.raises(ConfigError, match="were shared out among the peers"):
+            next(iter(loader))
+    loader = sharded(DataLoader(numbers(), 5, sampler=chosen), ScriptedRounds([(0, ((0, 5),))]))
+    assert len(list(loader)) == 1
+
+
+def test_tensors_of_a_data_set_may_be_replaced_by_as_many():
+    data = numbers()
+    loader = sharded(DataLoader(data, batch_size=10), ScriptedRounds([(0, ((0, 10),))]))
+    data.tensors = (data.tensors[0] + 100, data.tensors[1])
+    assert min(x.min() for x, _ in loader) == 100
 
 
 def test_the_order_is_new_each_epoch_and_the_same_on_every_peer():

@@ -169,33 +169,6 @@ def test_one_flipped_bit_is_found_and_its_tensor_is_named(name: str) -> None:
     assert check.compare(4, wanted=True) == other, "what is no module may be each peer's own"
 
 
-@pytest.mark.parametrize("happens", ["nothing", "write", "flip", "replacement"])
-def test_a_script_that_writes_weights_in_mid_run_is_the_likely_cause(
-    monkeypatch: pytest.MonkeyPatch, happens: str
-) -> None:
-    """Until the next comparison, and no longer; a flipped bit is no write."""
-    monkeypatch.setattr(replicas, "SHARE", 1e6)  # all comparisons are affordable
-    model, optimizer, _ = trained()
-    check = check_of(model, optimizer)
-    causes = []
-    for step in range(9):
-        backward(model, step)
-        optimizer.step()
-        check.follow_step(step, True)
-        if step == 7 and happens == "flip":
-            flip(model[0].weight.data)
-        if step == 7 and happens in ("write", "replacement"):
-            model.load_state_dict(trained()[0].state_dict())
-        if step == 7 and happens == "replacement":
-            check.follow_replacement()
-        digest = bytearray(check.compare(step, wanted=True))
-        if step in (7, 8):
-            digest[0] ^= 1
-            causes.append(check.explain(step, bytes(digest)).cause)
-    assert ("only this peer has" in causes[0]) == (happens == "write")
-    assert "memory" in causes[1]
-
-
 def test_the_digest_at_the_end_covers_kept_modules() -> None:
     model, optimizer, _ = trained()
     kept = copy.deepcopy(model)
@@ -256,6 +229,25 @@ def test_the_period_is_a_power_of_two_that_keeps_the_cost_small(monkeypatch) -> 
 def test_the_largest_difference_is_that_of_two_numbers(one, other, largest) -> None:
     before = {"a": torch.tensor([0.0, one]), "gone": torch.ones(2)}
     assert largest_difference(before, {"a": torch.tensor([0.0, other])}) == largest
+
+
+@pytest.mark.parametrize("loop", ["epochs", "steps"])
+def test_what_a_script_does_behind_its_training_is_no_difference_of_replicas(loop: str) -> None:
+    """As to restore the best weights on one peer."""
+    digests = []
+    for restores in (False, True):
+        model, optimizer = small_model()
+        with FakeNodeSwarm(echo, peers=2) as swarm:
+            peer = swarm.session
+            peer.prepare(model, optimizer)
+            for seed in getattr(peer, loop)(2):
+                backward(model, seed)
+                optimizer.step()
+            if restores:
+                model.load_state_dict(small_model()[0].state_dict())
+        (goodbye,) = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
+        digests.append(goodbye.digest)
+    assert digests[0] == digests[1] != b""
 
 
 # --- in a session ---------------------------------------------------------------------------------

@@ -88,6 +88,40 @@ def test_one_that_is_stepped_once_an_epoch_is_left_alone(steps):
     assert played(steps, at=lambda step: step % 10 == 9).last_epoch == 3 - (9 not in steps)
 
 
+@pytest.mark.parametrize("seen", [[0, 1, 2, 3], [0, 3], [0, 1, 4, 9], [2, 3, 5]])
+def test_one_that_is_stepped_once_an_epoch_is_stepped_for_those_that_were_not_seen(seen):
+    pace, scheduler = SchedulerPace(), made()
+    kept, step = {"scheduler": scheduler}, 10 * seen[0]
+    for epoch in seen:
+        pace.begin_epoch(kept, epoch)
+        assert scheduler.last_epoch == epoch - seen[0]
+        for step in range(10 * epoch, 10 * epoch + 10):
+            pace.stepped()
+            pace.follow(kept, step)
+        scheduler.step()
+    assert scheduler.get_last_lr() == [1.0 / (2 + seen[-1] - seen[0])]
+
+
+@pytest.mark.parametrize("each", [0, 2])
+def test_one_that_is_stepped_never_or_twice_in_an_epoch_is_left_alone(each):
+    pace, scheduler = SchedulerPace(), made()
+    for epoch in (0, 5):
+        pace.begin_epoch({"scheduler": scheduler}, epoch)
+        for _ in range(each):
+            scheduler.step()
+    assert scheduler.last_epoch == 2 * each
+
+
+def test_one_of_a_state_that_was_taken_over_is_where_that_state_is():
+    pace, scheduler = SchedulerPace(), made()
+    kept = {"scheduler": scheduler}
+    pace.begin_epoch(kept, 0)
+    scheduler.last_epoch = 1
+    pace.loaded(kept, 40)
+    pace.begin_epoch(kept, 4)
+    assert scheduler.last_epoch == 1
+
+
 def test_one_that_is_not_stepped_is_left_alone_and_so_is_a_plateau():
     assert played([0, 1, 4, 5], at=lambda step: False).last_epoch == 0
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)

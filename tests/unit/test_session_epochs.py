@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -249,10 +252,19 @@ def test_what_cannot_be_a_run_of_epochs_is_refused() -> None:
             peer.epochs(1, remainder="extend")
 
 
-@pytest.mark.parametrize("before", [True, False])
+@contextmanager
+def evaluating(model: torch.nn.Module, how: str) -> Iterator[None]:
+    with torch.no_grad() if how == "no_grad" else nullcontext():
+        model.train(how != "eval_mode")
+        yield
+        model.train()
+
+
+@pytest.mark.parametrize("where", ["before", "within", "behind"])
 @pytest.mark.parametrize("length", [2, STEPS])
-def test_a_pass_over_the_loader_that_makes_no_step_is_refused(before: bool, length: int) -> None:
-    """Whole or in part, before the pass that trains or behind it."""
+@pytest.mark.parametrize("how", ["no_grad", "eval_mode"])
+def test_an_evaluation_on_the_sharded_loader_is_refused(how: str, length: int, where: str) -> None:
+    """Whole or in part, before, within or behind the pass that trains."""
     model, optimizer = small_model()
     with FakeNodeSwarm(Dealer(4)) as swarm:
         peer = swarm.session
@@ -261,25 +273,83 @@ def test_a_pass_over_the_loader_that_makes_no_step_is_refused(before: bool, leng
         steps = 0
 
         def evaluate() -> None:
-            for at, _ in enumerate(loader, 1):
-                if at == length:
-                    break
+            with evaluating(model, how):
+                for at, _ in enumerate(loader, 1):
+                    if at == length:
+                        break
 
         def train() -> None:
             nonlocal steps
             for _ in peer.epochs(3):
-                if before:
+                if where == "before":
                     evaluate()
-                for _ in loader:
+                for at, _ in enumerate(loader):
                     backward(model, 0)
                     optimizer.step()
                     steps += 1
-                if not before:
+                    if where == "within" and at == 0:
+                        evaluate()
+                if where == "behind":
                     evaluate()
 
-        with pytest.raises(ConfigError, match=f"had {length} batches, and no step"):
+        with pytest.raises(ConfigError, match="and no step followed any of them"):
             train()
-        assert steps == (0 if before else STEPS)
+        assert steps == {"before": 0, "within": 1, "behind": STEPS}[where]
+
+
+def test_an_evaluation_is_refused_where_an_epoch_is_one_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 1)
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(4)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data(5))
+        peer.prepare(model, optimizer)
+        epochs = peer.epochs(4)
+        next(epochs)
+        for _ in loader:
+            backward(model, 0)
+            optimizer.step()
+        with pytest.raises(ConfigError, match="had 1 batch,"), torch.no_grad():
+            list(loader)
+
+
+def test_an_evaluation_on_a_stream_is_refused() -> None:
+    model, optimizer = small_model()
+    with FakeNodeSwarm(Dealer(4)) as swarm:
+        peer = swarm.session
+        loader = peer.shard(DataLoader(Three(), batch_size=1))
+        peer.prepare(model, optimizer)
+        for _ in loader:
+            backward(model, 0)
+            optimizer.step()
+        with pytest.raises(ConfigError, match="and no step followed any of them"), torch.no_grad():
+            list(loader)
+
+
+@pytest.mark.parametrize("first", [STEPS, 2 * STEPS - 2])
+def test_batches_that_are_passed_over_where_the_model_trains_are_no_evaluation(first: int) -> None:
+    """Not one of a whole epoch, or of what is left of it, is of use."""
+    model, optimizer = small_model()
+    dealer = Dealer(3, first=first)
+    with FakeNodeSwarm(dealer) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+
+        def train() -> None:
+            for epoch in peer.epochs(3):
+                for x, _ in loader:
+                    if epoch == 1:
+                        continue
+                    optimizer.zero_grad()
+                    model(x).square().mean().backward()
+                    optimizer.step()
+
+        with pytest.warns(UserWarning, match="and no step followed any of them"):
+            train()
+    assert dealer.used == [0] * (2 * STEPS - first) + [5] * STEPS
 
 
 def test_an_iterator_that_is_made_anew_where_it_ends_is_no_such_pass() -> None:
@@ -313,6 +383,25 @@ def test_a_look_at_the_first_batch_costs_no_step() -> None:
                 assert at or torch.equal(x, looked_at)
                 backward(model, 0)
                 optimizer.step()
+    assert dealer.used == [5] * (2 * STEPS)
+
+
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_look_at_a_batch_within_a_pass_costs_no_step(stepped: bool) -> None:
+    model, optimizer = small_model()
+    dealer = Dealer(2)
+    with FakeNodeSwarm(dealer) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        for _ in peer.epochs(2):
+            for at, _ in enumerate(loader):
+                if not stepped and at == 1:
+                    next(iter(loader))
+                backward(model, 0)
+                optimizer.step()
+                if stepped and at == 1:
+                    next(iter(loader))
     assert dealer.used == [5] * (2 * STEPS)
 
 

@@ -1081,3 +1081,34 @@ def test_a_run_that_ends_while_a_step_is_passed_ends_the_loop_and_not_the_script
         swarm.session.prepare(model, optimizer)
         assert list(swarm.session.steps(5)) == [0], "no optimizer.step() in the body"
         assert swarm.session.finished
+
+
+def test_a_container_that_nobody_calls_is_watched_in_what_it_holds():
+    """The models of a GAN in a ModuleList; its first batch is left out."""
+    order, parts = FetchOrder(), torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
+    order.model = torch.nn.ModuleDict({"parts": parts})
+    passed, used = torch.ones(2), torch.zeros(2)
+    for given, refused in ((used, False), (passed, True)):
+        order.hand_out(passed)
+        order.pass_over()
+        order.hand_out(used)
+        parts[0](torch.full((2,), 5.0))  # noise, which is in no batch
+        if refused:
+            with pytest.raises(ConfigError, match="prefetching"):
+                parts[1](given)
+        else:
+            parts[1](given)
+            order.check_step()
+
+
+def test_an_optimizer_that_is_made_anew_within_a_loop_of_steps_is_refused():
+    model, optimizer = small_model()
+    with FakeNodeSwarm(echo, peers=2) as swarm:
+        swarm.session.prepare(model, optimizer)
+        steps = swarm.session.steps(4)
+        next(steps)
+        optimizer = torch.optim.AdamW(model.parameters())
+        backward(model, 0)
+        optimizer.step()
+        with pytest.raises(ConfigError, match="AdamW steps the parameters of"):
+            next(steps)

@@ -57,10 +57,10 @@ class Rounds:
     def next_batch(self) -> int | None:
         return self.batch + 1 if self.handed else None
 
-    def put_back(self) -> None:
-        pass
+    def resume_pass(self, number: int) -> int:
+        return 0
 
-    def epoch_over(self, epoch: int) -> None:
+    def end_pass(self, epoch: int | None = None) -> None:
         pass
 
     def pass_round(self, skipped: bool = False) -> None:

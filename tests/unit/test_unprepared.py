@@ -86,6 +86,23 @@ def test_one_that_is_made_anew_in_each_round_is_an_inner_loop(watch: UnpreparedO
         assert steps(sgd(), 2) == []
 
 
+def test_an_inner_loop_may_be_long(watch: UnpreparedOptimizers) -> None:
+    prepared = sgd()
+    watch.prepared([prepared], prepared, alone=False)
+    watch.exchanged()
+    assert steps(sgd(), 2 * STEPS) == []
+
+
+def test_many_steps_of_another_one_over_prepared_parameters_are_told(
+    watch: UnpreparedOptimizers,
+) -> None:
+    prepared = sgd()
+    watch.prepared([prepared], prepared, alone=False)
+    watch.exchanged()
+    other = torch.optim.AdamW(prepared.param_groups[0]["params"])
+    assert len(steps(other, 2 * STEPS)) == 1
+
+
 def test_a_batch_on_which_another_one_steps_prepared_parameters_is_refused(
     watch: UnpreparedOptimizers,
 ) -> None:

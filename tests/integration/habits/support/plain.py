@@ -215,10 +215,10 @@ class PlainPeer:
             self.step, 0, True, self._cursor.epoch, ranges, False, self.count, self.count, self.id
         )
 
-    def put_back(self) -> None:
-        self._batches.drop()
+    def resume_pass(self, number: int) -> int:
+        return self._batches.resume_pass(number)
 
-    def epoch_over(self, epoch: int) -> None:
+    def end_pass(self, epoch: int | None = None) -> None:
         pass
 
     def pass_round(self, skipped: bool = False) -> None:
