@@ -24,6 +24,8 @@ SHORT_BYTES = 2
 SHARE = 0.005
 """Of the time of training, for comparisons at regular intervals; as much again for others."""
 PERIOD_MAX = 4096
+LOOK_STEPS = 16
+"""The period is computed anew at most so many steps apart, or a power of two below."""
 FIRST_STEPS = 3
 """Steps after each of which it is looked whether the script changes the replica itself."""
 
@@ -113,17 +115,19 @@ class ReplicaCheck:
         Args:
             wanted: The others compare theirs, too.
         """
-        now = time.monotonic()
         if self._first_step < 0:
-            self._first_step, self._began_at = step, now
-        elapsed_s, steps = now - self._began_at, step - self._first_step
+            self._first_step, self._began_at = step, time.monotonic()
+        is_first = 0 < step <= self._first_step + FIRST_STEPS
+        is_due = is_first or self._saves_at(step)
+        if step % min(self.period, LOOK_STEPS) and not is_due and not wanted:
+            return b""
+        elapsed_s, steps = time.monotonic() - self._began_at, step - self._first_step
         if steps > 0 and self._cost_s:
             needed = self._cost_s * steps / (SHARE * max(elapsed_s, 1e-9))
             self.period = min(PERIOD_MAX, 1 << int(needed).bit_length())
-        is_first = 0 < step <= self._first_step + FIRST_STEPS
         affordable = self._spent_s + self._cost_s <= 2 * SHARE * elapsed_s
         regular = step > 0 and step % self.period == 0 and (affordable or self.period > 1)
-        if not (regular or is_first or self._saves_at(step) or (wanted and affordable)):
+        if not (regular or is_due or (wanted and affordable)):
             return b""
         self._sent = self._digest()
         self._missed_before, self._missed = self._missed, False

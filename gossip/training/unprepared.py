@@ -34,7 +34,7 @@ class UnpreparedOptimizers:
         self._alone = True
         self._exchanges = self._steps = 0  # of prepared ones, and of others since the last of those
         self._paused = self._warned = False
-        self._began: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._began: dict[int, int] = {}  # by identities of optimizers that are stepping
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._intruder = ""  # what has stepped prepared parameters since the last exchange
         self._handles: list[Any] = [
@@ -90,12 +90,12 @@ class UnpreparedOptimizers:
             handle.remove()
 
     def _begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self._began[optimizer] = self._exchanges
+        self._began[id(optimizer)] = self._exchanges
 
     def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        began = self._began.pop(optimizer, None)
+        began = self._began.pop(id(optimizer), None)
         # One that steps a prepared one, or that a prepared one steps, is a part of it.
-        inside = any(each in self._began for each in self._prepared)
+        inside = any(id(each) in self._began for each in self._prepared)
         known = optimizer is self._applied or optimizer in self._prepared
         if self._paused or inside or known or began != self._exchanges:
             return
