@@ -42,27 +42,6 @@ from .kinds import (
 )
 from .telling import Attack as Attack, AttackerGroup as AttackerGroup, make as make
 
-__all__ = [
-    "ATTACKS",
-    "DATA_ATTACKS",
-    "KINDS",
-    "Aggregator",
-    "Attack",
-    "AttackKind",
-    "AttackerGroup",
-    "attack",
-    "flip_labels",
-    "make",
-    "names",
-    "place_of",
-]
-_HOMES = (
-    _adaptive,
-    _alone,
-    _apart,
-    _patient,
-    _together,
-    _unequal,
-)  # imported for what they register
+# imported for what they register
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
 """Of real runs, the simulator and benchmarks: on updates and on data."""

@@ -159,6 +159,7 @@ class RunView:
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
+        self._early_ends: set[int] = set()
         # completed ones, as the first peer that came to their end tells
         self.epochs: dict[int, Mapping[str, Any]] = {}
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
@@ -371,7 +372,11 @@ class RunView:
             self.step = max(self.step, row.step)
             row.round = max(row.round, event["round"])
             self.round = max(self.round, event["round"])
-        return []
+        early = event.get("reason") == "finished" and row.step < (self.steps or 0)
+        if not early or row.step in self._early_ends:
+            return []
+        self._early_ends.add(row.step)
+        return [f"~ {row.peer} ended after {row.step} of {self.steps} rounds"]
 
     # --- what a peer has to say -------------------------------------------------------------------
 

@@ -166,6 +166,19 @@ def test_peers_that_leave_politely_are_no_news() -> None:
     assert view.blows == []
 
 
+def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round() -> None:
+    view = RunView(4)
+    lines = told(
+        view,
+        *[event("plan", peer, 1.0, steps=100) for peer in range(4)],
+        event("halted", 1, 5.0, reason="finished", exit_code=0, round=29),
+        event("halted", 2, 5.0, reason="finished", exit_code=0, round=29),
+        event("halted", 0, 6.0, reason="stopped", exit_code=143, round=40),
+        event("halted", 3, 9.0, reason="finished", exit_code=0, round=99),
+    )
+    assert lines == ["~ 1 ended after 30 of 100 rounds"]
+
+
 def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
     view = RunView(3, faults.parse("sign_flip:2*10"))
     reasons = ["7 of the last 7 updates stood out"]
