@@ -19,7 +19,7 @@ JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
 # processors busy.
 SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
-HOSTS_NEED := openssh-server openssh-client iproute2 util-linux slurm-wlm munge
+HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 12
 
@@ -92,11 +92,11 @@ test-long: $(INSTALLED)  ## the same tests with all their seeds, sizes and examp
 
 # Only root may install packages, and only this target does.
 test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network namespaces (root), more of them with TEST_LONG=1; installs what is missing with apt-get and pip
-	@if [ -x /usr/sbin/sshd ] && (for tool in ssh ip nsenter slurmctld munged; do command -v $$tool >/dev/null || exit 1; done); then :; \
+	@if [ -x /usr/sbin/sshd ] && (for tool in ssh ip nft nsenter slurmctld munged; do command -v $$tool >/dev/null || exit 1; done); then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing $(HOSTS_NEED) with apt-get"; \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(HOSTS_NEED); \
-	else echo "these tests need sshd, ssh, ip, nsenter, slurmctld and munged: install $(HOSTS_NEED) as root"; fi
+	else echo "these tests need sshd, ssh, ip, nft, nsenter, slurmctld and munged: install $(HOSTS_NEED) as root"; fi
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
 

@@ -40,14 +40,28 @@ for step in peer.steps(100_000):
 """
 
 
-def command_in(on: Hosts, folder: Path, *options: str) -> list[str]:
+def command_in(on: Hosts, folder: Path, *options: str, script: str = SCRIPT) -> list[str]:
     """``gossip hosts`` with those options, run on the first host. Writes its script."""
     (folder / "ssh.py").write_text(SSH)
-    (folder / "train.py").write_text(SCRIPT)
+    (folder / "train.py").write_text(script)
     ssh = f"{sys.executable} {folder / 'ssh.py'} {folder}"
     words = ["-H", ",".join(on.names), "--ssh", ssh, "--workdir", str(folder)]
     gossip = [sys.executable, "-P", "-m", "gossip.launch.cli", "hosts"]
     return [*on.inside(0), *gossip, *words, *options, "train.py"]
+
+
+def check_pairs(on: Hosts, folder: Path) -> tuple[int, list[dict[str, str]]]:
+    """Return the exit code of ``gossip hosts --check``, and its lines about pairs."""
+    done = subprocess.run(
+        command_in(on, folder, "--check", "--json"),
+        check=False,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    lines = json.loads(done.stdout)["lines"]
+    return done.returncode, [line for line in lines if ">" in line["about"]]
 
 
 class HostsRun:

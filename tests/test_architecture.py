@@ -625,8 +625,8 @@ def test_nothing_unsafe_is_used_outside_the_package_either(folder: str) -> None:
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     """`make venv` installs all that tests need: what is missing there is a failure. Of the skips
     one is about a GPU, three are about the machine's addresses, three about other libraries, the
-    others about who may make network namespaces, and run an sshd or Slurm in them, or mount a small
-    disk."""
+    others about who may make network namespaces, and run an sshd or Slurm in them, mount a small
+    disk, or limit memory."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -641,8 +641,10 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "hosts",
         "hosts_join",
         "hosts_return",
+        "hosts_trials",
         "narrow_link",
         "ray_job",
+        "run_trials",
         "slurm_job",
         "ssh_hosts",
         "ssh_third",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from effort import effort
 from hosts import why_no_hosts
-from hosts_run import WAIT_S, command_in, hosts_run
-from wan import Wan, wan
+from hosts_run import WAIT_S, check_pairs, hosts_run
+from wan import wan
 
 pytestmark = [
     pytest.mark.ssh,
@@ -41,23 +38,9 @@ def test_over_slow_links_nobody_is_suspected(
         assert not [event for event in DOUBTS if found[event]], found
 
 
-def check(on: Wan, folder: Path) -> tuple[int, list[dict[str, str]]]:
-    """The exit code of ``gossip hosts --check``, and its lines about pairs."""
-    done = subprocess.run(
-        command_in(on, folder, "--check", "--json"),
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    lines = json.loads(done.stdout)["lines"]
-    return done.returncode, [line for line in lines if ">" in line["about"]]
-
-
 def test_a_path_that_drops_every_payload_is_named_before_the_run(tmp_path: Path) -> None:
     with wan(2, mtu=1000) as on:
-        code, pairs = check(on, tmp_path)
+        code, pairs = check_pairs(on, tmp_path)
     assert code != 0
     assert len(pairs) == 2
     assert {line["level"] for line in pairs} == {"fail"}
@@ -65,7 +48,7 @@ def test_a_path_that_drops_every_payload_is_named_before_the_run(tmp_path: Path)
 
 def test_a_path_that_carries_less_than_the_devices_send_is_measured(tmp_path: Path) -> None:
     with wan(2, device_mtu=JUMBO, mtu=1500) as on:
-        code, pairs = check(on, tmp_path)
+        code, pairs = check_pairs(on, tmp_path)
     assert code == 0
     assert [line["level"] for line in pairs] == ["ok"]
     assert "Mbit/s" in pairs[0]["text"]

@@ -143,6 +143,7 @@ class ProcessSwarm:
             self._warm = WarmStart(environment, secrets.token_hex(16), pytest.fail)
         asyncio.run(self._warm.ready())
         self.peers = [self._start(peer) for peer in range(n)]
+        self._replaced: list[SwarmPeer] = []
 
     def _start(self, peer: int, incarnation: int = 0) -> SwarmPeer:
         ours, theirs = socket.socketpair()
@@ -154,6 +155,13 @@ class ProcessSwarm:
         """After its end."""
         self.peers[peer].close()
         self.peers[peer] = self._start(peer, incarnation)
+
+    def replace(self, peer: int, incarnation: int) -> SwarmPeer:
+        """Return the former process of a peer, which is left as it is."""
+        former = self.peers[peer]
+        self._replaced.append(former)
+        self.peers[peer] = self._start(peer, incarnation)
+        return former
 
     def events(self, peer: int, *names: str) -> list[dict[str, Any]]:
         return self._files.rows(f"peer-{peer}/events.jsonl", *names)
@@ -212,7 +220,7 @@ class ProcessSwarm:
         return "\n".join(rows)
 
     def close(self) -> None:
-        for peer in self.peers:
+        for peer in (*self.peers, *self._replaced):
             peer.close()
         self._warm.close()
         self._files.close()

@@ -15,6 +15,8 @@ import pytest
 from effort import effort
 from swarm import WAIT_S, ProcessSwarm, again, roster
 
+from gossip.errors import QuorumLost
+
 # one claim after another, each of which may wait for processes to start
 pytestmark = pytest.mark.timeout(300)
 
@@ -98,6 +100,31 @@ def test_who_slept_and_whose_node_was_killed_go_on_and_who_is_asked_to_stop_leav
     three.wait(lambda: [e for e in three.events(0, "left") if e["subject"] == 2], "its goodbye")
     said = three.finish(0, 1)
     assert said[0] == said[1]
+
+
+def test_a_stopped_process_that_goes_on_after_its_replacement_trains_disturbs_nobody(
+    swarm: Callable[..., ProcessSwarm],
+) -> None:
+    three = swarm(3, quorum_timeout_s=3.0)
+    three.wait_round(0, 10)
+    os.killpg(three.peers[1].pid, signal.SIGSTOP)
+    three.wait(
+        lambda: 1 not in three.events(0, "round")[-1]["contributors"],
+        "a round without the stopped peer",
+    )
+    former = three.replace(1, incarnation=1)
+    again(three, 1, by=0)
+    before = len(three.events(0))
+    os.killpg(former.pid, signal.SIGCONT)
+    assert former.wait(WAIT_S) == QuorumLost.exit_code
+    (notice,) = three.events(1, "notice")
+    assert "as incarnation 1" in notice["message"]
+    three.wait_round(0, three.now() + 10)
+    meanwhile = {row["event"] for row in three.events(0)[before:]}
+    assert meanwhile <= {"round", "usage"}
+    assert all(1 in row["contributors"] for row in three.events(0, "round")[-10:])
+    said = three.finish(0, 1, 2)
+    assert len({*said.values()}) == 1, said
 
 
 def test_a_crash_strikes_its_victim_or_whoever_serves_and_a_killed_trainers_node_tells_of_it(
