@@ -43,5 +43,6 @@ from .kinds import (
 from .telling import Attack as Attack, AttackerGroup as AttackerGroup, make as make
 
 # imported for what they register
+_HOMES = (_adaptive, _alone, _apart, _patient, _together, _unequal)
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
 """Of real runs, the simulator and benchmarks: on updates and on data."""
