@@ -75,9 +75,10 @@ class BatchTracker:
         self._looked_at = False
         self._pass = self._handed_out = 0  # number of the pass over a loader, and batches in it
         self._has_stepped = self._evaluates = False  # in the pass
+        self._steps_training = True  # the mode of the model in which a step was made last
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
-        self._warned = self._warned_of_pass = False
+        self._warned = False
         self._order = FetchOrder()
 
     def prepare(self, model: torch.nn.Module, witness: Tensor) -> None:
@@ -125,7 +126,7 @@ class BatchTracker:
     def check_taken(self, steps: int) -> None:
         """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
         soon."""
-        self._has_stepped = True
+        self._has_stepped, self._steps_training = True, self._order.is_training
         self._order.check_step()
         if self._upto is None:
             raise ConfigError(
@@ -163,7 +164,10 @@ class BatchTracker:
         """
         if not number or number != self._pass:
             if self.unused and self._handed_out == 1:
-                self._put_back()
+                # it gets that batch again, once
+                if not self._looked_at and self._gradient() == self._before:
+                    self.drop()
+                    self._looked_at = True
             elif self.unused and self._handed_out > self.expected:
                 self._check_pass()
             self._pass += 1
@@ -190,24 +194,16 @@ class BatchTracker:
         )
         if self._evaluates:
             raise ConfigError(what, hint)
-        if not self._warned_of_pass:
-            self._warned_of_pass = True
-            warnings.warn(f"{what}. {hint}", stacklevel=4)
-
-    def _put_back(self) -> None:
-        """The loop has looked at a batch. It gets that again, once."""
-        if not self._looked_at and self._gradient() == self._before:
-            self.drop()
-            self._looked_at = True
+        warnings.warn(f"{what}. {hint}", stacklevel=4)
 
     def give_back(self) -> None:
         """A round passes without a step. Raises ConfigError when the loop has said that it keeps
         the gradients of what it had."""
         if not self.unused:
             return
-        model = self._order.model
         # By how loops are written: damaged samples are passed over where the model is to train.
-        self._evaluates |= not torch.is_grad_enabled() or not (model is None or model.training)
+        trains = torch.is_grad_enabled() and self._order.is_training >= self._steps_training
+        self._evaluates |= not trains and self._gradient() == self._before
         if self._evaluates and self._handed_out > self.expected:
             self._check_pass()
         hint = (
@@ -251,6 +247,11 @@ class FetchOrder:
         self._content: object = None  # of the batch in hand, until the order is known
         self._passed_over: object = None
         self._hooks: list[Any] = []  # while evidence is needed
+
+    @property
+    def is_training(self) -> bool:
+        """Whether all that the loop calls is in the mode of training."""
+        return self.model is None or all(each.training for each in _called_modules(self.model))
 
     def hand_out(self, content: object) -> None:
         """The loop has ``content`` in hand."""

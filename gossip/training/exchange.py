@@ -222,7 +222,7 @@ class Exchange:
     _answered = -1  # the last round that made one of that kind, or none
     _puts_off_rounds = False
     replica_check: ReplicaCheck | None = None
-    _ended_at, _digest = -1, b""  # the round before which the replica was noted, as training ended
+    _ended_at, _digest = -1, b""  # of the replica as training ended: its changes until then
 
     def __init__(
         self,
@@ -1211,10 +1211,11 @@ class Exchange:
     def note_end(self) -> None:
         """Note the replica as the training leaves it. What the script does to it behind that, such
         as to restore the best weights on one peer, is no difference between peers."""
-        self._ended_at, check = self.round_id, self.replica_check
+        self._ended_at, check = self._changes, self.replica_check
         if self._prepared:
             layout = self._trained.layout
-            self._digest = layout.digest_parameters() if check is None else check.digest()
+            with in_train_mode(self._trained.optimizer):
+                self._digest = layout.digest_parameters() if check is None else check.digest()
 
     def close(
         self,
@@ -1232,7 +1233,7 @@ class Exchange:
         """
         until = time.monotonic() + within_s
         try:
-            if reason == "finished" and self._ended_at != self.round_id:
+            if reason == "finished" and self._ended_at != self._changes:
                 self.note_end()
             digest = self._digest if reason == "finished" else b""
             goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))

@@ -126,8 +126,10 @@ class ShardedLoader:
         self.batch_size = loader.batch_size
         self._rounds, self._seed, self._accumulate = rounds, seed, accumulate
         self._collate = loader.collate_fn
-        self._sampler = loader.sampler
-        self._chosen = self._find_chosen()
+        self._sampler: Any = loader.sampler
+        chosen = isinstance(loader.sampler, SubsetRandomSampler)
+        self._given: Any = self._sampler.indices if chosen else ()  # type: ignore[attr-defined]
+        self._chosen = torch.tensor(list(map(int, self._given))) if chosen else None
         self.samples_total = len(dataset) if self._chosen is None else len(self._chosen)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
@@ -185,22 +187,13 @@ class ShardedLoader:
         finally:
             self._fetcher.rest()
 
-    def _find_chosen(self) -> Tensor | None:
-        """Return the indices of a ``SubsetRandomSampler``."""
-        if not isinstance(self._sampler, SubsetRandomSampler):
-            return None
-        return torch.tensor([int(at) for at in self._sampler.indices], dtype=torch.int64)
-
     def _check_unchanged(self) -> None:
         """Raises: ConfigError: There are other samples than ``peer.shard`` has shared out."""
-        chosen = self._find_chosen()
-        now = len(self.dataset) if chosen is None else len(chosen)
-        before = self._chosen
-        others = chosen is not None and before is not None and not chosen.equal(before)
-        if now != self.samples_total or others:
-            which = "others" if now == self.samples_total else f"{now} samples"
+        indices = self._given if self._chosen is None else self._sampler.indices
+        now = len(indices or self.dataset)
+        if now != self.samples_total or indices is not self._given:
             raise ConfigError(
-                f"the loader of peer.shard has {which}, and not the {self.samples_total} samples "
+                f"the {now} samples of the loader of peer.shard are not the {self.samples_total} "
                 "that were shared out among the peers",
                 "keep the samples that a data set has, and their number: where some are not to be "
                 "used yet, let __getitem__ give others for them (samples[at % wanted])",

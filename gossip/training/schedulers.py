@@ -41,7 +41,8 @@ class SchedulerPace:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
         self._stepped = False
-        self._begun: dict[str, tuple[int, int]] = {}  # the last epoch, and the steps before it
+        # the last epoch, the steps before it, and epochs in a row that had one step each
+        self._begun: dict[str, tuple[int, int, int]] = {}
 
     def stepped(self) -> None:
         """The script has made a step of its own. What it does behind that is yet to come."""
@@ -66,15 +67,16 @@ class SchedulerPace:
                 self._seen[name].steps = steps_of(scheduler)
 
     def begin_epoch(self, kept: Mapping[str, Any], epoch: int) -> None:
-        """Step those that the script has stepped once in the last epoch that it saw, once for each
-        that it did not see."""
+        """Step those that the script has stepped once in each of the last epochs that it saw, once
+        for each that it did not see."""
         for name, scheduler in _schedulers(kept):
-            last, steps = self._begun.get(name, (epoch, 0))
+            last, steps, alike = self._begun.get(name, (epoch, 0, -1))
+            alike = alike + 1 if alike < 0 or steps_of(scheduler) == steps + 1 else 0
             every_step = name in self._seen and self._seen[name].alike >= SURE
-            if steps_of(scheduler) == steps + 1 and not every_step:
+            if alike >= SURE and not every_step:
                 for _ in range(_reach(scheduler, steps + epoch - last) - steps - 1):
                     scheduler.step()
-            self._begun[name] = epoch, steps_of(scheduler)
+            self._begun[name] = epoch, steps_of(scheduler), alike
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
         """To be called once the script has done what it does behind a step. It does nothing where

@@ -992,6 +992,7 @@ class Session:
             while go is not None and go.epoch < total:
                 self._collectives.answers.reached(before_epoch(go.epoch))
                 self._epoch = epoch = go.epoch
+                self._note_loaded()
                 self._scheduler_pace.begin_epoch(self._kept, epoch)
                 yield epoch
                 while (go := self.next_round()) is not None and go.epoch == epoch:
@@ -1768,8 +1769,6 @@ class Session:
         if epoch is not None:
             self._collectives.answers.reached(behind_epoch(epoch))
         self._batches.end_pass()
-        if not self._counting and self._local is None:
-            self._exchange.note_end()
 
     def pass_round(self, skipped: bool = False) -> None:
         """Takes part in the current round without an update. Loaders call it, scripts need not.

@@ -141,7 +141,10 @@ def test_other_samples_than_were_shared_out_are_refused():
     loaders = [
         (DataLoader(grown, batch_size=5), lambda: setattr(grown, "tensors", numbers(20).tensors)),
         (DataLoader(numbers(), 5, sampler=fewer), lambda: fewer.indices.pop()),
-        (DataLoader(numbers(), 5, sampler=others), lambda: others.indices.__setitem__(0, 7)),
+        (
+            DataLoader(numbers(), 5, sampler=others),
+            lambda: setattr(others, "indices", [7, 1, 2, 3, 4]),
+        ),
     ]
     for given, change in loaders:
         loader = sharded(given, ScriptedRounds([(0, ((0, 5),)), (1, ((10, 15),))]))

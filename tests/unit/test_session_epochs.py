@@ -328,6 +328,25 @@ def test_an_evaluation_on_a_stream_is_refused() -> None:
             list(loader)
 
 
+def test_a_model_may_train_in_eval_mode_and_pass_over_batches() -> None:
+    """As one whose statistics stay as they were trained elsewhere."""
+    model, optimizer = small_model()
+    dealer = Dealer(2)
+    with FakeNodeSwarm(dealer) as swarm:
+        peer = swarm.session
+        loader = peer.shard(data())
+        peer.prepare(model, optimizer)
+        model.eval()
+        for epoch in peer.epochs(2):
+            for at, (x, _) in enumerate(loader):
+                if epoch == 1 and at < 2:
+                    continue
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+    assert dealer.used == [5] * STEPS + [0, 0, 5, 5]
+
+
 @pytest.mark.parametrize("first", [STEPS, 2 * STEPS - 2])
 def test_batches_that_are_passed_over_where_the_model_trains_are_no_evaluation(first: int) -> None:
     """Not one of a whole epoch, or of what is left of it, is of use."""
