@@ -53,8 +53,9 @@ WITH_REFERENCE = "reference_samples are given, and no aggregator"
 """The source of that rule."""
 WITH_PLAN = "a plan is given, and no aggregator"
 """The source of the mean in a pipeline: with it a step equals that of one process."""
-ROBUST = "suspicion"
-"""The rule of a run that is to bear adversaries, where nobody named one."""
+ROBUST = "spectral_clipping", "suspicion"
+"""The rules of a run that is to bear adversaries, where nobody named one: in rolling rounds with f
+of at most a quarter of the peers, and otherwise (docs/unequal_data.md)."""
 WITH_F = "f is given, and no aggregator"
 WITHOUT_SERVERS = "the topology has no servers, and no aggregator is given"
 """The sources of that rule."""
@@ -708,10 +709,12 @@ def _with_rule(resolved: Resolved) -> Resolved:
     config, sources = resolved.config, resolved.sources
     if config.pipeline is not None:
         return resolved.with_values(WITH_PLAN, aggregator="mean")
+    rolling = config.topology.partition(":")[0] == "rolling"
     if sources["f"] != "default" and config.f:
-        return resolved.with_values(WITH_F, aggregator=ROBUST)
-    if config.topology.partition(":")[0] != "rolling":
-        return resolved.with_values(WITHOUT_SERVERS, aggregator=ROBUST)
+        few = rolling and 4 * config.f <= config.peers
+        return resolved.with_values(WITH_F, aggregator=ROBUST[not few])
+    if not rolling:
+        return resolved.with_values(WITHOUT_SERVERS, aggregator=ROBUST[1])
     return resolved
 
 

@@ -104,7 +104,7 @@ Aggregator = Annotated[
     str | None,
     optional(
         "How updates become one: a rule's name, or file.py:rule; guarded_mean by default, "
-        "judged_clipping with --reference, suspicion with -f."
+        "judged_clipping with --reference, spectral_clipping with -f."
     ),
 ]
 Sender = Annotated[

@@ -29,19 +29,33 @@ from . import (
     together as _together,
     unequal as _unequal,
 )
-from .finding import place_of as place_of
+from .finding import place_of
 from .kinds import (
-    DATA_ATTACKS as DATA_ATTACKS,
-    KINDS as KINDS,
+    DATA_ATTACKS,
+    KINDS,
     LABEL_FLIP as _LABEL_FLIP,
-    Aggregator as Aggregator,
-    AttackKind as AttackKind,
-    attack as attack,
-    flip_labels as flip_labels,
-    names as names,
+    Aggregator,
+    AttackKind,
+    attack,
+    flip_labels,
+    names,
 )
-from .telling import Attack as Attack, AttackerGroup as AttackerGroup, make as make
+from .telling import Attack, AttackerGroup, make
 
+__all__ = [
+    "ATTACKS",
+    "DATA_ATTACKS",
+    "KINDS",
+    "Aggregator",
+    "Attack",
+    "AttackKind",
+    "AttackerGroup",
+    "attack",
+    "flip_labels",
+    "make",
+    "names",
+    "place_of",
+]
 # imported for what they register
 _HOMES = (_adaptive, _alone, _apart, _patient, _together, _unequal)
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}

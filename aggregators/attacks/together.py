@@ -212,18 +212,16 @@ def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
     Source: the inner-product manipulation of Xie, Koyejo, Gupta 2019, arXiv:1903.03936, coupled
         over time as in Karimireddy, He, Jaggi 2021, arXiv:2012.10333.
     """
-    return push_back(crowd, length=strength)
+    return push_back(crowd, strength)
 
 
-def push_back(
-    crowd: OmniscientView, memory: float = DRIFT_MEMORY, length: float = DRIFT_LENGTH
-) -> Tensor:
+def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
     """Return the opposite of the running mean of the honest means, ``length`` typical norms long,
-    for each liar. ``memory``: what the running mean keeps from one round to the next."""
+    for each liar."""
     import torch
 
     mean = crowd.mean()
-    drift = memory * crowd.memory.get("drift", mean) + (1 - memory) * mean
+    drift = DRIFT_MEMORY * crowd.memory.get("drift", mean) + (1 - DRIFT_MEMORY) * mean
     crowd.memory["drift"] = drift
     size = torch.linalg.vector_norm(drift).clamp(min=1e-30)
     return crowd.all_alike(drift * (-length * crowd.typical_norm() / size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .kinds import COSINE, FRACTION, NOT_NEGATIVE, POSITIVE, ROUNDS, attack
-from .together import MOMENTUM, SEES_NOBODY_IN_TIME, find_hidden, frame, push_back
+from .together import SEES_NOBODY_IN_TIME, find_hidden, frame, push_back
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
     """Honest for so many rounds. From then on all send the opposite of the momentum of the honest
     means, as long as a typical honest update."""
     seen = crowd.memory["seen"] = crowd.memory.get("seen", 0) + 1
-    lies = push_back(crowd, MOMENTUM, 1.0)
+    lies = push_back(crowd, 1.0)
     return lies if seen > strength else crowd.own.clone()
 
 

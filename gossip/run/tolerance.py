@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gossip.config import WITH_REFERENCE, RunConfig
+from gossip.config import ROBUST, WITH_REFERENCE, RunConfig
 
 GUARDED, SUSPICION = "guarded_mean", "suspicion"
 ADVERSARIES = "Peers that lie on purpose: -f N (docs/protection.md)"
@@ -46,7 +46,7 @@ def told(config: RunConfig, source: str = "") -> str:
         line = f"f=0: {rule} tolerates no liar among {among}{why}{_planned(config, 0)}"
         return f"{line}. {config.peers_for_one} peers would tolerate one"
     many = "1 liar" if f == 1 else f"{f} liars"
-    costs = f". {COSTS}" if why and rule == SUSPICION else ""
+    costs = f". {COSTS}" if why and rule in ROBUST else ""
     return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}{costs}"
 
 

@@ -159,7 +159,10 @@ def test_where_a_reference_was_asked_for_the_rule_judges_by_it_unless_one_was_na
     assert made.sources["aggregator"] == "reference_samples are given, and no aggregator"
     assert resolve({}).config.aggregator == "guarded_mean"
     assert resolve({"f": 0}).config.aggregator == "guarded_mean"
-    assert resolve({"f": 1}).config.aggregator == "suspicion"
+    rules = {(4, 1): "spectral_clipping", (3, 1): "suspicion", (8, 3): "suspicion"}
+    for (peers, f), rule in rules.items():
+        assert resolve({"peers": peers, "f": f}).config.aggregator == rule, "f of a quarter"
+    assert resolve({"peers": 8, "f": 1, "topology": "ring"}).config.aggregator == "suspicion"
     assert resolve({"reference_samples": 64, "aggregator": "krum"}).config.aggregator == "krum"
     assert resolve({"reference_samples": 64, "topology": "ring"}).config.aggregator == "suspicion"
     assert resolve({"reference_samples": 64, "peers": 1}).config.aggregator == "guarded_mean"

@@ -290,7 +290,7 @@ def test_several_runs_stand_side_by_side_with_what_differs(folder: Path, tmp_pat
     assert tables[0].head == ("Figure", "made-up", "other")
     assert ("Steps", "599", "299") in tables[0].rows
     differing = {row[0]: row[1:] for row in tables[1].rows}
-    assert differing["aggregator"] == ('"suspicion"', '"mean"')
+    assert differing["aggregator"] == ('"spectral_clipping"', '"mean"')
     assert "quorum" not in differing
     parsed = Parsed(page.render(made))
     ids = [each["id"] for _, each in parsed.elements if "id" in each]
