@@ -73,7 +73,7 @@ class BatchTracker:
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
-        self._pass = self._handed_out = 0  # number of the pass over a loader, and batches in it
+        self._pass, self._handed_out = 1, 0  # number of the pass over a loader, batches in it
         self._has_stepped = self._evaluates = False  # in the pass
         self._steps_training = True  # the mode of the model in which a step was made last
         self._witness: Tensor | None = None
@@ -162,7 +162,7 @@ class BatchTracker:
 
         Raises: ConfigError: That one was an evaluation.
         """
-        if not number or number != self._pass:
+        if number != self._pass:
             if self.unused and self._handed_out == 1:
                 # it gets that batch again, once
                 if not self._looked_at and self._gradient() == self._before:

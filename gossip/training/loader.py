@@ -190,7 +190,7 @@ class ShardedLoader:
     def _check_unchanged(self) -> None:
         """Raises: ConfigError: There are other samples than ``peer.shard`` has shared out."""
         indices = self._given if self._chosen is None else self._sampler.indices
-        now = len(indices or self.dataset)
+        now = len(self.dataset if self._chosen is None else indices)
         if now != self.samples_total or indices is not self._given:
             raise ConfigError(
                 f"the {now} samples of the loader of peer.shard are not the {self.samples_total} "

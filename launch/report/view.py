@@ -159,7 +159,7 @@ class RunView:
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
-        self._early_ends: set[int] = set()
+        self._early_ends = {-1}  # steps
         # completed ones, as the first peer that came to their end tells
         self.epochs: dict[int, Mapping[str, Any]] = {}
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers

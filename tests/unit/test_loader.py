@@ -152,8 +152,9 @@ def test_other_samples_than_were_shared_out_are_refused():
         change()
         with pytest.raises(ConfigError, match="were shared out among the peers"):
             next(iter(loader))
-    loader = sharded(DataLoader(numbers(), 5, sampler=chosen), ScriptedRounds([(0, ((0, 5),))]))
-    assert len(list(loader)) == 1
+    for same in (chosen, SubsetRandomSampler(torch.arange(5))):  # type: ignore[arg-type]
+        loader = sharded(DataLoader(numbers(), 5, sampler=same), ScriptedRounds([(0, ((0, 5),))]))
+        assert len(list(loader)) == 1
 
 
 def test_tensors_of_a_data_set_may_be_replaced_by_as_many():
