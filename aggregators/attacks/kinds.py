@@ -88,7 +88,6 @@ FINITE = ("finite", math.isfinite)
 POSITIVE = ("above 0 and finite", _positive)
 NOT_NEGATIVE = ("at least 0 and finite", _not_negative)
 ROUNDS = ("a whole number of rounds, at least 1", _count)
-COSINE = ("from -1 to 1", lambda value: -1 <= value <= 1)
 FRACTION = ("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 

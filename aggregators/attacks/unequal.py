@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .kinds import COSINE, FRACTION, NOT_NEGATIVE, POSITIVE, ROUNDS, attack
+from .kinds import FRACTION, NOT_NEGATIVE, POSITIVE, ROUNDS, attack
 from .together import SEES_NOBODY_IN_TIME, find_hidden, frame, push_back
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
     return lies
 
 
-@attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=COSINE)
+@attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=FRACTION)
 def inside_radius(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All send a vector as long as a typical honest update and nearly at right angles to the honest
     mean, to the same side all the time."""
