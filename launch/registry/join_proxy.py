@@ -84,7 +84,7 @@ class FrameMeter:
                 self._read_head()
 
     @property
-    def speaks_zmtp(self) -> bool:
+    def is_zmtp(self) -> bool:
         """Whether what came so far begins as a greeting. The rest of it may never come: libzmq ends
         a connection whose mechanism is not its own as soon as it has read the other's greeting."""
         return self._greeted or _has_signature(self._head)
@@ -156,7 +156,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
             await to_outside.wait_closed()  # the last words of ours are still to be sent
         for pump in done:
             pump.result()
-        return pumps[0] in done and meter.speaks_zmtp
+        return pumps[0] in done and meter.is_zmtp
     finally:
         for pump in pumps:
             pump.cancel()

@@ -21,7 +21,7 @@ from zeromq_rig import (
     floats,
     header,
     raw,
-    speaks_zmtp,
+    is_zmtp,
     transport,
     update,
 )
@@ -167,18 +167,21 @@ def test_a_flipped_bit_costs_the_payload_lane_a_moment(peer, place: str):
 
     one.connect(1, other.control, relay(other.bulk, [], flip))
     watched.until(lambda: LinkUp(1) in watched.heard[one], "a link")
-    flips.append(1)
+    # A relay may read the end of a handshake and the first payload at once.
     assert one.send(1, update(1), floats(SPOILT_BYTES))
+    watched.until(lambda: bool(watched.received(other)), "a first payload")
+    flips.append(1)
+    assert one.send(1, update(2), floats(SPOILT_BYTES))
     watched.until(lambda: not flips, "a flipped bit")
-    rounds = iter(range(2, 100_000))
+    rounds = iter(range(3, 100_000))
 
     def comes() -> bool:
         one.send(1, update(next(rounds)), floats(SPOILT_BYTES))
-        return bool(watched.received(other))
+        return len(watched.received(other)) > 1
 
     watched.until(comes, "a later payload")
     assert LinkDown(1, "bulk connection closed") in watched.heard[one]
-    assert all(arrival.message.round_id > 1 for arrival in watched.received(other))
+    assert 2 not in [arrival.message.round_id for arrival in watched.received(other)]
     assert other.traffic.dropped["bad_record"] == 1
 
 
@@ -280,7 +283,7 @@ def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch)
 def test_a_stranger_can_only_fill_memory_where_there_are_no_keys(peer, keys: bool):
     """N10: what has no end is kept by libzmq from the moment that it lets somebody in."""
     victim = peer(1) if keys else transport(local=1)
-    connection = raw(victim.control) if keys else speaks_zmtp(victim.control)
+    connection = raw(victim.control) if keys else is_zmtp(victim.control)
     connection.settimeout(2.0)
     sent = 0
     try:
