@@ -20,8 +20,8 @@ from zeromq_rig import (
     WatchedTransport,
     floats,
     header,
-    raw,
     is_zmtp,
+    raw,
     transport,
     update,
 )
