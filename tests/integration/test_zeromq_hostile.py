@@ -15,8 +15,8 @@ import zmq
 from zeromq_rig import (
     GREETING,
     WatchedTransport,
+    connect_zmtp,
     header,
-    is_zmtp,
     process,
     raw,
     stranger,
@@ -87,7 +87,7 @@ def test_who_connects_and_says_nothing_is_thrown_out(small):
 )
 def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length: int):
     before = psutil.Process().memory_info().vms
-    connection = is_zmtp(getattr(small, lane))
+    connection = connect_zmtp(getattr(small, lane))
     connection.sendall(b"\x02" + struct.pack(">Q", length) + b"x" * 100)
     wait_closed(connection)
     connection.close()
@@ -98,7 +98,7 @@ def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length
 @pytest.mark.parametrize(("lane", "most"), [("control", 64 * 1024), ("bulk", CHUNK_BYTES + 1024)])
 def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
     watched = WatchedTransport(small)
-    fits, too_long = is_zmtp(getattr(small, lane)), is_zmtp(getattr(small, lane))
+    fits, too_long = connect_zmtp(getattr(small, lane)), connect_zmtp(getattr(small, lane))
     fits.sendall(b"\x02" + struct.pack(">Q", most) + bytes(most))
     with contextlib.suppress(ConnectionError):
         too_long.sendall(b"\x02" + struct.pack(">Q", most + 1) + bytes(most + 1))
@@ -259,7 +259,7 @@ def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str
     """N10: its memory is libzmq's until the connection ends, and no option bounds it. Hence
     loopback only, without keys."""
     watched = WatchedTransport(small)
-    connection = is_zmtp(getattr(small, lane))
+    connection = connect_zmtp(getattr(small, lane))
     for _ in range(200):
         connection.sendall(b"\x03" + struct.pack(">Q", 60_000) + bytes(60_000))
     watched.serves(small)
@@ -333,7 +333,7 @@ def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane:
     with process(small, then=asleep) as victim:
         watched.until(lambda: LinkUp(0) in watched.heard[small], "LinkUp")
         assert victim.stdout.readline() == "asleep\n"
-        connection = is_zmtp(small._links[0].addresses[lane])
+        connection = connect_zmtp(small._links[0].addresses[lane])
         connection.settimeout(0.5)
         ping = b"\x04\x07\x04PING\x00\x00" if lane == 0 else b""
         some = (b"\x00\x32" + bytes(50)) * 5 + ping

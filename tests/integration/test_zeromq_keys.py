@@ -18,9 +18,9 @@ from zeromq_rig import (
     Known,
     SealedSpeaker,
     WatchedTransport,
+    connect_zmtp,
     floats,
     header,
-    is_zmtp,
     raw,
     transport,
     update,
@@ -283,7 +283,7 @@ def test_an_open_door_is_found_before_anything_starts(known: Known, monkeypatch)
 def test_a_stranger_can_only_fill_memory_where_there_are_no_keys(peer, keys: bool):
     """N10: what has no end is kept by libzmq from the moment that it lets somebody in."""
     victim = peer(1) if keys else transport(local=1)
-    connection = raw(victim.control) if keys else is_zmtp(victim.control)
+    connection = raw(victim.control) if keys else connect_zmtp(victim.control)
     connection.settimeout(2.0)
     sent = 0
     try:

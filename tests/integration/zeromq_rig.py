@@ -175,7 +175,7 @@ def raw(address: str) -> socket.socket:
     return connection
 
 
-def is_zmtp(address: str) -> socket.socket:
+def connect_zmtp(address: str) -> socket.socket:
     """A connection after the handshake, on which frames can be written by hand."""
     connection = raw(address)
     connection.sendall(GREETING)
