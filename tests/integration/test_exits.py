@@ -21,8 +21,9 @@ import pytest
 import zygote
 from effort import LONG, effort
 
-from gossip.run import checkpoints
+from gossip.run import checkpoints, write_pair
 from gossip.run.telemetry import read_lines
+from gossip.transport import new_pair
 
 START_S = 120.0
 END_S = effort(30.0, 10.0)
@@ -206,6 +207,7 @@ class Exit:
     workers: str = ""
     peers: int = 2
     early: bool = False  # before the first step
+    listed: tuple[int, ...] | None = None  # peers whose keys are on the allow-list, in a keyed run
 
 
 ASKED = {RUN: 143, ALONE: 143, TORCHRUN: 1}  # torchrun ends with an exception of its own
@@ -240,6 +242,8 @@ EXITS = {
     "a lost quorum": Exit("", {RUN: 5}, to_trainers(KILL, 2), peers=3),
     "a full disk": Exit("full disk", {RUN: 8}),
     "a divergence": Exit("diverges", {RUN: 9}),
+    "right keys": Exit("ends", {RUN: 0, TORCHRUN: 0}, saves=True, listed=(0, 1)),
+    "a wrong key": Exit("ends", {RUN: 2, TORCHRUN: 1}, listed=(0,)),
 }
 QUICK = [
     ("SIGTERM to all, forked workers", RUN),
@@ -258,6 +262,17 @@ def start(folder: Path, launcher: str, way: Exit) -> Playground:
     }
     environment["GOSSIP_QUORUM_TIMEOUT_S"] = "1"
     environment["RES_OPTIONS"] = "timeout:1 attempts:1"
+    if way.listed is not None:
+        pairs = [new_pair() for _ in range(way.peers)]
+        for peer, pair in enumerate(pairs):
+            write_pair(folder / f"{peer}.key", pair)
+        allowed = "".join(f"{pairs[peer].public} peer-{peer}\n" for peer in way.listed)
+        (folder / "allowed").write_text(allowed)
+        environment |= {
+            "GOSSIP_KEYS": "on",
+            "GOSSIP_ALLOWED": "allowed",
+            "GOSSIP_KEY": "{peer}.key",
+        }
     script = ["train.py", way.script, way.workers]
     command = {
         RUN: ["-m", "gossip.launch.cli", "run", "-n", str(way.peers), "--name", "run"],
