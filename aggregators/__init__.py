@@ -7,72 +7,72 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import outer as outer, registry as registry, senders as senders
+    from . import outer, registry, senders
     from .base import (
-        CoordinateRule as CoordinateRule,
-        Rule as Rule,
-        Updates as Updates,
-        Verdict as Verdict,
-        rule as rule,
+        CoordinateRule,
+        Rule,
+        Updates,
+        Verdict,
+        rule,
     )
     from .clipped import (
-        centered_clipping as centered_clipping,
-        self_centered_clipping as self_centered_clipping,
+        centered_clipping,
+        self_centered_clipping,
     )
     from .composing import (
-        PreAggregation as PreAggregation,
-        Stage as Stage,
-        compose as compose,
-        pre_aggregation as pre_aggregation,
+        PreAggregation,
+        Stage,
+        compose,
+        pre_aggregation,
     )
     from .coordinates import (
-        meamed as meamed,
-        median as median,
-        phocas as phocas,
-        sign_majority as sign_majority,
-        trimmed_mean as trimmed_mean,
+        meamed,
+        median,
+        phocas,
+        sign_majority,
+        trimmed_mean,
     )
     from .descent import (
-        fltrust as fltrust,
-        judged_clipping as judged_clipping,
-        zeno as zeno,
-        zeno_pp as zeno_pp,
+        fltrust,
+        judged_clipping,
+        zeno,
+        zeno_pp,
     )
-    from .distances import bulyan as bulyan, krum as krum, mda as mda, multi_krum as multi_krum
-    from .gram import Decision as Decision, Gram as Gram
-    from .gram_rules import GramRule as GramRule, gram_rule as gram_rule
+    from .distances import bulyan, krum, mda, multi_krum
+    from .gram import Decision, Gram
+    from .gram_rules import GramRule, gram_rule
     from .guarded import (
-        LengthRule as LengthRule,
-        add_squares as add_squares,
-        average_and_measure as average_and_measure,
-        guarded_mean as guarded_mean,
+        LengthRule,
+        add_squares,
+        average_and_measure,
+        guarded_mean,
     )
-    from .means import mean as mean, mean_of_rows as mean_of_rows
-    from .mixing import arc as arc, bucketing as bucketing, clipping as clipping, nnm as nnm
+    from .means import mean, mean_of_rows
+    from .mixing import arc, bucketing, clipping, nnm
     from .registry import (
-        BoundRule as BoundRule,
-        load as load,
-        names as names,
-        pre_aggregations as pre_aggregations,
-        register as register,
+        BoundRule,
+        load,
+        names,
+        pre_aggregations,
+        register,
     )
     from .reweighting import (
-        cauchy as cauchy,
-        huber as huber,
-        reweighted as reweighted,
-        suspicion as suspicion,
-        suspicion_literal as suspicion_literal,
+        cauchy,
+        huber,
+        reweighted,
+        suspicion,
+        suspicion_literal,
     )
-    from .selecting import cge as cge, faba as faba, monna as monna
-    from .senders import Memory as Memory, Sender as Sender
-    from .sharded import ShardedRule as ShardedRule
+    from .selecting import cge, faba, monna
+    from .senders import Memory, Sender
+    from .sharded import ShardedRule
     from .spectral import (
-        caf as caf,
-        dnc as dnc,
-        smea as smea,
-        spectral_clipping as spectral_clipping,
+        caf,
+        dnc,
+        smea,
+        spectral_clipping,
     )
-    from .weiszfeld import geometric_median as geometric_median, rfa as rfa
+    from .weiszfeld import geometric_median, rfa
 
 _HOMES = {
     "sharded": ("ShardedRule",),

@@ -6,11 +6,11 @@
 from .base import Plan, Roster, Topology, check_plan, draw, topology
 from .finding import load, names, with_option
 from .weights import (
-    WEIGHT_MAX as WEIGHT_MAX,
-    lots as lots,
-    read_weights as read_weights,
-    within_bounds as within_bounds,
-    write_weights as write_weights,
+    WEIGHT_MAX,
+    lots,
+    read_weights,
+    within_bounds,
+    write_weights,
 )
 
 __all__ = [

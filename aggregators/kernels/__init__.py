@@ -33,9 +33,9 @@ from gossip.interpreter import python_command
 from . import cache_folder, forks, network, plain
 from .rows import (
     Rows,
-    check_listed as check_listed,
-    check_stored as check_stored,
-    tensor_of as tensor_of,
+    check_listed,
+    check_stored,
+    tensor_of,
 )
 
 __all__ = [

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import loop as loop
-    from .loop import Node as Node, NodeSpec as NodeSpec
-    from .shard_steps import take_step as take_step
-    from .spec import wire_of as wire_of
+    from . import loop
+    from .loop import Node, NodeSpec
+    from .shard_steps import take_step
+    from .spec import wire_of
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -8,21 +8,21 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from .campaign import (
-        CampaignTally as CampaignTally,
-        Chart as Chart,
-        ReplayDiverged as ReplayDiverged,
-        SearchQuery as SearchQuery,
-        Shrunk as Shrunk,
-        SimulationResult as SimulationResult,
-        draw as draw,
-        play as play,
-        replay as replay,
-        run as run,
-        search as search,
-        shrink as shrink,
+        CampaignTally,
+        Chart,
+        ReplayDiverged,
+        SearchQuery,
+        Shrunk,
+        SimulationResult,
+        draw,
+        play,
+        replay,
+        run,
+        search,
+        shrink,
     )
-    from .checkers import Violation as Violation
-    from .schedules import Schedule as Schedule, generate as generate
-    from .world import Observer as Observer
+    from .checkers import Violation
+    from .schedules import Schedule, generate
+    from .world import Observer
 else:
     __getattr__, __dir__ = lazy(__name__)

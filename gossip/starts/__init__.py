@@ -9,25 +9,25 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from .halving import (
-        Claim as Claim,
-        FoundStart as FoundStart,
-        Rung as Rung,
-        RungOutcome as RungOutcome,
-        halve as halve,
-        read_claims as read_claims,
+        Claim,
+        FoundStart,
+        Rung,
+        RungOutcome,
+        halve,
+        read_claims,
     )
     from .recipe import (
-        INITS as INITS,
-        StartRecipe as StartRecipe,
-        apart as apart,
-        build as build,
-        recipes as recipes,
+        INITS,
+        StartRecipe,
+        apart,
+        build,
+        recipes,
     )
-    from .settings import StartSearch as StartSearch
+    from .settings import StartSearch
     from .trial import (
-        TrialTask as TrialTask,
-        is_on_plateau as is_on_plateau,
-        run_trial as run_trial,
+        TrialTask,
+        is_on_plateau,
+        run_trial,
     )
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -13,10 +13,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .aggregators import check_aggregator as check_aggregator
-    from .timed import TimedLayer as TimedLayer
-    from .topologies import check_topology as check_topology
-    from .transports import check_transport as check_transport
+    from .aggregators import check_aggregator
+    from .timed import TimedLayer
+    from .topologies import check_topology
+    from .transports import check_transport
 
 _HOMES = {
     "TimedLayer": "timed",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command as command
-    from .link_turns import LinkTurns as LinkTurns
+    from . import command
+    from .link_turns import LinkTurns
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .commands import app as app, main as main
+    from .commands import app, main
 
 __all__ = ["app", "main"]
 

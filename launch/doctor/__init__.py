@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .command import doctor as doctor
+    from .command import doctor
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import arriving as arriving
-    from .command import join as join
+    from . import arriving
+    from .command import join
     from .own_folder import (
-        CONFIG as CONFIG,
-        furnish as furnish,
-        settings as settings,
-        supervise as supervise,
+        CONFIG,
+        furnish,
+        settings,
+        supervise,
     )
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -8,37 +8,37 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import (
-        feasible as feasible,
-        gpus as gpus,
-        invitation as invitation,
-        runs as runs,
-        swarm_keys as swarm_keys,
+        feasible,
+        gpus,
+        invitation,
+        runs,
+        swarm_keys,
     )
     from .advertise import (
-        own_address as own_address,
-        own_addresses as own_addresses,
-        told_to_others as told_to_others,
+        own_address,
+        own_addresses,
+        told_to_others,
     )
     from .awaiting import (
-        INSECURE as INSECURE,
-        INSECURE_EVERY_S as INSECURE_EVERY_S,
-        WaitingReminder as WaitingReminder,
-        waiting as waiting,
+        INSECURE,
+        INSECURE_EVERY_S,
+        WaitingReminder,
+        waiting,
     )
-    from .desks import RunUnreachable as RunUnreachable, ask as ask, names as names, who as who
-    from .feasible import PEER_BYTES as PEER_BYTES
-    from .invitation import names_code as names_code
-    from .outcome import RunOutcome as RunOutcome, Stop as Stop, telling as telling
-    from .peer_process import Guardian as Guardian, ProcessLife as ProcessLife
-    from .peer_setup import script_command as script_command
-    from .program import MODULE as MODULE, Program as Program
-    from .runs import COMMAND as COMMAND
+    from .desks import RunUnreachable, ask, names, who
+    from .feasible import PEER_BYTES
+    from .invitation import names_code
+    from .outcome import RunOutcome, Stop, telling
+    from .peer_process import Guardian, ProcessLife
+    from .peer_setup import script_command
+    from .program import MODULE, Program
+    from .runs import COMMAND
     from .supervisor import (
-        STOP_GRACE_S as STOP_GRACE_S,
-        TICK_S as TICK_S,
-        WAITING_EVERY_S as WAITING_EVERY_S,
-        Supervisor as Supervisor,
+        STOP_GRACE_S,
+        TICK_S,
+        WAITING_EVERY_S,
+        Supervisor,
     )
-    from .swarm_keys import own_key as own_key
+    from .swarm_keys import own_key
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command as command
-    from .carrying_out import options_of as options_of
+    from . import command
+    from .carrying_out import options_of
 else:
     __getattr__, __dir__ = lazy(__name__)

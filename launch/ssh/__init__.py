@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command as command, gathering as gathering, hostlist as hostlist, ssh as ssh
-    from .hostcheck import HostReport as HostReport
-    from .hostlist import Host as Host
-    from .remote import RemoteAgent as RemoteAgent
-    from .swarm import AgentProgram as AgentProgram, HostsLauncher as HostsLauncher
+    from . import command, gathering, hostlist, ssh
+    from .hostcheck import HostReport
+    from .hostlist import Host
+    from .remote import RemoteAgent
+    from .swarm import AgentProgram, HostsLauncher
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command as command
-    from .beside import tracked as tracked
+    from . import command
+    from .beside import tracked
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -1,18 +1,18 @@
 """Handing over the state of a training to who joins, returns or has lost the thread."""
 
-from .attestation import Poll as Poll
+from .attestation import Poll
 from .chunks import (
-    PIECE_BYTES as PIECE_BYTES,
-    PieceFetcher as PieceFetcher,
-    PieceManifest as PieceManifest,
-    outline_of as outline_of,
+    PIECE_BYTES,
+    PieceFetcher,
+    PieceManifest,
+    outline_of,
 )
 from .donor import (
-    COPIES_MAX as COPIES_MAX,
-    TAKERS_MAX as TAKERS_MAX,
-    Donor as Donor,
-    SnapshotExpired as SnapshotExpired,
-    attested_digest as attested_digest,
-    parts_of as parts_of,
+    COPIES_MAX,
+    TAKERS_MAX,
+    Donor,
+    SnapshotExpired,
+    attested_digest,
+    parts_of,
 )
-from .receiver import REMIND_S as REMIND_S, DonorTimeout as DonorTimeout, Recovery as Recovery
+from .receiver import REMIND_S, DonorTimeout, Recovery

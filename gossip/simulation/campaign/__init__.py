@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import play as play
-    from .chart import Chart as Chart
-    from .picture import draw as draw
-    from .play import SimulationResult as SimulationResult, run as run
-    from .replayer import ReplayDiverged as ReplayDiverged, replay as replay
-    from .runner import CampaignTally as CampaignTally, SearchQuery as SearchQuery, search as search
-    from .shrinker import Shrunk as Shrunk, shrink as shrink
+    from . import play
+    from .chart import Chart
+    from .picture import draw
+    from .play import SimulationResult, run
+    from .replayer import ReplayDiverged, replay
+    from .runner import CampaignTally, SearchQuery, search
+    from .shrinker import Shrunk, shrink
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -20,7 +20,7 @@ from .base import Checker, PassiveObserver, RunConditions, Violation
 from .disturbances import Disturbances
 from .hearing import Hearing
 from .liveness import (
-    AT_ONCE_S as AT_ONCE_S,
+    AT_ONCE_S,
     AsksForWhatItLacks,
     Converges,
     CountsWhenItKeepsUp,
@@ -98,7 +98,7 @@ from .safety import (
     TimersAndHalt,
     UsedOnce,
     UsesNothingOld,
-    rule_has_enough as rule_has_enough,
+    rule_has_enough,
 )
 from .stages import StagePanel, StagePanels
 from .traffic import (
@@ -121,7 +121,7 @@ from .transfer import (
     StaysForTakers,
     TakesNoFewersWord,
 )
-from .transitions import TableChecker, TableWatch as TableWatch, watch_life as watch_life
+from .transitions import TableChecker, TableWatch, watch_life
 from .trust import (
     AccusesByExperience,
     OmissionsFollowTheCommits,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command as command, page as page
-    from .incident_lines import lines_of as lines_of
+    from . import command, page
+    from .incident_lines import lines_of
 else:
     __getattr__, __dir__ = lazy(__name__)

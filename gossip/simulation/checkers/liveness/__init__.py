@@ -1,45 +1,45 @@
 """What must come about once the faults are over, and how soon."""
 
-from .branches import JoinsTheLarger as JoinsTheLarger
+from .branches import JoinsTheLarger
 from .consensus import (
-    ReplicasStayClose as ReplicasStayClose,
-    consensus_distance as consensus_distance,
+    ReplicasStayClose,
+    consensus_distance,
 )
-from .crashes import CrashCostsLittle as CrashCostsLittle
-from .ending import EverybodyEnds as EverybodyEnds
+from .crashes import CrashCostsLittle
+from .ending import EverybodyEnds
 from .fault_free import (
-    NobodyWaitsForATrickle as NobodyWaitsForATrickle,
-    NothingGoesWrong as NothingGoesWrong,
+    NobodyWaitsForATrickle,
+    NothingGoesWrong,
 )
 from .liveness import (
-    Converges as Converges,
-    EverybodyContributes as EverybodyContributes,
-    Liveness as Liveness,
-    NobodyStarves as NobodyStarves,
-    OneLineage as OneLineage,
-    RoundsGoOn as RoundsGoOn,
-    StopEnds as StopEnds,
+    Converges,
+    EverybodyContributes,
+    Liveness,
+    NobodyStarves,
+    OneLineage,
+    RoundsGoOn,
+    StopEnds,
 )
 from .newcomers import (
-    CountsWhenItKeepsUp as CountsWhenItKeepsUp,
-    WaitsForThoseWhoCome as WaitsForThoseWhoCome,
+    CountsWhenItKeepsUp,
+    WaitsForThoseWhoCome,
 )
 from .promptness import (
-    AT_ONCE_S as AT_ONCE_S,
-    AsksForWhatItLacks as AsksForWhatItLacks,
-    NobodyIsStuck as NobodyIsStuck,
-    NobodyWaitsForTheSkipped as NobodyWaitsForTheSkipped,
-    OverWhenAllIsThere as OverWhenAllIsThere,
-    TakesAStateInstead as TakesAStateInstead,
+    AT_ONCE_S,
+    AsksForWhatItLacks,
+    NobodyIsStuck,
+    NobodyWaitsForTheSkipped,
+    OverWhenAllIsThere,
+    TakesAStateInstead,
 )
 from .pushing import (
-    EachReadsItsOwn as EachReadsItsOwn,
-    PushesToAll as PushesToAll,
-    WaitsForSomebody as WaitsForSomebody,
+    EachReadsItsOwn,
+    PushesToAll,
+    WaitsForSomebody,
 )
 from .waiting import (
-    KeepsWhoSpeaks as KeepsWhoSpeaks,
-    LetsInWhoIsReady as LetsInWhoIsReady,
-    NoRoundStands as NoRoundStands,
-    WaitsForNobodyInVain as WaitsForNobodyInVain,
+    KeepsWhoSpeaks,
+    LetsInWhoIsReady,
+    NoRoundStands,
+    WaitsForNobodyInVain,
 )

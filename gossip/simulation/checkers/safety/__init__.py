@@ -1,73 +1,73 @@
 """What may never happen."""
 
-from .answering import RuleAnswers as RuleAnswers
-from .concluding import EndsAlike as EndsAlike
+from .answering import RuleAnswers
+from .concluding import EndsAlike
 from .contents import (
-    CheckedBeforeUse as CheckedBeforeUse,
-    Conserved as Conserved,
-    TakesOverTheDonorsState as TakesOverTheDonorsState,
+    CheckedBeforeUse,
+    Conserved,
+    TakesOverTheDonorsState,
 )
 from .evidence import (
-    AnAnswerEndsTheSkip as AnAnswerEndsTheSkip,
-    ClosedIsSkipped as ClosedIsSkipped,
-    FormerLivesAreNotAnswered as FormerLivesAreNotAnswered,
-    NobodyAsksTheDead as NobodyAsksTheDead,
-    NoUnfoundedAccusation as NoUnfoundedAccusation,
-    NoUnfoundedDeath as NoUnfoundedDeath,
-    TheAccusedHear as TheAccusedHear,
+    AnAnswerEndsTheSkip,
+    ClosedIsSkipped,
+    FormerLivesAreNotAnswered,
+    NobodyAsksTheDead,
+    NoUnfoundedAccusation,
+    NoUnfoundedDeath,
+    TheAccusedHear,
 )
 from .exchange import (
-    TakesWhatItWasPushed as TakesWhatItWasPushed,
-    gossip_of as gossip_of,
-    is_worth_waiting as is_worth_waiting,
-    members_of as members_of,
-    targets_of as targets_of,
+    TakesWhatItWasPushed,
+    gossip_of,
+    is_worth_waiting,
+    members_of,
+    targets_of,
 )
-from .fragments import TakesTurns as TakesTurns
+from .fragments import TakesTurns
 from .handing_on import (
-    GivesWhatIsAskedFor as GivesWhatIsAskedFor,
-    HandsOnWhatItHolds as HandsOnWhatItHolds,
-    TakesWhatWasCommitted as TakesWhatWasCommitted,
+    GivesWhatIsAskedFor,
+    HandsOnWhatItHolds,
+    TakesWhatWasCommitted,
 )
 from .hygiene import (
-    Bounded as Bounded,
-    NothingRaises as NothingRaises,
-    TimersAndHalt as TimersAndHalt,
+    Bounded,
+    NothingRaises,
+    TimersAndHalt,
 )
-from .keeping import KeepsWhatWasHeld as KeepsWhatWasHeld
+from .keeping import KeepsWhatWasHeld
 from .membership import (
-    NoDeathByAStalledPeer as NoDeathByAStalledPeer,
-    NoFalseDeath as NoFalseDeath,
-    NoReturnFromTheDead as NoReturnFromTheDead,
-    NoSuspicionOfTheDead as NoSuspicionOfTheDead,
-    NotDeadWhileRunning as NotDeadWhileRunning,
-    OneAddressALife as OneAddressALife,
-    StandingNeverFalls as StandingNeverFalls,
-    memory_s as memory_s,
+    NoDeathByAStalledPeer,
+    NoFalseDeath,
+    NoReturnFromTheDead,
+    NoSuspicionOfTheDead,
+    NotDeadWhileRunning,
+    OneAddressALife,
+    StandingNeverFalls,
+    memory_s,
 )
 from .micro_batches import (
-    ComputesAlike as ComputesAlike,
-    CountsOnce as CountsOnce,
-    FindsLiarsAlone as FindsLiarsAlone,
-    GoesOnTogether as GoesOnTogether,
-    LeavesWhatIsCounted as LeavesWhatIsCounted,
-    SendsToWhoHasBegun as SendsToWhoHasBegun,
-    SharesAlike as SharesAlike,
-    StageGoesOn as StageGoesOn,
-    UsesNothingOld as UsesNothingOld,
+    ComputesAlike,
+    CountsOnce,
+    FindsLiarsAlone,
+    GoesOnTogether,
+    LeavesWhatIsCounted,
+    SendsToWhoHasBegun,
+    SharesAlike,
+    StageGoesOn,
+    UsesNothingOld,
 )
-from .overlapping import ComputedInTurn as ComputedInTurn
+from .overlapping import ComputedInTurn
 from .results import (
-    AppliesWhatTheRuleSaid as AppliesWhatTheRuleSaid,
-    CommitsWhatTheRuleSaid as CommitsWhatTheRuleSaid,
+    AppliesWhatTheRuleSaid,
+    CommitsWhatTheRuleSaid,
 )
-from .rewritten import CountsRewrittenAlone as CountsRewrittenAlone
+from .rewritten import CountsRewrittenAlone
 from .rounds import (
-    AppliedOnce as AppliedOnce,
-    IdenticalReplicas as IdenticalReplicas,
-    OneHistory as OneHistory,
-    UsedOnce as UsedOnce,
-    rolling_of as rolling_of,
-    rule_has_enough as rule_has_enough,
+    AppliedOnce,
+    IdenticalReplicas,
+    OneHistory,
+    UsedOnce,
+    rolling_of,
+    rule_has_enough,
 )
-from .together import DecidesTogether as DecidesTogether
+from .together import DecidesTogether

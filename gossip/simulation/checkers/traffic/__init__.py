@@ -1,9 +1,9 @@
 """How much peers say."""
 
 from .answers import (
-    AnswersOnce as AnswersOnce,
-    CommitsForAReason as CommitsForAReason,
-    OffersOnce as OffersOnce,
+    AnswersOnce,
+    CommitsForAReason,
+    OffersOnce,
 )
-from .rates import FallsSilent as FallsSilent, SpeaksInMeasure as SpeaksInMeasure
-from .traffic import AsksInMeasure as AsksInMeasure, NewsGrowOld as NewsGrowOld
+from .rates import FallsSilent, SpeaksInMeasure
+from .traffic import AsksInMeasure, NewsGrowOld

@@ -1,17 +1,17 @@
 """Who takes over whose state."""
 
 from .fetching import (
-    AsksForWhatIsMissing as AsksForWhatIsMissing,
-    FetchesInMeasure as FetchesInMeasure,
-    GivesInMeasure as GivesInMeasure,
+    AsksForWhatIsMissing,
+    FetchesInMeasure,
+    GivesInMeasure,
 )
 from .helping import (
-    RemindsTheSilent as RemindsTheSilent,
-    SaysThatNoRoundComes as SaysThatNoRoundComes,
-    StaysForTakers as StaysForTakers,
+    RemindsTheSilent,
+    SaysThatNoRoundComes,
+    StaysForTakers,
 )
 from .vouching import (
-    AnswersForTheRoundAsked as AnswersForTheRoundAsked,
-    NamesARoundToCome as NamesARoundToCome,
-    TakesNoFewersWord as TakesNoFewersWord,
+    AnswersForTheRoundAsked,
+    NamesARoundToCome,
+    TakesNoFewersWord,
 )

@@ -1,8 +1,8 @@
 """Who is suspected, and by what evidence."""
 
-from .silent import OmissionsFollowTheCommits as OmissionsFollowTheCommits
+from .silent import OmissionsFollowTheCommits
 from .trusting import (
-    AccusesByExperience as AccusesByExperience,
-    TrustFollowsExperience as TrustFollowsExperience,
-    TrustFollowsTheCommits as TrustFollowsTheCommits,
+    AccusesByExperience,
+    TrustFollowsExperience,
+    TrustFollowsTheCommits,
 )
