@@ -168,22 +168,20 @@ class SpawnFailed(LocalError):
 
 
 class AddressInUse(LocalError):
-    """Somebody else has the port. ``run``: that it is part of, as far as is known."""
+    """Another process listens on the port. ``holder`` describes it, as far as is known."""
 
     exit_code = 2
 
-    def __init__(self, address: str, holder: str | None = None, run: str = "") -> None:
-        super().__init__(address, holder, run)
-        self.address, self.holder, self.run = address, holder, run
+    def __init__(self, address: str, holder: str | None = None) -> None:
+        super().__init__(address, holder)
+        self.address, self.holder = address, holder
 
     def __str__(self) -> str:
         return f"{self.address} is taken" + (f" by {self.holder}" if self.holder else "")
 
     @property
     def hint(self) -> str:
-        return "leave the port out: a free one is chosen" + (
-            f"; or gossip stop {self.run}" if self.run else ""
-        )
+        return "leave the port out: a free one is chosen; gossip ls shows runs that may have it"
 
 
 class RemoteError(GossipError):

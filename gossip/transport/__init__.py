@@ -43,12 +43,12 @@ if TYPE_CHECKING:
         public_of,
     )
     from .encoded import EncodedTransport
-    from .holders import holder_of
     from .lending import Buffer
     from .memory import Hub, MemoryTransport
     from .sockets import (
         bind,
         endpoint,
+        find_listener,
         listen,
         new_socket,
     )

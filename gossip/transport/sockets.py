@@ -7,6 +7,7 @@ import errno
 import re
 import socket as tcp
 
+import psutil
 import zmq
 
 from gossip.errors import AddressInUse, ConfigError
@@ -15,7 +16,6 @@ from .addresses import is_loopback, is_one_host
 from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S
 from .chunks import CHUNK_BYTES, FIRST
 from .codec import HEADER_BYTES_MAX
-from .holders import holder_of
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
@@ -198,8 +198,19 @@ def _cannot_listen(
 ) -> AddressInUse | ConfigError:
     if not taken:
         return ConfigError(f"cannot listen on {address}: {error}", "use an address of this machine")
-    holder = holder_of(port)
-    return AddressInUse(address, str(holder) if holder else None, holder.run if holder else "")
+    return AddressInUse(address, find_listener(port))
+
+
+def find_listener(port: int) -> str | None:
+    """Return the process that listens on a TCP port of this machine; None if it is not known."""
+    try:
+        for found in psutil.net_connections(kind="tcp"):
+            listens = found.status == psutil.CONN_LISTEN and found.laddr.port == port
+            if listens and found.pid:
+                return f"pid {found.pid} ({psutil.Process(found.pid).name()})"
+    except psutil.Error:
+        return None  # another user's, or it has ended
+    return None
 
 
 def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:

@@ -50,12 +50,9 @@ def check_port(host: str, port: int) -> None:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 return  # whatever it is, the join server says it
-            from gossip.transport import holder_of
+            from gossip.transport import find_listener
 
-            holder = holder_of(port)
-            raise AddressInUse(
-                f"{host}:{port}", str(holder) if holder else None, holder.run if holder else ""
-            ) from None
+            raise AddressInUse(f"{host}:{port}", find_listener(port)) from None
 
 
 def make_run_folder(path: Path) -> None:

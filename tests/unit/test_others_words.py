@@ -23,7 +23,6 @@ from gossip.launch.report.live_frame import About
 from gossip.launch.report.screens import LiveScreen, PlainScreen
 from gossip.launch.report.view import RunView
 from gossip.training import voice, watch
-from gossip.transport import holders
 
 EVIL = "\x1b]0;owned\x07 \x1b[2J\x9b31m \x7f\x00 [red]as it is[/red]"
 SEEN = r"\x1b]0;owned\x07 \x1b[2J\x9b31m \x7f\x00 [red]as it is[/red]"
@@ -144,20 +143,6 @@ def test_an_answer_of_a_desk_that_is_none_is_told(tmp_path: Path, answer: bytes)
         with pytest.raises(desks.RunUnreachable, match="does not answer"):
             desks.ask(tmp_path, {"drill": "heal"})
         serving.join(30)
-
-
-@pytest.mark.parametrize("what", ["deep", "pipe", "link"])
-def test_the_name_of_anothers_run_is_not_waited_for(tmp_path: Path, what: str) -> None:
-    match what:
-        case "deep":
-            (tmp_path / "config.json").write_bytes(DEEP)
-        case "pipe":
-            os.mkfifo(tmp_path / "config.json")
-        case "link":
-            (tmp_path / "named").write_text('{"name": "secret"}')
-            (tmp_path / "config.json").symlink_to("named")
-    with (tmp_path / holders.EVENTS).open("a"):
-        assert holders.run_of(os.getpid()) == tmp_path.name
 
 
 async def test_a_status_line_deep_in_brackets_is_told_and_the_next_is_read() -> None:
