@@ -29,7 +29,7 @@ from . import (
     together as _together,
     unequal as _unequal,
 )
-from .finding import place_of
+from .finding import kind_of, place_of
 from .kinds import (
     DATA_ATTACKS,
     KINDS,
@@ -37,6 +37,7 @@ from .kinds import (
     Aggregator,
     AttackKind,
     attack,
+    checked_strength,
     flip_labels,
     names,
 )

@@ -23,7 +23,7 @@ from .kinds import (
     attacker,
 )
 from .links import near, severed
-from .plan import FaultPlan, check_effect, load, parse
+from .plan import FaultPlan, check_attack, check_effect, load, parse
 from .reader import peers_of, peers_word, seconds_of
 from .start import (
     LateStart,

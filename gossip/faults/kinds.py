@@ -15,7 +15,7 @@ from gossip.aggregators.attacks import ATTACKS as ATTACKS, AttackKind
 from gossip.errors import BadFault
 
 from .declare import KINDS, Fault, Kind, add, declared
-from .units import Number, Peer, Peers, Round, Seconds, Strength, Unit, of
+from .units import Function, Number, Peer, Peers, Round, Seconds, Strength, of
 
 STRENGTH_MAX = 1e12
 
@@ -95,13 +95,25 @@ class ByzantineFault(Fault):
     """The peers send something other than their update, all through the run. What ``strength``
     means depends on the attack; None: what the attack takes by itself."""
 
-    attack: str = of(Unit())
+    attack: str = of(Function())
     peers: tuple[int, ...] = of(Peers(rows=False))
     strength: float | None = of(Strength())
 
     @property
     def kind(self) -> str:
-        return self.attack
+        return "attack" if ":" in self.attack else self.attack
+
+    @property
+    def built_in(self) -> AttackKind | None:
+        """The attack, if it is built in. To read a plan never loads a user's file: ``kind_of``
+        does, in the processes of the run."""
+        return ATTACKS.get(self.attack)
+
+    @property
+    def strength_to_make(self) -> float | None:
+        """What ``attacks.make`` takes: None where the attack has nothing to set."""
+        known = self.built_in
+        return None if known is not None and not known.meaning else self.strength
 
 
 Blow: TypeAlias = Crash | Restart | Hang
@@ -109,8 +121,8 @@ RealFault: TypeAlias = Crash | Restart | Hang | Slow | ByzantineFault
 
 
 def _check_strength(fault: ByzantineFault, where: str, usage: str) -> None:
-    attack, strength = ATTACKS[fault.attack], fault.strength
-    if strength is None or not attack.meaning:
+    attack, strength = fault.built_in, fault.strength
+    if attack is None or strength is None or not attack.meaning:
         return
     if not 0 < strength <= STRENGTH_MAX:
         raise BadFault(
@@ -149,3 +161,14 @@ def _kind_of(attack: AttackKind) -> Kind:
 
 for _attack in ATTACKS.values():
     add(_kind_of(_attack))
+add(
+    Kind(
+        "attack",
+        ByzantineFault,
+        "{attack}:{peers}[*{strength}]",
+        "my_attacks.py:mine:5,6*2",
+        True,
+        otherwise={"strength": None},
+        note=" (an attack of your own)",
+    )
+)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gossip.aggregators.attacks import ATTACKS
+from gossip.aggregators.attacks import AttackKind
 from gossip.errors import BadFault
 
 from .activations import ActivationFault
@@ -105,9 +105,10 @@ class FaultPlan:
                     "gossip simulate --faults PLAN.toml; real processes can do: "
                     f"{', '.join(typed_kinds())}",
                 )
-            if isinstance(fault, ByzantineFault) and not ATTACKS[fault.attack].lonely:
+            known = fault.built_in if isinstance(fault, ByzantineFault) else None
+            if known is not None and not known.lonely:
                 raise BadFault(
-                    f"fault {number} ({fault}): {ATTACKS[fault.attack].refusal}",
+                    f"fault {number} ({fault}): {known.refusal}",
                     "or gossip simulate --faults PLAN.toml",
                 )
         return self
@@ -142,19 +143,9 @@ class FaultPlan:
                     "rounds nobody does",
                     "--topology rolling, or a lie about updates: sign_flip, scale, nan",
                 )
-            lie = ATTACKS[fault.attack] if isinstance(fault, ByzantineFault) else None
-            if lie is not None and lie.shape == "apart" and rolling:
-                raise BadFault(
-                    f"fault {fault}: it tells each neighbour something else, and in {topology} "
-                    "rounds there is one server",
-                    "--topology random-k",
-                )
-            if lie is not None and lie.tries and asks_loss:
-                raise BadFault(
-                    f"fault {fault}: it tries itself on the rule, and {aggregator} asks the "
-                    "trainer for its loss",
-                    "`gossip bench robustness` shows it; here take alie, ipm or min_max",
-                )
+            if isinstance(fault, ByzantineFault) and fault.built_in is not None:
+                served, asking = topology if rolling else "", aggregator if asks_loss else ""
+                check_attack(fault, fault.built_in, served=served, asks_loss=asking)
         return self
 
     def fits_stages(self, stages: bool, hint: str) -> FaultPlan:
@@ -234,10 +225,37 @@ def _check_victim(
         gone[peer] = fault
 
 
+def check_attack(
+    fault: ByzantineFault, attack: AttackKind, *, served: str = "", asks_loss: str = ""
+) -> None:
+    """Check that an attack can be carried out.
+
+    Args:
+        served: Name of the topology, if its rounds have a server.
+        asks_loss: Name of the rule, if it asks the trainer for the loss.
+
+    Raises: BadFault: The attack needs neighbours, or it tries itself on a rule that it cannot
+        compute.
+    """
+    if attack.shape == "apart" and served:
+        raise BadFault(
+            f"fault {fault}: it tells each neighbour something else, and in {served} rounds there "
+            "is one server",
+            "--topology random-k",
+        )
+    if attack.tries and asks_loss:
+        raise BadFault(
+            f"fault {fault}: it tries itself on the rule, and {asks_loss} asks the trainer for its "
+            "loss",
+            "`gossip bench robustness` shows it; here take alie, ipm or min_max",
+        )
+
+
 def check_effect(fault: ByzantineFault, honest: int) -> None:
     """Raises: BadFault: Without a strength the attack does nothing among so many honest peers."""
     f = len(fault.peers)
-    if fault.strength is None and ATTACKS[fault.attack].idle(honest + f, f):
+    known = fault.built_in
+    if fault.strength is None and known is not None and known.idle(honest + f, f):
         raise BadFault(
             f"fault {fault}: without a strength it does nothing where {f} of {honest + f} lie",
             f"for example {fault}*1.5",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any
@@ -190,6 +191,27 @@ class Choice(Unit):
                 f"{table.kind} knows no {key} {value!r}.{nearest(str(value), self.choices)}",
                 f"it knows {', '.join(self.choices)}",
             )
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Function(Unit):
+    """A function of the user, as ``PLACE:NAME``: a file or an importable module."""
+
+    usage: str = "FILE.py:FUNCTION"
+    named: str = "a function, such as my_attacks.py:mine"
+    pattern: str = r"[^\s:]+:[A-Za-z_]\w*"
+
+    def read(self, reader: Reader, name: str) -> dict[str, Any]:
+        return {name: reader.take(self.pattern, self.named)}
+
+    def show(self, fault: Any, name: str) -> str:
+        return str(getattr(fault, name))
+
+    def take(self, table: Table, key: str) -> str:
+        value = table.keys[key]
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise table.bad(f"{key} = {value!r} is not {self.named}")
         return value
 
 

@@ -11,7 +11,7 @@ import torch
 from gossip.aggregators import BoundRule
 from gossip.aggregators.attacks import DATA_ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Apply, Message, Payload, PeerId, Push
-from gossip.faults import ATTACKS, ByzantineFault, FaultPlan
+from gossip.faults import ByzantineFault, FaultPlan
 from gossip.vectors import fragment_of
 
 ROUNDS_KEPT = 8
@@ -86,9 +86,11 @@ class UpdateAttack:
     def _attack(self, what: str) -> Attack:
         assert self._lie is not None
         if what not in self._attacks:
-            strength = self._lie.strength if ATTACKS[self._lie.attack].meaning else None
             self._attacks[what] = make(
-                self._lie.attack, strength, self._seed + self._peer, self._attacker_group
+                self._lie.attack,
+                self._lie.strength_to_make,
+                self._seed + self._peer,
+                self._attacker_group,
             )
         return self._attacks[what]
 

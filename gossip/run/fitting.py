@@ -10,13 +10,16 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gossip import topologies
 from gossip.aggregators import registry
+from gossip.aggregators.attacks import checked_strength, kind_of
 from gossip.config import Resolved, RunConfig
-from gossip.errors import ConfigError, GossipError, TooFewUpdates
+from gossip.errors import BadFault, ConfigError, GossipError, TooFewUpdates
+from gossip.faults import ByzantineFault, check_attack, parse
 from gossip.interpreter import python_command
 from gossip.topologies import read_weights
 from gossip.vectors import load_encoding
@@ -311,17 +314,17 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 def _look(config: RunConfig, peers: int) -> dict[str, Any]:
     """``describe`` or what is wrong, by a process of its own, unless torch is here already: to
     import it takes seconds."""
-    names = config.aggregator, config.topology
+    own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
+    asked = own, config.aggregator, config.topology, peers, config.f, config.encoding
     if "torch" in sys.modules:
         try:
-            return describe_or_refuse(*names, peers, config.f, config.encoding)
+            return describe_or_refuse(*asked)
         except Exception as error:
             raise ConfigError(
                 f"aggregator {config.aggregator!r} cannot be loaded: {type(error).__name__}: "
                 f"{error}"
             ) from error
-    words = [*names, config.encoding, str(peers), *([] if config.f is None else [str(config.f)])]
-    command = python_command("-m", "gossip.run.fitting", *words)
+    command = python_command("-m", "gossip.run.fitting", json.dumps(asked))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -331,13 +334,13 @@ def _look(config: RunConfig, peers: int) -> dict[str, Any]:
     return answer
 
 
-def describe_or_refuse(
-    aggregator: str, topology: str, peers: int, f: int | None, encoding: str
-) -> dict[str, Any]:
-    """``describe``, or what is wrong as ``too_few`` (see TooFewUpdates),
-    or ``error`` and ``hint``."""
+def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
+    """Return ``describe`` of what is asked, with ``attacks`` checked; or what is wrong, as
+    ``too_few`` (see TooFewUpdates), or ``error`` and ``hint``."""
     try:
-        return describe(aggregator, topology, peers, f, encoding)
+        found = describe(*asked)
+        check_attacks(attacks, found)
+        return found
     except TooFewUpdates as error:
         return {"too_few": error.args}
     except GossipError as error:
@@ -371,6 +374,7 @@ def describe(
         "needs": needs,
         "for_one": _peers_for_one(rule, who),
         "rolling": who.rolling,
+        "served": topology if who.rolling else "",
         "asks_loss": rule.needs_trainer,
         "remembers": "previous" in rule.needs,
     }
@@ -379,6 +383,26 @@ def describe(
     except ConfigError as error:
         found["no_differences"] = str(error), error.hint
     return found
+
+
+def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
+    """Check faults whose attack is a function of the user. Loads their files.
+
+    Args:
+        words: The faults, as they are typed.
+        rule: As ``describe`` returns it.
+
+    Raises: ConfigError, BadFault: A function cannot be loaded, or its attack cannot be carried out
+        in this run.
+    """
+    for fault in parse(words):
+        assert isinstance(fault, ByzantineFault)
+        attack = kind_of(fault.attack)
+        checked_strength(attack, fault.strength)
+        if attack.refusal:
+            raise BadFault(f"fault {fault}: {attack.refusal}")
+        asks_loss = rule["name"] if rule["asks_loss"] else ""
+        check_attack(fault, attack, served=rule["served"], asks_loss=asks_loss)
 
 
 def _rows(who: topologies.Topology, peers: int) -> int:
@@ -409,6 +433,4 @@ def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) 
 
 
 if __name__ == "__main__":
-    rule_spec, topology_spec, written, count = sys.argv[1:5]
-    given = int(sys.argv[5]) if sys.argv[5:] else None
-    print(json.dumps(describe_or_refuse(rule_spec, topology_spec, int(count), given, written)))
+    print(json.dumps(describe_or_refuse(*json.loads(sys.argv[1]))))

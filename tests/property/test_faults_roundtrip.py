@@ -38,6 +38,12 @@ fault = st.one_of(
     st.builds(Slow, peer, strength),
     *map(attacker, ATTACKS),
     st.builds(
+        ByzantineFault,
+        st.sampled_from(["my_attacks.py:mine", "a/b-c.py:mine2", "package.module:mine"]),
+        st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple),
+        strength | st.none(),
+    ),
+    st.builds(
         NodeAttack,
         st.sampled_from(REAL_ATTACKS),
         st.lists(peer, min_size=1, max_size=5, unique=True).map(tuple),

@@ -19,6 +19,12 @@ HEAD = ("| word | what happens |", "|---|---|")
 
 def told(kind: Kind) -> str:
     """What the kind says of itself: the first paragraph of its docstring, and its strength."""
+    if kind.name == "attack":
+        return (
+            "The peers send what a function of yours makes of their updates: `mine(update, ...)` "
+            "or `mine(crowd, ...)` in a file or an importable module (extending.md). The file has "
+            "to be on every host, at this path from the working directory."
+        )
     if kind.made is ByzantineFault:
         attack = ATTACKS[kind.name]
         does = attack.does

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from gossip.aggregators import attacks, load
 from gossip.aggregators.attacks import DATA_ATTACKS
+from gossip.config import resolve
 from gossip.core.events import Apply, Payload
 from gossip.core.messages import Ping, Push
-from gossip.errors import BadFault
+from gossip.errors import BadFault, ConfigError
 from gossip.faults import plan as faults
 from gossip.faults.kinds import ATTACKS, ByzantineFault
 from gossip.inject.update_attacks import UpdateAttack, rule_of
+from gossip.run import fitting
 
 D = 40
 
@@ -62,6 +67,61 @@ def test_every_lie_that_one_can_tell_alone_is_told_by_a_node(name: str) -> None:
                 (payload(vector(100 + round_id)[:30]), payload(vector(100 + round_id)[30:])),
             )
         )
+
+
+OWN_ATTACKS = """
+from gossip.aggregators.attacks import attack
+
+def mine(update, *, strength=2.0):
+    return -strength * update
+
+@attack(shape="apart")
+def each(update, *, receiver):
+    return update * receiver
+
+@attack(shape="together", refusal="a peer alone cannot know the others")
+def knowing(crowd):
+    return crowd.own
+"""
+
+
+def test_an_attack_of_a_file_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_ATTACKS)
+    plan = faults.parse(f"attack:{tmp_path}/own.py:mine:1*3")
+    said = UpdateAttack(plan, 1, 7, 5).tamper_with(vector(0), 0, "update")
+    assert np.array_equal(said, -3 * vector(0))
+    assert not UpdateAttack(plan, 2, 7, 5).lies
+
+
+@pytest.mark.parametrize(
+    ("fault", "topology", "words"),
+    [
+        ("mine:1", "rolling", None),
+        ("each:1", "full", None),
+        ("each:1", "rolling", "there is one server"),
+        ("each:1*2", "full", "no strength"),
+        ("knowing:1", "rolling", "a peer alone cannot know"),
+        ("other:1", "rolling", "unknown attack"),
+    ],
+)
+def test_an_attack_of_a_file_is_checked_before_the_run(
+    tmp_path: Path, fault: str, topology: str, words: str | None
+) -> None:
+    (tmp_path / "own.py").write_text(OWN_ATTACKS)
+    given = {
+        "peers": 4,
+        "topology": topology,
+        "aggregator": "mean",
+        "faults": (f"attack:{tmp_path}/own.py:{fault}",),
+    }
+    with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
+        fitting.check_rule(resolve(given))
+
+
+def test_to_read_a_plan_loads_no_file() -> None:
+    plan = faults.parse("attack:not_there.py:mine:1,2*3")
+    assert plan.real().to_toml()
+    assert plan.attackers[1].strength_to_make == 3.0
 
 
 def test_two_liars_apart_send_the_same_as_soon_as_there_is_a_result() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossip.aggregators.attacks import ATTACKS, Attack, AttackerGroup, make
+from gossip.aggregators.attacks import Attack, AttackerGroup, kind_of, make
 from gossip.core import Envelope, Payload, PeerId, Push
 from gossip.faults import ByzantineFault, FaultPlan
 from gossip.inject import OutMessage
@@ -44,6 +44,7 @@ class ToyAttack:
 
     def __init__(self, attacker: ByzantineFault, peer: PeerId, schedule: Schedule) -> None:
         self.attacker, self.peer, self.seed = attacker, peer, schedule.seed
+        self.kind = attacker.built_in or kind_of(attacker.attack)
         self.told = 0
         self._old: list[Vector] = []
         attackers = FaultPlan(schedule.faults).attackers
@@ -59,7 +60,7 @@ class ToyAttack:
     def tells_each(self) -> bool:
         """Whether it tells each neighbour something else (``PerReceiverAttack``),
         and the trainer the truth."""
-        return ATTACKS[self.attacker.attack].shape == "apart"
+        return self.kind.shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
         if self.tells_each:
@@ -105,7 +106,7 @@ class ToyAttack:
         import torch
 
         attack = self._ready()
-        if ATTACKS[attack.name].shape == "alone":
+        if self.kind.shape == "alone":
             return attack(torch.tensor(update), round_id).numpy()
         own = np.array(noise_of(f"{self.seed}/{self.peer}/{round_id}", len(update)))
 
@@ -133,11 +134,12 @@ class ToyAttack:
             from gossip.aggregators import load
 
             torch.set_num_threads(1)
-            strength = self.attacker.strength if ATTACKS[self.attacker.attack].meaning else None
             attacker_group = AttackerGroup(
                 max(1, len(self._honest)), max(1, len(self._alike)), seed=self.seed
             )
-            self._attack = make(self.attacker.attack, strength, self.seed, attacker_group)
+            self._attack = make(
+                self.attacker.attack, self.attacker.strength_to_make, self.seed, attacker_group
+            )
             bound, attackers = load(self._aggregator), self._attackers
 
             def tried(updates: Tensor) -> Tensor:
