@@ -44,6 +44,7 @@ from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
 from .freed_memory import keep_freed_memory
 from .identical import IdenticalUpdates
+from .influence import InfluenceWatch
 from .plan_cache import PlanCache
 from .reducer import Reducer, ResultWriter, TrainerJudge
 from .spec import (
@@ -202,6 +203,7 @@ class Node:
         self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         self._identical = IdenticalUpdates()
+        self._influence = InfluenceWatch()
         # in gossip rounds a result goes to nobody
         results = (
             ResultWriter(self.transport.ahead, lambda *shard: self.trainer.room(*shard), self._wire)
@@ -566,6 +568,8 @@ class Node:
         commit = effect.commit
         rule_s = self._rule_clock.took_s(commit.round_id, commit.shard) if effect.made else None
         self._journal.commit(effect, rule_s)
+        for peer, share in self._influence.observe_commit(commit):
+            self._journal.event("low_influence", subject=peer, round=commit.round_id, share=share)
 
     def _connect(self, effect: events.Connect | events.Disconnect) -> None:
         match effect:

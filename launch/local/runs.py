@@ -22,6 +22,7 @@ from gossip.launch.report import (
     alone,
     counted,
     launchers,
+    low_influence,
     missed,
     near,
     summary,
@@ -191,6 +192,7 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         *_doubts(found),
         *alone.told(found["trained_alone"]),
         *missed.told(found["faults_missed"]),
+        *low_influence(found["low_influence"]),
     ]:
         screen.say(line)
     if found["finished"] and not found["rounds"] and outcome.config.resume:

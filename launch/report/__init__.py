@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .live_frame import About
     from .loopback import LoopbackServer
     from .merging import PeerOutput
+    from .participation import low_influence
     from .run_record import CommitRecord, RunRecord
     from .run_state import RUNS, find, word_for
     from .screens import (

@@ -4,7 +4,9 @@ update in it."""
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gossip.run import ROUNDS_END
 
@@ -106,3 +108,16 @@ class Participation:
             return []
         nobody = sum([not each for _, each in self._window])
         return [LowWindow(self._window[0][0], self._window[-1][0], mean, nobody)]
+
+
+def low_influence(shares: Mapping[Any, float]) -> list[str]:
+    """Lines about peers whose updates the rule gives little weight, without evidence against them.
+
+    Args:
+        shares: Peer -> mean weight of 20 updates, in multiples of an equal weight.
+    """
+    return [
+        f"! the updates of peer {peer} counted for {share:.0%} of an equal weight over 20 rounds, "
+        "and nothing speaks against it: its data may be rare; see docs/unequal_data.md"
+        for peer, share in shares.items()
+    ]

@@ -199,6 +199,11 @@ def build(
         "suspected": sorted(view.suspicions),
         "quarantined": sorted(view.quarantines),
         "unequal_updates": view.unequal_updates,
+        "low_influence": {
+            str(peer): share
+            for peer, share in sorted(view.low_influence.items())
+            if peer not in view.suspicions
+        },
         "unconfirmed": sorted(view.unconfirmed),
         "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
         "participation": _participation(view),

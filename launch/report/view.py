@@ -28,7 +28,7 @@ from .happenings import (
 )
 from .holders import StateHolders
 from .pace import StepPace
-from .participation import BOUND, LowWindow, Participation
+from .participation import BOUND, LowWindow, Participation, low_influence
 from .stages import PeerStage
 from .words import at_round, counted, named, numbers
 
@@ -156,6 +156,8 @@ class RunView:
         self._identical = False  # whether that was said
         self.divergences: list[dict[str, Any]] = []
         self.unequal_updates: float | None = None  # by how much more than by chance
+        # peer -> mean weight of 20 updates in multiples of an equal one, where it was below half
+        self.low_influence: dict[int, float] = {}
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, Mapping[str, Any]] = {}
@@ -678,6 +680,13 @@ class RunView:
             why = "it was slower than most, or away"
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
+    def _low_influence(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+        """As the first tells it, of a peer that nothing speaks against."""
+        if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
+            return []
+        self.low_influence[subject.peer] = event.get("share") or 0.0
+        return low_influence({subject.peer: self.low_influence[subject.peer]})
+
     def _is_unlike_profile(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
         """As the first tells it."""
         if subject.peer in self._unlike_profile:
@@ -979,6 +988,7 @@ class RunView:
         "dead": _noticed,
         "joined": _joined,
         "left": _has_left,
+        "low_influence": _low_influence,
         "parole": _parole,
         "quarantined": _quarantined,
         "share": _share,

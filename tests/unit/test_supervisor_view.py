@@ -509,3 +509,17 @@ def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> No
         event("round", 1, 1.1, round=0, **both),
     )
     assert (view.rows[0].loss, view.rows[1].loss, view.loss) == (2.0, 0.5, 0.5)
+
+
+def test_a_peer_with_little_influence_is_named_once_and_only_if_nothing_speaks_against_it() -> None:
+    view = RunView(4)
+    lines = told(
+        view,
+        event("suspected", 0, 1.0, subject=2, round=9, trust=0.4, reasons=["7 stood out"]),
+        *(event("low_influence", peer, 2.0, subject=2, round=30, share=0.1) for peer in range(4)),
+        *(event("low_influence", peer, 2.0, subject=3, round=31, share=0.31) for peer in range(4)),
+    )
+    (line,) = [line for line in lines if "equal weight" in line]
+    assert "peer 3" in line
+    assert "31%" in line
+    assert view.low_influence == {3: 0.31}

@@ -20,6 +20,7 @@ FOUND = {
     "not_saved": None,
     "trained_alone": [],
     "faults_missed": [],
+    "low_influence": {},
 }
 
 
@@ -47,6 +48,15 @@ def all_lines(
 
 def last_lines(folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return all_lines(folder, status, code, monkeypatch)[1:]
+
+
+def test_the_end_repeats_whose_updates_counted_for_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FOUND, "low_influence", {"3": 0.31})
+    (line,) = last_lines(tmp_path, "finished", 0, monkeypatch)
+    assert "peer 3" in line
+    assert "31%" in line
 
 
 @pytest.mark.parametrize(

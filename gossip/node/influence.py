@@ -1,0 +1,38 @@
+"""Peers whose updates the rule gives little weight: their data may be rare."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from statistics import fmean
+
+from gossip.core import Commit, PeerId
+
+ROUNDS, LOW = 20, 0.5
+"""Updates of a peer over which its weight is averaged, and the multiple of an equal weight below
+which the peer is reported."""
+
+
+class InfluenceWatch:
+    """Mean weight of the recent updates of each peer, in multiples of an equal weight. Of several
+    shards the first is watched."""
+
+    def __init__(self) -> None:
+        self._weights: defaultdict[PeerId, deque[float]] = defaultdict(lambda: deque(maxlen=ROUNDS))
+        self._low: set[PeerId] = set()
+
+    def observe_commit(self, commit: Commit) -> list[tuple[PeerId, float]]:
+        """Record a round, and return the peers whose weight has become low, with its mean."""
+        n = len(commit.contributors)
+        weights = {each.peer: each.weight * n for each in commit.contributors}
+        if commit.shard or 2 * sum(weight >= LOW for weight in weights.values()) <= n:
+            return []  # a rule that chooses few leaves out anybody
+        found = []
+        for peer, weight in weights.items():
+            recent = self._weights[peer]
+            recent.append(weight)
+            if len(recent) < ROUNDS or (mean := fmean(recent)) >= LOW:
+                self._low.discard(peer)
+            elif peer not in self._low:
+                self._low.add(peer)
+                found.append((peer, round(mean, 3)))
+        return found
