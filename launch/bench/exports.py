@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ OUTCOMES = {
     "arithmetic": "arithmetic",
 }
 """What of a result stands behind the settings of a trial, and the names of the columns."""
+FRACTIONS = ("weight", "outlyingness", "trust_score", "loss")
+"""Columns of a record that may be empty in a whole run."""
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "_": r"\_",
@@ -42,6 +44,21 @@ SPECIAL = {
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
 }
+
+
+def write_files(
+    options: Mapping[str, Any], tables: Sequence[RobustnessTable], found: Found
+) -> None:
+    """Write the files that the options ``csv``, ``latex`` and ``record`` name.
+
+    Raises: ConfigError: One cannot be written.
+    """
+    if options["csv"] is not None:
+        write(options["csv"], csv_of(tables, found))
+    if options["latex"] is not None:
+        write(options["latex"], latex_of(tables, found, options["data"]))
+    if options["record"] is not None:
+        write_records(options["record"], tables, found, options["into"], options["data"])
 
 
 def write(path: Path, text: str) -> None:
@@ -58,7 +75,8 @@ def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
     runs = {trial: outcome for table in tables for trial, outcome in table.runs(found)}
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    settings = [field.name for field in dataclasses.fields(next(iter(runs)))]
+    fields = dataclasses.fields(next(iter(runs)))
+    settings = [field.name for field in fields if field.name != "record"]
     lines.writerow([*settings, *OUTCOMES.values(), "curve"])
     for trial, outcome in runs.items():
         values: list[Any] = [getattr(trial, name) for name in settings]
@@ -66,6 +84,42 @@ def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
         curve = " ".join(f"{made}:{accuracy:.6g}" for made, accuracy in outcome.curve)
         lines.writerow([*values, *(getattr(outcome, name) for name in OUTCOMES), curve])
     return text.getvalue()
+
+
+def write_records(
+    path: Path, tables: Sequence[RobustnessTable], found: Found, folder: Path, data: str
+) -> None:
+    """Write a row for each worker and round of all runs, with the settings of its run.
+
+    Args:
+        path: Ends in ``.parquet`` or ``.csv``.
+        folder: Remembers the runs.
+
+    Raises: ConfigError: It cannot be written.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv, parquet
+
+    from .trials import recall_records
+
+    open_file = parquet.ParquetWriter if path.suffix == ".parquet" else arrow_csv.CSVWriter
+    trials = dict.fromkeys(trial for table in tables for trial, _ in table.runs(found))
+    writer: Any = None
+    try:
+        for trial in trials:
+            if records := recall_records(folder, trial, data):
+                settings = {**dataclasses.asdict(trial), "declared_f": trial.tolerated}
+                rows = len(records["round"])
+                columns = {name: [value] * rows for name, value in settings.items()} | records
+                columns |= {name: pa.array(records[name], pa.float64()) for name in FRACTIONS}
+                table = pa.table(columns)
+                writer = writer or open_file(path, table.schema)
+                writer.write_table(table)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if writer is not None:
+            writer.close()
 
 
 def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:

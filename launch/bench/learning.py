@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,7 @@ class Trial:
         local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
             model differences then.
         outer: What follows them, as ``outer.load`` takes it; empty: updates are gradients.
+        record: Whether the result has a record of each worker in each round.
     """
 
     rule: str
@@ -86,6 +87,7 @@ class Trial:
     keep_state: bool = False
     local_steps: int = 1
     outer: str = ""
+    record: bool = False
 
     @property
     def has_local_steps(self) -> bool:
@@ -118,6 +120,7 @@ class TrialResult:
         validation: The accuracy on the samples that nobody trained on, as ``accuracy``; None
             where there are none.
         curve: Rounds made, and the accuracy on the test samples after them.
+        records: Columns of the records, if they were asked for: names as in ``RECORD`` -> values.
     """
 
     accuracy: float | None
@@ -130,6 +133,13 @@ class TrialResult:
     liars_quarantined: int = 0
     validation: float | None = None
     curve: tuple[tuple[int, float], ...] = ()
+    records: Mapping[str, list[Any]] = field(default_factory=dict, hash=False)
+
+
+RECORD = ("round", "worker", "byzantine", "weight", "outlyingness", "trust_score", "loss")
+"""Columns of a record: weight of the update in the aggregate, its outlyingness (multiples of the
+typical one; none if the rule did not get it), trust score after the round (0 to 1; none without a
+trust table), and mean loss of the honest samples at the parameters before the step."""
 
 
 def spelt(attack: str) -> str:
@@ -245,6 +255,8 @@ class _Run:
         self.rate = trial.lr if self.outer is None else self.outer.lr
         self.available: dict[str, Any] = {}  # what the rule could ask for in the last round
         self.measured: list[Rejection] = []  # of those in quarantine, in this round
+        self.records: dict[str, list[Any]] = {name: [] for name in RECORD} if trial.record else {}
+        self.loss = 0.0  # of the honest samples of this round, where it is recorded
 
     def _made_model(self) -> models.Model:
         trial, data = self.trial, self.data
@@ -314,6 +326,7 @@ class _Run:
             trouble=self.trouble,
             honest_quarantined=len(self.ever_locked) - liars,
             liars_quarantined=liars,
+            records=self.records,
         )
 
     def _test(self) -> tuple[float, Tensor]:
@@ -345,6 +358,8 @@ class _Run:
         due = verdict is not None and round_id % TrustSettings().measured_every == 0
         self.measured = self._measure(updates, taken, usable) if due else []
         self._judge(round_id, taken, verdict, faulty)
+        if self.records:
+            self._record(round_id, taken, verdict)
         if verdict is None:
             return False
         self.lengths.append(verdict.length)
@@ -352,6 +367,19 @@ class _Run:
         self.kept = {"previous": verdict.aggregate, **told}
         self.model.parameters -= self._step(verdict.aggregate)
         return True
+
+    def _record(self, round_id: int, taken: list[int], verdict: Verdict | None) -> None:
+        """Add a record for each worker."""
+        weights, far = {}, {each.peer: each.outlyingness for each in self.measured}
+        if verdict is not None:
+            weights = dict(zip(taken, verdict.weights.tolist(), strict=True))
+            far |= dict(zip(taken, verdict.outlyingness.tolist(), strict=True))
+        for worker in range(self.trial.n):
+            trust = None if self.trust is None else self.trust.score(worker)
+            judged = weights.get(worker, 0.0), far.get(worker), trust
+            values = round_id, worker, worker >= self.honest, *judged, self.loss
+            for column, value in zip(self.records.values(), values, strict=True):
+                column.append(value)
 
     def _step(self, aggregate: Tensor) -> Tensor:
         """What is taken off the parameters, ``(d,)``."""
@@ -392,6 +420,11 @@ class _Run:
             ]
         )
         labels = self.data.labels[chosen]
+        if self.records:
+            samples = chosen[:honest].flatten()
+            self.loss = self.model.loss(
+                self.data.images[samples], self.data.labels[samples], torch.zeros(())
+            )
         if self.name == "label_flip":
             labels[honest:] = attacks.flip_labels(labels[honest:], self.data.classes)
         updates = self._sent(self._updates(self.data.images[chosen], labels))

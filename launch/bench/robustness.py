@@ -36,7 +36,7 @@ INSTEAD = {
 }
 """Stronger forms of attacks than by default."""
 FAILS_BELOW = 0.9
-MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
+MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "record", "as_json")
 """To what a page says."""
 SIZES = ("n", "f", "declared_f")
 """Options that say together who is there: none of them makes sense with the others of a file."""
@@ -161,6 +161,10 @@ def robustness(
         ),
     ] = FAILS_BELOW,
     csv: Annotated[Path | None, optional("Write a row for each run here.")] = None,
+    record: Annotated[
+        Path | None,
+        optional("Write a row for each worker and round of each run here: .parquet or .csv."),
+    ] = None,
     latex: Annotated[Path | None, optional("Write the tables here, for LaTeX (booktabs).")] = None,
     plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
     show: Annotated[
@@ -190,7 +194,7 @@ def robustness(
 
     if out is not None:
         robustness_page.check_place(out)
-    for path in (csv, latex):
+    for path in (csv, latex, record):
         if path is not None:
             robustness_page.check_place(path)
     wanted = [trial for table in tables for trial in table.trials()]
@@ -200,10 +204,7 @@ def robustness(
     if out is not None:
         head = robustness_page.head(tables, found, data, command)
         robustness_page.write(out, tables, found, head, plot)
-    if csv is not None:
-        exports.write(csv, exports.csv_of(tables, found))
-    if latex is not None:
-        exports.write(latex, exports.latex_of(tables, found, data))
+    exports.write_files(options, tables, found)
     if as_json:
         print(json.dumps([table.as_data(found) for table in tables]))
     else:
@@ -240,12 +241,14 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     _check_installed(
         digits=given["data"] == "digits", plots=given["out"] is not None and given["plot"]
     )
+    _check_record(given["record"])
     if not given["show"]:
         _check_model(given["model"], given["data"])
     names = ("rounds", "batch", "hidden", "trust", "model", "reference", "validation")
     shared = {
         **{name: given[name] for name in (*names, "test_samples", "keep_state")},
         "every": given["curves"],
+        "record": given["record"] is not None,
     }
     return [
         RobustnessTable(
@@ -371,6 +374,18 @@ def _check_installed(digits: bool, plots: bool) -> None:
             "heat maps need matplotlib, which is not installed",
             "pip install 'gossip-train[plots]', or --no-plot",
         )
+
+
+def _check_record(path: Path | None) -> None:
+    if path is None:
+        return
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(f"--record {path}: its name ends neither in .parquet nor in .csv")
+    _need(
+        "pyarrow",
+        "records need pyarrow, which is not installed",
+        "pip install 'gossip-train[records]'",
+    )
 
 
 def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:

@@ -52,11 +52,26 @@ def recall(folder: Path, trial: Trial, data: str) -> TrialResult | None:
     from .learning import TrialResult
 
     try:
-        read = json.loads((folder / name_of(trial, data)).read_text("utf-8"))
+        read = _read(folder, trial, data)
+        read["outcome"].pop("records", None)  # large, and read where they are written
         curve = tuple((made, accuracy) for made, accuracy in read["outcome"].pop("curve", ()))
         return TrialResult(**read["outcome"], curve=curve) if read["schema"] == SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def recall_records(folder: Path, trial: Trial, data: str) -> dict[str, list[Any]]:
+    """Return the records of a trial that was run before, by column; empty if it has none."""
+    try:
+        records: dict[str, list[Any]] = _read(folder, trial, data)["outcome"].get("records", {})
+    except FileNotFoundError:  # its rule raised
+        return {}
+    return records
+
+
+def _read(folder: Path, trial: Trial, data: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((folder / name_of(trial, data)).read_text("utf-8"))
+    return read
 
 
 def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, TrialResult]:
@@ -124,9 +139,9 @@ def run_all(
             for done in as_completed(running):
                 trial = running[done]
                 outcome, lasting = done.result()
-                found[trial] = outcome
                 if lasting:
                     remember(folder, trial, data, outcome)
+                found[trial] = dataclasses.replace(outcome, records={})
                 progress.one_more()
         except BaseException as error:
             workers = set(active_children()) - others

@@ -143,6 +143,41 @@ def test_the_command_writes_all_forms_at_once(tmp_path: Path) -> None:
     assert "--csv" not in page
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.usefixtures("forked")
+def test_records_have_a_row_for_each_worker_and_round(tmp_path: Path, form: str) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    read = {"csv": pyarrow.csv.read_csv, "parquet": pyarrow.parquet.read_table}[form]
+    path = tmp_path / f"records.{form}"
+    attack = ["--rules", "suspicion", "--attacks", "none sign_flip*10", "--trust"]
+    bench(tmp_path, *attack, "--record", path)
+    rows = read(path).to_pylist()
+    attacked = [r for r in rows if r["rule"] == "suspicion" and r["attack"] == "sign_flip*10"]
+    rounds, n = attacked[0]["rounds"], attacked[0]["n"]
+    assert [(r["round"], r["worker"]) for r in attacked] == [
+        (at, worker) for at in range(rounds) for worker in range(n)
+    ]
+    assert [r["worker"] for r in attacked[:n] if r["byzantine"]] == [n - 1]
+    for at in range(rounds):
+        of_round = attacked[at * n : (at + 1) * n]
+        assert sum(r["weight"] for r in of_round) == pytest.approx(1.0)
+        assert len({r["loss"] for r in of_round}) == 1
+        assert max(of_round, key=lambda r: r["outlyingness"])["byzantine"]
+    assert {r["trust_score"] for r in attacked if not r["byzantine"]} == {1.0}
+    assert {r["trust_score"] for r in rows if r["rule"] == "mean" and not r["f"]} == {None}
+
+    path.unlink()
+    bench(tmp_path, *attack, "--record", path, "--show")
+    assert read(path).to_pylist() == rows
+
+
+def test_records_need_a_name_that_says_their_form(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"neither in \.parquet nor in \.csv"):
+        bench(tmp_path, "--rules", "mean", "--record", tmp_path / "records.txt")
+
+
 def test_settings_are_not_chosen_by_the_test_samples(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="2 settings to choose from, and nothing to choose by"):
         bench(tmp_path, "--rules", "mean", "--attacks", "none", "--lr", 0.1, "--lr", 0.5)
