@@ -118,6 +118,7 @@ OPTIONAL = {
     "sklearn": "demo",
     "matplotlib": "plots",
     "jinja2": "report",
+    "pyarrow": "records",
     "numba": "fast",
     "llvmlite": "fast",
     "ray": "ray",
