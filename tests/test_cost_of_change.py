@@ -356,7 +356,7 @@ wire = WireFormat(load_encoding(config.encoding), 1, (4,), 4, 3)
 vector = np.array([1.0, -0.3333333, 8000.1, 7.0], np.float32)
 row = Row(0, Payload(vector, 16), 1)
 work = Aggregate(1, 5, 0, (row,), 0)
-made = ResultWriter(wire=lambda: wire).of(work, in_loop=True).payload(vector)
+made = ResultWriter(wire=lambda: wire).of(work).payload(vector)
 told, memory = vector.copy(), np.empty(16, np.uint8)
 UpdateEncoder(wire).encode(told, memory, 5)
 update = Payload(told, 16, True, encoded=memory)
@@ -383,7 +383,6 @@ for kind, make in (
 ):
     with World(lambda *header, make=make: EncodedTransport(make(*header), lambda: wire)) as world:
         sender, receiver = world.pair(size_of)
-        sender.ahead(made.encoded)
         for message, payload in ((commit, made), (push, update)):
             world.send(sender, 1, message, payload)
         came = world.wait_received(receiver, 2)

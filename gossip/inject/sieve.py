@@ -123,10 +123,6 @@ class FaultyTransport:
             return True  # whoever sends into a cut cable is not told so
         return self._inner.send(peer, message, payload)
 
-    def ahead(self, data: NDArray[np.float32]) -> None:
-        if not self._faults:  # it would go to everybody
-            self._inner.ahead(data)
-
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:

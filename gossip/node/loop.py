@@ -206,7 +206,7 @@ class Node:
         self._influence = InfluenceWatch()
         # in gossip rounds a result goes to nobody
         results = (
-            ResultWriter(self.transport.ahead, lambda *shard: self.trainer.room(*shard), self._wire)
+            ResultWriter(lambda *shard: self.trainer.room(*shard), self._wire)
             if topology.rolling
             else ResultWriter()
         )

@@ -59,12 +59,8 @@ BLOCK_BYTES = 2**19
 QUICK_ELEMENTS = 2**22
 """The same for a rule that does one pass over the updates: about three milliseconds."""
 
-AHEAD_BYTES = 2**17
-"""Results of at most this size may be sent ahead of their message, by value. Larger ones are best
-read by others where they lie."""
-
-Ahead: TypeAlias = Callable[[np.ndarray], None] | None
-"""Told of a result that is finite before its digest is made: others may begin to receive it."""
+LENT_BYTES = 2**17
+"""Results of more than this size are best read by others where they lie."""
 
 
 RowRule: TypeAlias = Callable[[Sequence[np.ndarray], np.ndarray], bool]
@@ -85,20 +81,15 @@ def as_vector(aggregate: torch.Tensor) -> np.ndarray:
     return np.ascontiguousarray(aggregate.numpy())
 
 
-def as_payload(vector: np.ndarray, ahead: Ahead) -> Payload:
+def as_payload(vector: np.ndarray) -> Payload:
     """A finite result that travels as it lies in memory."""
     content = to_bytes(vector)
-    vector = from_bytes(content)
-    if ahead is not None:
-        ahead(vector)
-    return Payload(vector, len(content), True, payload_digest(content))
+    return Payload(from_bytes(content), len(content), True, payload_digest(content))
 
 
-def as_encoded(wire: WireFormat, work: Aggregate, ahead: Ahead, vector: np.ndarray) -> Payload:
+def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload:
     """A finite result as it is behind its encoding: what the others decode, this peer applies."""
     content = wire.encode(vector, "result", work.round_id, work.shard)
-    if ahead is not None:
-        ahead(content)
     decoded = wire.decode(content, "result", work.round_id, work.shard)
     return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
 
@@ -108,12 +99,10 @@ class ResultMaker:
     """Makes of a rule's result what others receive.
 
     Attributes:
-        ahead: Hears of it.
         room: Where it is to lie, so that nobody need copy it again; None: anywhere.
         encode: How it is written where a run has an encoding; None: as it lies in memory.
     """
 
-    ahead: Ahead = None
     room: NDArray[np.uint8] | None = None
     encode: Describe | None = None
 
@@ -138,7 +127,7 @@ class ResultMaker:
             return _in_blocks(partial(_copy_block, vector), self.room)
         if not is_finite(vector):
             return None
-        return as_payload(vector, self.ahead) if self.encode is None else self.encode(vector)
+        return as_payload(vector) if self.encode is None else self.encode(vector)
 
     def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
         """The result of a rule that treats each coordinate alone; None when that gives up."""
@@ -149,7 +138,7 @@ class ResultMaker:
         whole = np.empty(len(rows[0]), np.float32)
         if not rule(rows, whole):
             return None
-        return as_payload(whole, self.ahead) if self.encode is None else self.encode(whole)
+        return as_payload(whole) if self.encode is None else self.encode(whole)
 
 
 def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
@@ -174,13 +163,11 @@ class ResultWriter:
     """What becomes of results.
 
     Attributes:
-        ahead: Hears of small ones.
         room: Has memory for large ones, which others read where they lie. One that is encoded needs
             none: others receive its bytes.
         wire: How results are written; None: as they lie in memory.
     """
 
-    ahead: Ahead = None
     room: ResultRoom | None = None
     wire: Callable[[], WireFormat | None] = lambda: None
 
@@ -190,16 +177,13 @@ class ResultWriter:
         wire = self.wire()
         return None if wire is None or wire.is_plain else wire
 
-    def of(self, work: Aggregate, *, in_loop: bool) -> ResultMaker:
-        """What makes a payload of the result of ``work``. ``in_loop``: not in another thread, which
-        may not speak to a transport."""
+    def of(self, work: Aggregate) -> ResultMaker:
+        """What makes a payload of the result of ``work``."""
         wire, nbytes = self.encoding, bytes_for(len(work.rows[0].payload.data))
-        ahead = self.ahead if in_loop and nbytes <= AHEAD_BYTES else None
         if wire is not None:
-            return ResultMaker(encode=partial(as_encoded, wire, work, ahead))
-        if nbytes <= AHEAD_BYTES:
-            return ResultMaker(ahead=ahead)
-        if self.room is None or work.mix or work.step == "measure":
+            return ResultMaker(encode=partial(as_encoded, wire, work))
+        small = nbytes <= LENT_BYTES
+        if small or self.room is None or work.mix or work.step == "measure":
             return ResultMaker()
         return ResultMaker(room=self.room(work.round_id, work.shard, nbytes))
 
@@ -257,7 +241,7 @@ class Reducer:
             gradient: The judge's, of the columns of ``work``, for a step of a rule that needs it.
         """
         in_loop = _is_small(work) or (self._results.encoding is None and self._is_quick(work))
-        maker = self._results.of(work, in_loop=in_loop)
+        maker = self._results.of(work)
         if in_loop:
             self._done(self._run(work, self._small, maker, gradient))
         else:
@@ -534,7 +518,7 @@ class TrainerJudge:
             self._step(work, self._columns(work))
         else:
             vector = self._memory[len(work.rows) + len(work.outside)].copy()
-            maker = self._results.of(work, in_loop=True)
+            maker = self._results.of(work)
             far, n = said.outlyingness, len(work.rows)
             answer = with_own_share(vector, work)
             self._done(maker.answer(work.ticket, answer, said.weights, far[:n], far[n:]))

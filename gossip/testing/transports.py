@@ -425,33 +425,6 @@ def _what_was_received_belongs_to_the_receiver(world: World) -> None:
 
 
 @_promise
-def _a_payload_may_go_ahead_of_its_message(world: World) -> None:
-    """It arrives with it as if both had gone together, once, and alone it is no message."""
-    sizes = [68_904, 68_904, 4, 131_072, 131_076, 68_904, 68_904]
-    sender, receiver = world.pair(
-        limit=lambda peer, message: sizes[getattr(message, "round_id", 0)]
-    )
-    for round_id, nbytes in enumerate(sizes):
-        data = np.full(nbytes // 4, np.inf if round_id == 5 else round_id, np.float32)
-        # another goes ahead, so the 6th goes with its message
-        for each in (data, floats(nbytes))[: 1 + (round_id == 6)]:
-            sender.ahead(each)
-        for again in range(2):  # the second time nothing went ahead
-            world.send(sender, 1, commit(round_id), payload_of(data))
-            arrival = world.wait_received(receiver, 2 * round_id + again + 1)[-1]
-            payload = arrival.payload
-            assert payload is not None and arrival.message == commit(round_id), (  # noqa: PT018
-                "a message came without what went ahead of it"
-            )
-            assert payload.data.tobytes() == data.tobytes(), (
-                f"{nbytes} bytes that went ahead came as others"
-            )
-            assert (payload.finite, payload.digest) == (round_id != 5, payload_digest(data)), (
-                "facts of what went ahead are wrong"
-            )
-
-
-@_promise
 def _poll_wakes_on_a_descriptor(world: World) -> None:
     transport = world.peer(0)
     reader, writer = os.pipe()

@@ -27,11 +27,10 @@ from gossip.core import (
     Update,
 )
 from gossip.errors import Malformed
-from gossip.vectors import PartsDigest, are_finite, digests_of, from_bytes, payload_digest
+from gossip.vectors import PartsDigest, are_finite, from_bytes
 
 from .base import PayloadLimit, ResultRoom, Traffic
 from .chunks import (
-    AHEAD_MARK,
     CHUNK_BYTES,
     FIRST,
     FIRST_MARK,
@@ -250,27 +249,6 @@ def _parts_of(message: Message) -> tuple[int, ...]:
     return message.parts if isinstance(message, StateOffer) else ()
 
 
-class EarlyPayload:
-    """A payload that came ahead of its message, and what is to be known of it whatever
-    the message says."""
-
-    __slots__ = ("digest", "finite", "raw", "transfer")
-
-    def __init__(self, transfer: int, nbytes: int) -> None:
-        self.transfer = transfer
-        self.raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
-
-    def land(self) -> None:
-        self.digest = payload_digest(view_of(self.raw))
-        self.finite = are_finite(self.raw)
-
-    def payload(self, message: Message) -> Payload:
-        if isinstance(message, StateOffer):
-            return Payload(self.raw, len(self.raw), True, *digests_of(self.raw, message.parts))
-        data = self.raw if isinstance(message, _BYTES) else from_bytes(self.raw)
-        return Payload(data, len(self.raw), self.finite, self.digest)
-
-
 class Assembly:
     """The unfinished payloads, by the connection they come on: nobody can add to a payload on
     another's connection.
@@ -366,7 +344,6 @@ class Reception:
         # connection and transfer of what nobody refers to any more
         self.let_go: deque[tuple[tuple[int, int], int]] = deque()
         self._pool = BufferPool()
-        self._early: dict[Hashable, EarlyPayload] = {}
 
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
         """A message without a payload. None, counted, when it is not one."""
@@ -447,52 +424,8 @@ class Reception:
             self._place(incoming)
         return transfer, Loan(transfer, incoming, source)
 
-    def ahead(self, connection: Hashable, header: bytes | memoryview) -> memoryview | None:
-        """Where a payload goes that comes before its message. ``landed`` when it is there. None,
-        counted: nowhere.
-
-        A connection has one such payload at a time, of at most ``chunk_bytes``, which is less than
-        the kernel keeps for it anyway. The gate looks at the message when it comes, and what it
-        refuses is forgotten.
-        """
-        if len(header) == NEXT.size:
-            mark, transfer, nbytes = NEXT.unpack(header)
-            if mark == AHEAD_MARK and 0 < nbytes <= self.chunk_bytes:
-                early = self._early[connection] = EarlyPayload(transfer, nbytes)
-                return view_of(early.raw)
-        self.traffic.drop("malformed")
-        return None
-
-    def landed(self, connection: Hashable, whole: bool) -> None:
-        """The payload that came ahead is in its place, and just as long as that,
-        or not ``whole``."""
-        if whole:
-            self._early[connection].land()
-        else:
-            self.traffic.drop("malformed")
-            del self._early[connection]
-
-    def behind(self, connection: Hashable, header: bytes | memoryview) -> Received | None:
-        """The message of the payload that came ahead. None, counted, when it is not one, or there
-        is no such payload."""
-        early = self._early.pop(connection, None)
-        if not FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
-            self.traffic.drop("malformed")
-            return None
-        _, transfer, nbytes, _ = FIRST.unpack_from(header)
-        envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes)
-        if envelope is None:
-            return None
-        if early is None or early.transfer != transfer or len(early.raw) != nbytes:
-            self.traffic.drop("gap")
-            return None
-        return Received(
-            envelope.sender, envelope.incarnation, envelope.message, early.payload(envelope.message)
-        )
-
     def closed(self, connection: Hashable) -> None:
         """Nothing more comes on this connection."""
-        self._early.pop(connection, None)
         self.assembly.closed(connection)
 
     def filled(

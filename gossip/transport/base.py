@@ -126,15 +126,6 @@ class Transport(Protocol):
         """
         ...
 
-    def ahead(self, data: NDArray[np.float32]) -> None:
-        """Begins to send a payload to everybody there is a link to, before its message is made: a
-        hint, which may be ignored.
-
-        A message with a payload of just this ``data``, unchanged, is to follow soon. If none does,
-        nobody hears of it.
-        """
-        ...
-
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:

@@ -5,14 +5,8 @@ MiB over ZeroMQ.
     next   [NEXT: 0xC3, transfer, index] followed by the frame of chunk ``index``
     plain  envelope alone (begins with 0x96, msgpack's array of six)
 
-Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it. A payload of one
-chunk may go there before its message is known,
-so that it is received while the sender works that out:
-
-    ahead   [NEXT: 0xC5, transfer, nbytes]                            followed by the payload
-    behind  [FIRST: 0xC7, transfer, nbytes, 0] + envelope             alone
-
-There a large payload that lies in memory that can be shared stays where it is (``lending``). Its
+Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it. A
+large payload that lies in memory that can be shared stays where it is (``lending``). Its
 receiver says when it has copied it:
 
     map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
@@ -44,8 +38,6 @@ _ALIGNED_BYTES = 2**12
 
 FIRST_MARK = 0xC1  # msgpack never uses it
 NEXT_MARK = 0xC3
-AHEAD_MARK = 0xC5
-BEHIND_MARK = 0xC7
 MAP_MARK = 0xC9
 LENT_MARK = 0xCB
 RETURNED_MARK = 0xCD
@@ -137,11 +129,6 @@ class Outgoing:
                 FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
             )
         self.chunk_bytes = chunk_of(self.nbytes, chunk_bytes)
-
-    @classmethod
-    def behind(cls, envelope: bytes, transfer: int, nbytes: int) -> Outgoing:
-        """A message whose payload went ahead."""
-        return cls(FIRST.pack(BEHIND_MARK, transfer, nbytes, 0) + envelope, None)
 
     @classmethod
     def lending(

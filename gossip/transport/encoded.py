@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +45,6 @@ class EncodedTransport:
         if payload is not None and _place_of(message) is not None:
             payload = self._below(message, payload)
         return self._inner.send(peer, message, payload)
-
-    def ahead(self, data: NDArray[Any]) -> None:
-        self._inner.ahead(data)
 
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gossip.core import PeerId
 
 from .base import AGAIN_MAX_S, AGAIN_S
-from .chunks import CHUNK_BYTES, Outgoing, bytes_of, new_transfer
+from .chunks import CHUNK_BYTES, Outgoing, bytes_of
 from .curve import Keys, LinkKeys, as_client
 from .guard import GREETING
 from .lending import Lender
@@ -190,9 +190,6 @@ class ZmqLane:
     def declined(self) -> list[Outgoing]:
         return []
 
-    def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
-        return False
-
     def push(self, outgoing: Outgoing) -> bool:
         header, chunk = outgoing.frames()
         while True:
@@ -264,11 +261,6 @@ class BulkLane(Protocol):
         """Takes the next chunk, without advancing. False: no room, or no connection."""
         ...
 
-    def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
-        """Sends a payload whose message comes later. False: not on this lane,
-        not of that size, or not now."""
-        ...
-
     def close(self, linger_ms: int) -> None: ...
 
 
@@ -292,8 +284,6 @@ class Link:
         self.watched = False  # somebody waits for the bulk lane to take more
         self.queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
-        # what went before its message, and under which number
-        self._ahead: tuple[Any, int] | None = None
 
     @property
     def lanes(self) -> tuple[ZmqLane, BulkLane]:
@@ -334,21 +324,6 @@ class Link:
         """What waits is worth nothing on the next connection: its beginning went over this one."""
         self.queue.clear()
         self._queued_bytes = 0
-        self._ahead = None
-
-    def send_ahead(self, data: Any, holder: NDArray[np.uint8]) -> bool:
-        """Sends a payload whose message comes later, unless others wait. Whether it went."""
-        transfer = new_transfer()
-        went = self.up and not self.queue and self.bulk.push_ahead(transfer, holder)
-        self._ahead = (data, transfer) if went else None
-        return went
-
-    def went_ahead(self, data: Any) -> int | None:
-        """The number under which just this went ahead, once; None: it did not."""
-        if self._ahead is None or self._ahead[0] is not data:
-            return None
-        transfer, self._ahead = self._ahead[1], None
-        return transfer
 
 
 class BuffersInFlight:

@@ -220,9 +220,6 @@ class MemoryTransport:
     ) -> None:
         return  # payloads are copied when they are sent
 
-    def ahead(self, data: NDArray[np.float32]) -> None:
-        """A payload is here as soon as it is sent."""
-
     def in_flight(self, data: object) -> bool:
         return False
 

@@ -209,9 +209,6 @@ class SealedLane:
     def declined(self) -> list[Outgoing]:
         return []
 
-    def push_ahead(self, transfer: int, holder: object) -> bool:
-        return False
-
 
 def _send_all(end: socket.socket, data: bytes) -> None:
     """A few bytes, for which a new connection has room. Raises: OSError."""

@@ -4,10 +4,9 @@ other without a thread between.
 A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ
 carries in two frames. Names are abstract, so nothing is left behind in a folder, and the kernel
 says which user is at the other end: nobody else is let in. The kernel copies a chunk during the
-call that sends it, so nothing can change meanwhile, and no checksum is made or looked at. A payload
-of one chunk may come ahead of its message: a connection can leave one such chunk here before any
-header was checked. A larger one stays where it is, if it lies in memory that its sender shares
-(``lending``): the receiver maps that, copies the payload block by block, and says so, which is all
+call that sends it, so nothing can change meanwhile, and no checksum is made or looked at. A large
+payload stays where it is, if it lies in memory that its sender shares (``lending``): the receiver
+maps that, copies the payload block by block, and says so, which is all
 that ever goes back on a connection.
 
 Against TCP through ZeroMQ's I/O threads: ``gossip bench links``.
@@ -33,8 +32,6 @@ from gossip.errors import AddressInUse, ConfigError
 from .assembly import Loan, Reception
 from .base import Arrival
 from .chunks import (
-    AHEAD_MARK,
-    BEHIND_MARK,
     COPIED,
     FIRST,
     FIRST_MARK,
@@ -46,7 +43,6 @@ from .chunks import (
     RETURNED_MARK,
     UNMAPPED,
     Outgoing,
-    view_of,
 )
 from .codec import HEADER_BYTES_MAX
 from .lending import Lender, MappedMemory
@@ -228,16 +224,6 @@ class UnixLane:
             self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
         return True
 
-    def push_ahead(self, transfer: int, holder: NDArray[np.uint8]) -> bool:
-        if self._socket is None or not 0 < len(holder) <= CHUNK_BYTES:
-            return False
-        header = NEXT.pack(AHEAD_MARK, transfer, len(holder))
-        try:
-            self._socket.sendmsg((_LENGTH.pack(len(header)), header, view_of(holder)), (), _SEND)
-        except OSError:  # as in ``push``
-            return False
-        return True
-
     def close(self, linger_ms: int) -> None:
         """What was sent can be read by the other side all the same."""
         if self._socket is not None:
@@ -344,9 +330,6 @@ class UnixInbox:
             return None
         header = self._view[_LENGTH.size : end]
         mark = header[0] if header else 0
-        if mark == AHEAD_MARK:
-            self._take_ahead(serial, connection, header, end)
-            return None
         if mark == MAP_MARK:
             self._map(connection, header)
             return None
@@ -355,11 +338,7 @@ class UnixInbox:
             return None
         if mark not in (FIRST_MARK, NEXT_MARK):
             self._traffic.received_messages += 1
-            received = (
-                self.reception.behind(serial, header)
-                if mark == BEHIND_MARK
-                else self.reception.plain(header)
-            )
+            received = self.reception.plain(header)
             got = connection.recv_into(self._beyond, end + 1)
             self._traffic.received_bytes += got - _LENGTH.size
             if got != end:
@@ -381,17 +360,6 @@ class UnixInbox:
         if received is None:
             arrivals += incoming.news(now)
         return received
-
-    def _take_ahead(
-        self, serial: int, connection: socket.socket, header: memoryview, end: int
-    ) -> None:
-        room = self.reception.ahead(serial, header)
-        if room is None:
-            self._throw_away(connection)
-            return
-        got, _, flags, _ = connection.recvmsg_into([self._view[:end], room])
-        self._traffic.received_bytes += got - _LENGTH.size
-        self.reception.landed(serial, got == end + len(room) and not flags & _TRUNCATED)
 
     def _map(self, connection: socket.socket, header: memoryview) -> None:
         """The packet of a descriptor: it replaces the one before it on this connection."""

@@ -368,9 +368,6 @@ class ZeroMQTransport:
         return said[2]
 
     def _send_bulk(self, link: Link, envelope: bytes, payload: Payload | None) -> bool:
-        transfer = None if payload is None else link.went_ahead(payload.data)
-        if payload is not None and transfer is not None:
-            return self._hand_over(link, Outgoing.behind(envelope, transfer, payload.nbytes))
         holder = None if payload is None else to_bytes(payload.data)
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
@@ -412,12 +409,6 @@ class ZeroMQTransport:
             return
         for link in self._links.values():
             link.bulk.share(self._lender)
-
-    def ahead(self, data: NDArray[np.float32]) -> None:
-        holder = to_bytes(data)
-        for link in self._links.values():
-            if link.send_ahead(data, holder):
-                self.traffic.sent_bytes += len(holder)
 
     def _sum_of(self, payload: Payload, holder: NDArray[np.uint8]) -> int:
         """One payload often goes to many peers in a row: it is summed once."""

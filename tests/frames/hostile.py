@@ -43,8 +43,6 @@ from gossip.training.state import StateMismatch
 from gossip.transport.assembly import HeaderFilter, IncomingPayload, Reception
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
-    AHEAD_MARK,
-    BEHIND_MARK,
     CHUNK_BYTES,
     FIRST,
     FIRST_MARK,
@@ -212,34 +210,21 @@ class Lane:
         return read
 
     def lent(self, random: Random) -> Reading:
-        """Of a payload that lies in mapped memory, or comes ahead of its message."""
+        """Of a payload that lies in mapped memory."""
         connection, transfer = (1, random.randrange(4)), random.randrange(3)
         offset = random.choice((0, 8, len(self.memory), 2**40, 2**64 - 8))
         nbytes = random.choice((LIMIT_BYTES, LIMIT_BYTES, 0, 2**63, 2**64 - 1))
         said = encode(update(random)) if random.random() < 0.5 else message_bytes(random)
-        kind = random.randrange(3)
-        header = (
-            LENT.pack(LENT_MARK, transfer, random.randrange(2), offset, nbytes) + said,
-            NEXT.pack(AHEAD_MARK, transfer, random.choice((0, 512, 1024, 1025, 2**32 - 1))),
-            FIRST.pack(BEHIND_MARK, transfer, random.choice((512, 1024, nbytes)), 0) + said,
-        )[kind]
+        header = LENT.pack(LENT_MARK, transfer, random.randrange(2), offset, nbytes) + said
         if random.random() < 0.5:
             header = changed(header, random)
-        whole = random.random() < 0.8
 
         def read() -> object:
-            if kind == 0:  # the lane has looked at the length of the head by then
-                if len(header) <= LENT.size:
-                    return None
-                _, loan = self.reception.lent(connection, memoryview(header), (1, self), 0.0)  # type: ignore[arg-type]
-                return None if loan is None else finished(loan.incoming, loan.source)
-            if kind == 1:
-                room = self.reception.ahead(connection, header)
-                if room is not None:
-                    assert len(room) <= 1024
-                    self.reception.landed(connection, whole)
-                return room
-            return self.reception.behind(connection, header)
+            # the lane has looked at the length of the head by then
+            if len(header) <= LENT.size:
+                return None
+            _, loan = self.reception.lent(connection, memoryview(header), (1, self), 0.0)  # type: ignore[arg-type]
+            return None if loan is None else finished(loan.incoming, loan.source)
 
         return read
 

@@ -36,8 +36,6 @@ from gossip.training.collectives import means_of, pack_object, packed, plain_of
 from gossip.training.state import pack_state, split_state, unpack_state
 from gossip.transport.assembly import Reception
 from gossip.transport.chunks import (
-    AHEAD_MARK,
-    BEHIND_MARK,
     FIRST,
     FIRST_MARK,
     LENT,
@@ -312,8 +310,6 @@ class UnixReader:
                     said,
                     FIRST.pack(FIRST_MARK, transfer, length, 0) + said,
                     NEXT.pack(NEXT_MARK, transfer, random.randrange(4)),
-                    NEXT.pack(AHEAD_MARK, transfer, random.choice((512, 4096, 2**31))),
-                    FIRST.pack(BEHIND_MARK, transfer, length, 0) + said,
                 )
             )
         told = len(header) + random.choice((0,) * 12 + (-1, 1, 2**31))

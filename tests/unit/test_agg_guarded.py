@@ -91,7 +91,7 @@ def test_a_node_makes_the_same_of_updates_where_they_lie(
     monkeypatch: pytest.MonkeyPatch, broken: bool, in_place: bool
 ) -> None:
     if in_place:
-        monkeypatch.setattr("gossip.node.reducer.AHEAD_BYTES", 0)
+        monkeypatch.setattr("gossip.node.reducer.LENT_BYTES", 0)
     given = updates(5)
     given[1] *= 50 if broken else 1
     given[4] *= 50

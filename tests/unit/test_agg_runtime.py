@@ -257,7 +257,7 @@ def test_a_rule_of_ones_own_has_large_updates_stacked_unless_it_takes_rows(
     try:
         reducer = Reducer(BoundRule("peeping", peeping), worker, lambda _: None, centered=False)
         work = Aggregate(7, 0, 0, rows, F)
-        told = reducer._run(work, reducer._large, reducer._results.of(work, in_loop=False))
+        told = reducer._run(work, reducer._large, reducer._results.of(work))
     finally:
         worker.close()
     assert shapes == [None if takes_rows else (N, D)]

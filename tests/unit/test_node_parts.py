@@ -24,13 +24,12 @@ from gossip.inject.process import FaultInjector
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.node.alarms import StallDetector, TimerHeap, piled_up
 from gossip.node.plan_cache import PlanCache
-from gossip.node.reducer import AHEAD_BYTES, Reducer, ResultMaker, ResultWriter
+from gossip.node.reducer import Reducer, ResultMaker
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
 from gossip.run.journal import Journal, dump
 from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
 from gossip.topologies import Plan, Roster, topology
-from gossip.vectors import payload_digest
 from gossip.vectors.finite import is_finite
 
 # --- timers ---------------------------------------------------------------------------------------
@@ -458,59 +457,6 @@ def test_a_plan_that_was_foreseen_is_the_one_that_would_be_drawn_and_is_drawn_on
     assert lookahead(three, 7, 1, shards=2) == rolling(three, 7, 1, shards=2)  # somebody has gone
     assert lookahead(three, 7, 1, shards=1) == rolling(three, 7, 1, shards=1)
     assert drawn == [5, 6, 7, 7, 7]
-
-
-@pytest.mark.parametrize("rule", ["mean", "median"])
-def test_a_small_result_goes_ahead_of_its_digest_if_it_is_finite(rule: str) -> None:
-    ahead: list[np.ndarray] = []
-    answers: list[Aggregated] = []
-    worker = Worker()
-    try:
-        reducer = Reducer(
-            aggregators.load(rule),
-            worker,
-            answers.append,
-            centered=False,
-            results=ResultWriter(ahead.append),
-        )
-        for value in (2.0, 1.0):
-            rows = tuple(Row(peer, payload(np.full(10, value, np.float32)), 1) for peer in range(3))
-            reducer.reduce(Aggregate(1, 0, 0, rows, 0))
-    finally:
-        worker.close()
-    assert [float(vector[0]) for vector in ahead] == [2.0, 1.0]
-    for said, vector in zip(answers, ahead, strict=True):
-        assert said.payload is not None
-        assert said.payload.data is vector
-        assert said.payload.digest == payload_digest(vector)
-    nothing = ResultMaker(ahead.append).answer(1, np.full(3, np.nan, np.float32), (), ())
-    assert nothing.payload is None
-    assert len(ahead) == 2
-
-
-def test_what_another_thread_makes_is_not_sent_ahead() -> None:
-    """Only the loop may speak to a transport, and 33 rows of this length are no work for it."""
-    ahead: list[np.ndarray] = []
-    answers: list[Aggregated] = []
-    worker = Worker()
-    try:
-        reducer = Reducer(
-            aggregators.load("geometric_median"),
-            worker,
-            answers.append,
-            centered=False,
-            results=ResultWriter(ahead.append),
-        )
-        vector = np.ones(AHEAD_BYTES // 4, np.float32)
-        rows = tuple(Row(peer, payload(vector), 1) for peer in range(33))
-        reducer.reduce(Aggregate(1, 0, 0, rows, 0))
-        assert os.read(_blocking(worker.fd), 1)
-        worker.wake()
-        worker.finish()
-    finally:
-        worker.close()
-    assert [said.payload is not None for said in answers] == [True]
-    assert not ahead
 
 
 @pytest.mark.parametrize("name", ["mean", "krum", "trimmed_mean"])

@@ -9,7 +9,7 @@ import pytest
 
 from gossip import aggregators
 from gossip.core.events import Aggregate, Apply, Payload, Row
-from gossip.node.reducer import AHEAD_BYTES, BLOCK_BYTES, Reducer, ResultMaker, ResultWriter
+from gossip.node.reducer import LENT_BYTES, BLOCK_BYTES, Reducer, ResultMaker, ResultWriter
 from gossip.node.result_slots import ResultSlots
 from gossip.node.worker import Worker
 from gossip.transport.lending import Buffer, BufferPool
@@ -228,9 +228,9 @@ def rows_of(elements: int) -> tuple[Row, ...]:
 @pytest.mark.parametrize(
     ("elements", "more", "asked"),
     [
-        (AHEAD_BYTES // 4, {}, False),
-        (AHEAD_BYTES // 4 + 1, {}, True),
-        (AHEAD_BYTES // 4 + 1, {"mix": True, "own": 0}, False),
+        (LENT_BYTES // 4, {}, False),
+        (LENT_BYTES // 4 + 1, {}, True),
+        (LENT_BYTES // 4 + 1, {"mix": True, "own": 0}, False),
     ],
 )
 def test_room_is_asked_for_where_others_are_to_read_it(elements, more, asked):

@@ -19,8 +19,6 @@ from gossip.transport.assembly import (
 )
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
-    AHEAD_MARK,
-    BEHIND_MARK,
     CHUNK_BYTES,
     CHUNK_BYTES_LEAST,
     FIRST,
@@ -328,87 +326,3 @@ def test_the_digest_of_a_commit_is_told():
     assert received is not None
     assert received.payload is not None
     assert received.payload.digest == payload_digest(data)
-
-
-# --- ahead of their messages ----------------------------------------------------------------------
-
-
-def early(reception: Reception, connection: str, transfer: int, data: np.ndarray) -> None:
-    room = reception.ahead(connection, NEXT.pack(AHEAD_MARK, transfer, data.nbytes))
-    assert room is not None
-    room[:] = bytes_of(data).data
-    reception.landed(connection, True)
-
-
-def behind(transfer: int, nbytes: int, message=UPDATE, run: bytes = RUN) -> bytes:
-    return FIRST.pack(BEHIND_MARK, transfer, nbytes, 0) + header(message, run=run)
-
-
-DATA = np.ones(100, np.float32)
-
-
-@pytest.mark.parametrize("nbytes", [0, 129, 2**32 - 1])
-def test_no_more_than_a_chunk_comes_ahead_and_no_memory_is_taken_for_more(nbytes: int):
-    reception = Reception(gate(400), chunk_bytes=128)
-    assert reception.ahead("a", NEXT.pack(AHEAD_MARK, 1, nbytes)) is None
-    assert reception.traffic.dropped == {"malformed": 1}
-
-
-@pytest.mark.parametrize(
-    "wrong", [b"", b"\xc5", NEXT.pack(AHEAD_MARK, 1, 400) + b"x", NEXT.pack(NEXT_MARK, 1, 400)]
-)
-def test_a_header_that_is_not_one_brings_nothing_ahead(wrong: bytes):
-    reception = Reception(gate(400))
-    assert reception.ahead("a", wrong) is None
-    assert reception.traffic.dropped == {"malformed": 1}
-
-
-@pytest.mark.parametrize(
-    ("connection", "message", "reason"),
-    [
-        ("a", behind(2, 400), "gap"),  # of another payload
-        ("b", behind(1, 400), "gap"),  # of another connection
-        ("a", behind(1, 396), "wrong_size"),
-        ("a", behind(1, 400, run=b"that-run"), "foreign_run"),
-        ("a", behind(1, 400)[:-1], "malformed"),
-        ("a", FIRST.pack(BEHIND_MARK, 1, 400, 0), "malformed"),
-    ],
-)
-def test_the_gate_looks_at_a_message_whose_payload_came_ahead(
-    connection: str, message: bytes, reason: str
-):
-    reception = Reception(gate(400))
-    early(reception, "a", 1, DATA)
-    assert reception.behind(connection, message) is None
-    assert reception.traffic.dropped == {reason: 1}
-
-
-def test_a_size_that_the_gate_allows_is_not_that_of_what_came():
-    reception = Reception(gate(400))
-    early(reception, "a", 1, DATA[:50])
-    assert reception.behind("a", behind(1, 400)) is None
-    assert reception.traffic.dropped == {"gap": 1}
-
-
-def test_what_came_ahead_is_used_once_and_goes_with_its_connection():
-    reception = Reception(gate(400))
-    early(reception, "a", 1, DATA * 7)
-    early(reception, "a", 2, DATA)  # replaces it
-    received = reception.behind("a", behind(2, 400))
-    assert received is not None
-    assert received.payload is not None
-    assert (received.payload.data == DATA).all()
-    assert received.payload.digest == payload_digest(DATA)
-    assert reception.behind("a", behind(2, 400)) is None
-    early(reception, "a", 3, DATA)
-    reception.closed("a")
-    assert reception.behind("a", behind(3, 400)) is None
-    assert reception.traffic.dropped == {"gap": 2}
-
-
-def test_half_of_a_payload_that_comes_ahead_is_none():
-    reception = Reception(gate(400))
-    assert reception.ahead("a", NEXT.pack(AHEAD_MARK, 1, 400)) is not None
-    reception.landed("a", False)
-    assert reception.behind("a", behind(1, 400)) is None
-    assert reception.traffic.dropped == {"malformed": 1, "gap": 1}
