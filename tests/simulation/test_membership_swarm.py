@@ -56,15 +56,17 @@ def test_without_any_hint_of_the_kernel_probes_alone_find_a_crash_within_the_bou
     assert max(known_s) <= 2.5
 
 
-@pytest.mark.parametrize(("loss", "seconds"), [(0.2, 240), *effort([], [(0.05, 240)])])
-def test_nobody_dies_of_lost_messages(loss: float, seconds: int) -> None:
+@pytest.mark.parametrize("loss", [0.2, *effort([], [0.05])])
+def test_nobody_dies_of_lost_messages(loss: float) -> None:
     """n = 8: 3840 node-seconds in all; measured beyond that with the same
-    settings: none at 20 %."""
+    settings: none at 20 %, and at 5 % not even a suspicion."""
+    seconds = 240
     network = Network(LinkModel(loss=loss, duplicate=0.1))
     swarm = member_swarm(8, 14, network, encoded=False)
     swarm.run_for(seconds)
     assert swarm.counts["lost"] > 80 * seconds * loss  # it did rain
-    assert told(swarm, "suspect")  # suspicions there were, and all of them were refuted
+    # suspicions there were where it rained hard, and all of them were refuted
+    assert bool(told(swarm, "suspect")) == (loss > 0.1)
     assert not told(swarm, "dead")
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), 5.0)

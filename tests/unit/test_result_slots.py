@@ -9,7 +9,7 @@ import pytest
 
 from gossip import aggregators
 from gossip.core.events import Aggregate, Apply, Payload, Row
-from gossip.node.reducer import LENT_BYTES, BLOCK_BYTES, Reducer, ResultMaker, ResultWriter
+from gossip.node.reducer import BLOCK_BYTES, LENT_BYTES, Reducer, ResultMaker, ResultWriter
 from gossip.node.result_slots import ResultSlots
 from gossip.node.worker import Worker
 from gossip.transport.lending import Buffer, BufferPool
