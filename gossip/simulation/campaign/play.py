@@ -585,6 +585,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
         tolerated: int,
         last: Values | None,
         round_id: int,
+        **lengths: float,
     ) -> RuleResult | RuleRefusal:
         previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
         try:
@@ -594,6 +595,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
                     f=tolerated,
                     previous=previous,
                     round_id=round_id,
+                    **lengths,
                 )
         except ConfigError as error:
             return RuleRefusal(str(error))
@@ -604,6 +606,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
             verdict.aggregate.tolist(),
             tuple(verdict.weights.tolist()),
             tuple(verdict.outlyingness.tolist()),
+            verdict.length,
         )
 
     return reduce, needs

@@ -125,6 +125,7 @@ from .transitions import TableChecker, TableWatch, watch_life
 from .trust import (
     AccusesByExperience,
     OmissionsFollowTheCommits,
+    RuleKnowsUsualLengths,
     TrustFollowsExperience,
     TrustFollowsTheCommits,
 )
@@ -203,6 +204,7 @@ def every_checker(
         TrustFollowsExperience(c),
         AccusesByExperience(c),
         OmissionsFollowTheCommits(c),
+        RuleKnowsUsualLengths(c),
         TakesOverTheDonorsState(c),
         TakesNoFewersWord(c),
         AnswersForTheRoundAsked(c),

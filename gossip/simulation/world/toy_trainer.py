@@ -53,6 +53,7 @@ class RuleResult(NamedTuple):
     aggregate: Values
     weights: tuple[float, ...]
     outlyingness: tuple[float, ...]
+    length: float = 0.0  # of an update, where the rule says it
 
 
 class RuleRefusal(NamedTuple):
@@ -61,12 +62,10 @@ class RuleRefusal(NamedTuple):
     reason: str
 
 
-Reducer = Callable[
-    [Sequence[Values], Sequence[int], int, Values | None, int], Values | RuleResult | RuleRefusal
-]
+Reducer = Callable[..., Values | RuleResult | RuleRefusal]
 """``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody.
 f is what the core says each time: it falls as liars are found out. previous is the last aggregate,
-if there is one."""
+if there is one. A rule that says lengths is told ``usual=`` of recent rounds."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
 """Answers what is asked of a rule whose shards decide together: ``measure``,
@@ -656,7 +655,8 @@ class ToyTrainer:
             rows = [[value - own for value, own in zip(row, center, strict=True)] for row in rows]
             samples = [1] * len(rows)
         previous = ask.previous.data.tolist() if ask.previous is not None else None
-        found = self.reducer(rows, samples, ask.f, previous, ask.round_id)
+        usual = {"usual": ask.usual} if ask.usual else {}
+        found = self.reducer(rows, samples, ask.f, previous, ask.round_id, **usual)
         if isinstance(found, RuleRefusal):
             return events.Aggregated(ask.ticket, None, reason=found.reason)
         if not isinstance(found, RuleResult):
@@ -674,7 +674,12 @@ class ToyTrainer:
             return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
         outside = self._measure_outside(ask, previous)
         return events.Aggregated(
-            ask.ticket, result, found.weights, found.outlyingness, outside=outside
+            ask.ticket,
+            result,
+            found.weights,
+            found.outlyingness,
+            outside=outside,
+            length=found.length,
         )
 
     def _measure_outside(

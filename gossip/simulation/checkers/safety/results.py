@@ -115,6 +115,9 @@ class CommitsWhatTheRuleSaid(Checker):
             )
             raise self.violated(swarm, peer, text)
         judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
+        if commit.length != (length := answer.length if digest else 0.0):
+            text = f"the length {commit.length:g}; its rule has said {length:g}"
+            raise self.violated(swarm, peer, f"commits {where} with {text}")
         if ask.step == "combine":
             return  # it tells what was decided: ``DecidesTogether``
         peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
