@@ -13,6 +13,7 @@ from gossip.core import CoreSettings
 from gossip.core.rounds.future_buffer import FutureBuffer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.settings import ResultSettings
+from gossip.core.transfer.attestation import Poll
 from gossip.core.transfer.receiver import Recovery
 from gossip.faults import HangTrainer, KillTrainer, Restart
 from gossip.simulation.campaign import play
@@ -165,6 +166,8 @@ def test_s12_asking_nobody_twice_who_had_no_state_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Recovery, "on_hello", lambda self, peer, round_id: [])
+    assert run(STATES_ONE_BY_ONE).violation is None, "asked again after a second"
+    monkeypatch.setattr(Poll, "forget_refusals", lambda self: None)
     violation = run(STATES_ONE_BY_ONE).violation
     assert violation is not None
     assert violation.invariant == "S12"

@@ -112,6 +112,10 @@ class Poll:
         """What it has answered holds no more."""
         del self.votes[peer]
 
+    def forget_refusals(self) -> None:
+        """Discard the answers of peers without a state: they may have one by now."""
+        self.votes = {peer: vote for peer, vote in self.votes.items() if vote.reason != NO_STATE}
+
     @property
     def empty(self) -> int:
         """Answers of those who have no state to vouch for."""

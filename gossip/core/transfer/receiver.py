@@ -440,9 +440,10 @@ class Recovery:
         return [Send(peer, request) for peer in peers]
 
     def _remind(self, now: float) -> list[Effect]:
-        """Asks those again who have not answered, as long as they have time to."""
+        """Ask peers again that have not answered or had no state, as long as they have time to."""
         if self.poll.hurried or now >= self.poll.until:
             return self._conclude(now)
+        self.poll.forget_refusals()
         timer = self.timers.set(min(now + REMIND_S, self.poll.until), DonorTimeout(self._nonce))
         self._patience = timer.token
         return [timer, *self._ask_for_attestations(self.poll.unanswered(self.swarm.donors()))]

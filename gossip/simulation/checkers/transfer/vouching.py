@@ -22,6 +22,8 @@ from gossip.core import (
 from gossip.simulation.checkers.base import Checker, took_unattested_state
 from gossip.simulation.world import AnySwarm
 
+KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
+
 
 class TakesNoFewersWord(Checker):
     """S12: in rolling rounds a peer takes over a state only when f + 1 peers have vouched for one
@@ -31,10 +33,9 @@ class TakesNoFewersWord(Checker):
 
     invariant = "S12"
     events = (StateAttestation, TimerFired, Received)
-    effects = (Report, Restore, Send)
+    effects = (Report, Restore)
 
     def make_records(self) -> None:
-        self._asked = self.per_life(dict[PeerId, float])  # when each was asked last
         self._vouched = self.per_life(dict[PeerId, StateAttestation])
         self._began: dict[PeerId, float] = {}
         self._able: dict[PeerId, float] = self.per_life()  # since when it has a state
@@ -62,8 +63,6 @@ class TakesNoFewersWord(Checker):
         if core is None or core.rolling is None or core.recovery.need == 1:
             return
         match effect:
-            case Send(other, StateRequest(), _):
-                self._asked[peer][other] = swarm.now
             case Report("recovering"):
                 self._began[peer] = swarm.now
             case Report("unattested_state"):
@@ -135,7 +134,7 @@ class TakesNoFewersWord(Checker):
         able = (
             host.state == "up"
             and not host.trainer_stopped
-            and self._able.get(other, swarm.now) < self._asked[core.local].get(other, swarm.now)
+            and self._able.get(other, swarm.now) < swarm.now - KNOWN_S
         )
         return able and other != core.local and not core.membership.skip_reason(other)
 
