@@ -64,7 +64,7 @@ SPLITS = {
     "dirichlet_niid": "dirichlet:{}",
 }
 """ByzFL's ``iid`` cuts the samples into parts, where ours has everybody draw from all."""
-MODELS = ("cnn_mnist", "fc_mnist")
+MODELS = ("cnn_mnist", "fc_mnist", "logreg_mnist")
 """Its models that there are here, under the same names."""
 DATA_SETS = {"mnist": "mnist"}
 """Its data sets that are learnt as they are; others it mirrors and cuts at random."""
@@ -100,9 +100,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is no configuration of ByzFL: it holds no object")
     whole = _Section("", given)
     options = {
+        **_clients(whole.section("honest_clients")),
         **_benchmark(whole.section("benchmark_config")),
         **_model(whole.section("model")),
-        **_clients(whole.section("honest_clients")),
         "rules": _rules(whole.take_all("aggregator", {"name": "Average"}), whole),
         "attacks": [_attack(one) for one in whole.take_all("attack", {"name": "NoAttack"})],
     }
@@ -163,17 +163,15 @@ def _refused(where: str, value: Any, hint: str) -> ConfigError:
 
 
 def _benchmark(section: _Section) -> dict[str, Any]:
-    algorithm = section.take_one("training_algorithm", {"name": "DSGD"})
-    if not isinstance(algorithm, dict) or algorithm.get("name", "DSGD") != "DSGD":
-        raise _refused("benchmark_config.training_algorithm", algorithm, "there is only DSGD here")
-    for key in ("training_seed", "data_distribution_seed"):
-        section.only(key, 0)
     section.only("nb_data_distribution_seeds", 1)
     size = section.take_one("size_train_set", SIZE_TRAIN_SET)
     if not isinstance(size, int | float) or not 0.1 <= size <= 1:
         raise _refused("benchmark_config.size_train_set", size, "give a share from 0.1 to 1")
     options = {
         **_sizes(section),
+        **_algorithm(section),
+        "first_seed": section.take_one("training_seed", 0),
+        "split_seed": section.take_one("data_distribution_seed", 0),
         "rounds": section.take_one("nb_steps", 1000),
         "seeds": section.take_one("nb_training_seeds", 1),
         "validation": round(1 - size, 9),
@@ -185,6 +183,21 @@ def _benchmark(section: _Section) -> dict[str, Any]:
     }
     section.done()
     return options
+
+
+def _algorithm(section: _Section) -> dict[str, Any]:
+    """Local steps of plain SGD, where it is FedAvg with all clients in each round. Its clients
+    leave out their momentum then."""
+    where = "benchmark_config.training_algorithm"
+    given = section.take_one("training_algorithm", {"name": "DSGD"})
+    name, parameters = _named(where, given, {"DSGD": "", "FedAvg": ""})
+    if name == "DSGD":
+        return {}
+    steps = parameters.pop("local_steps_per_client", 1)
+    if parameters.pop("proportion_selected_clients", 1.0) != 1:
+        raise _refused(where, given, "all clients take part here: proportion_selected_clients 1")
+    _nothing_left(where, name, parameters)
+    return {"local_steps": [steps], "outer": ["mean"], "sender": [""]}
 
 
 def _sizes(section: _Section) -> dict[str, Any]:
@@ -235,9 +248,10 @@ def _model(section: _Section) -> dict[str, Any]:
         )
     section.only("loss", "NLLLoss", "CrossEntropyLoss")
     section.only("optimizer_name", "SGD")
-    section.only("learning_rate_decay", 1.0)
-    section.take("milestones", [])  # where a rate that stays the same would change
+    decay, milestones = section.take_one("learning_rate_decay", 1.0), section.take("milestones", [])
     options = {
+        "lr_decay": decay,
+        "milestones": milestones if decay != 1 else [],
         "model": name,
         "data": DATA_SETS[data],
         "lr": section.take_all("learning_rate", 0.1),

@@ -62,6 +62,9 @@ class Trial:
         local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
             model differences then.
         outer: What follows them, as ``outer.load`` takes it; empty: updates are gradients.
+        milestones: Rounds, separated by blanks, from which on the learning rate is multiplied by
+            ``lr_decay`` (once more at each).
+        split_seed: Seed of the split; None: that of the run.
         record: Whether the result has a record of each worker in each round.
     """
 
@@ -87,7 +90,15 @@ class Trial:
     keep_state: bool = False
     local_steps: int = 1
     outer: str = ""
+    milestones: str = ""
+    lr_decay: float = 1.0
+    split_seed: int | None = None
     record: bool = False
+
+    def lr_in(self, round_id: int) -> float:
+        """Return the learning rate of plain SGD in a round."""
+        passed = sum(round_id >= int(milestone) for milestone in self.milestones.split())
+        return self.lr * self.lr_decay**passed
 
     @property
     def has_local_steps(self) -> bool:
@@ -236,7 +247,8 @@ class _Run:
             generator_of(f"spy/{trial.seed}"),
         )
         self.honest = trial.n - self.attackers
-        parts = splits.split(trial.split, data.labels, self.honest, trial.batch, trial.seed)
+        seed = trial.seed if trial.split_seed is None else trial.split_seed
+        parts = splits.split(trial.split, data.labels, self.honest, trial.batch, seed)
         self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
         updates_for = [rule.at_least(f) for f in range(trial.tolerated + 1)]
         self.trust = (
@@ -252,6 +264,7 @@ class _Run:
         self.lengths: deque[float] = deque([0.0], maxlen=LENGTHS_KEPT)
         self.outer = outer.load(trial.outer or outer.NESTEROV) if trial.has_local_steps else None
         self.momentum: Tensor | None = None  # of the outer step
+        self.lr = trial.lr
         self.rate = trial.lr if self.outer is None else self.outer.lr
         self.available: dict[str, Any] = {}  # what the rule could ask for in the last round
         self.measured: list[Rejection] = []  # of those in quarantine, in this round
@@ -346,6 +359,8 @@ class _Run:
 
     def _round(self, round_id: int) -> bool:
         """Whether a step was made."""
+        self.lr = self.trial.lr_in(round_id)
+        self.rate = self.lr if self.outer is None else self.outer.lr
         updates = self._offered(round_id)
         finite = torch.isfinite(updates).all(dim=1)
         faulty = (~finite).nonzero().flatten().tolist()
@@ -384,7 +399,7 @@ class _Run:
     def _step(self, aggregate: Tensor) -> Tensor:
         """What is taken off the parameters, ``(d,)``."""
         if self.outer is None:
-            return self.trial.lr * self._decayed(aggregate)
+            return self.lr * self._decayed(aggregate)
         move, self.momentum = self.outer.move(aggregate, self.momentum)
         return move
 
@@ -404,7 +419,7 @@ class _Run:
                     batch = slice(begin, begin + self.trial.batch)
                     one = images[worker : worker + 1, batch], labels[worker : worker + 1, batch]
                     gradient = self._decayed(self.model.gradients(*one)[0])
-                    self.model.parameters -= self.trial.lr * gradient
+                    self.model.parameters -= self.lr * gradient
                 torch.sub(anchor, self.model.parameters, out=difference)
         finally:
             self.model.parameters = anchor

@@ -4,9 +4,9 @@
     updates = model.gradients(images, labels)  # (n, d)
 
 ``mlp`` has one hidden layer and takes any images. The others are for images of 28 by 28 from 0 to
-1, which they bring to mean 0 and deviation 1 as MNIST has them. ``fc_mnist`` and ``cnn_mnist`` are
-those of ByzFL's benchmark. ``small_cnn`` has 6,000 parameters and takes a ninth of the time of
-``cnn_mnist``, for tables of many runs.
+1, which they bring to mean 0 and deviation 1 as MNIST has them. ``logreg_mnist``, ``fc_mnist`` and
+``cnn_mnist`` are those of ByzFL's benchmark. ``small_cnn`` has 6,000 parameters and takes a ninth
+of the time of ``cnn_mnist``, for tables of many runs.
 """
 
 from __future__ import annotations
@@ -182,6 +182,7 @@ def _strided(images: Tensor, parts: Sequence[Tensor]) -> Tensor:
 
 
 _PLANS = {
+    "logreg_mnist": _Plan((), SIDE * SIDE, lambda images, parts: linear(images, *parts)),
     "fc_mnist": _Plan(((100, SIDE * SIDE), (100,)), 100, _fully_connected),
     "cnn_mnist": _Plan(
         ((20, 1, 5, 5), (20,), (50, 20, 5, 5), (50,), (500, 800), (500,)), 500, _convolutional

@@ -66,16 +66,28 @@ def robustness(
         list[int] | None, optional("The f that the rule is told; by default as --f.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    split_seed: Annotated[
+        int | None, optional("Seed of the split; by default that of each run.")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
     lr: Annotated[
         list[float],
         typer.Option(help="Learning rate of plain SGD. Repeatable: each rule gets its best."),
     ] = [0.5],  # noqa: B006
+    milestones: Annotated[
+        list[int] | None,
+        optional("Rounds from which on --lr is multiplied by --lr-decay. Repeatable."),
+    ] = None,
+    lr_decay: Annotated[
+        float, typer.Option(min=0, help="Factor of the learning rate at each milestone.")
+    ] = 0.1,
     model: Annotated[
         str,
         typer.Option(
-            help="mlp; for images of 28 by 28 small_cnn, or fc_mnist or cnn_mnist of ByzFL."
+            help="mlp; for images of 28 by 28 small_cnn, or logreg_mnist, fc_mnist or cnn_mnist of "
+            "ByzFL."
         ),
     ] = "mlp",
     hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer of mlp.")] = 32,
@@ -248,6 +260,9 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     shared = {
         **{name: given[name] for name in (*names, "test_samples", "keep_state")},
         "every": given["curves"],
+        "milestones": " ".join(map(str, sorted(given["milestones"] or ()))),
+        "lr_decay": given["lr_decay"] if given["milestones"] else 1.0,
+        "split_seed": given["split_seed"],
         "record": given["record"] is not None,
     }
     return [
@@ -257,7 +272,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
             told,
             tuple(rules),
             tuple(attacks),
-            tuple(range(given["seeds"])),
+            tuple(range(given["first_seed"], given["first_seed"] + given["seeds"])),
             given["fails_below"],
             {**shared, **taken, "split": each},
             tuple(choices),

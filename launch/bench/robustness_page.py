@@ -92,6 +92,14 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         if shared["validation"] and not searched
         else ""
     )
+    milestones = ", ".join(shared["milestones"].split())
+    rates = (
+        f" The learning rate is multiplied by {shared['lr_decay']:g} in rounds {milestones}."
+        if milestones
+        else ""
+    )
+    split = shared["split_seed"]
+    shared_split = "" if split is None else f" All runs have the split of seed {split}."
     tests = f" Tests take {shared['test_samples']} samples." if shared["test_samples"] else ""
     seeds = ", ".join(map(str, table.seeds))
     shares = _shares(shared["split"])
@@ -121,7 +129,7 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         f"{' or '.join(map(setting_of, choices))}; "
         f"{counted(shared['batch'], 'sample')} a worker and {per}, {shares}{local}; rules "
         f"with a judge judge by {shared['reference']}; seeds {seeds}."
-        f"{trust}{searched}{held_out}{tests}"
+        f"{trust}{searched}{held_out}{rates}{shared_split}{tests}"
     )
     told = (
         "All rules are told the true f."

@@ -32,6 +32,9 @@ SETTINGS = (
     "keep_state",
     "local_steps",
     "outer",
+    "milestones",
+    "lr_decay",
+    "split_seed",
 )
 """What all trials of a table have in common, but for its choices."""
 

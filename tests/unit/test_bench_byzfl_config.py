@@ -83,6 +83,10 @@ def test_a_configuration_is_read_as_options_of_the_command(tmp_path: Path) -> No
         "declared_f": None,
         "rounds": 6,
         "seeds": 2,
+        "first_seed": 0,
+        "split_seed": 0,
+        "lr_decay": 1.0,
+        "milestones": [],
         "split": ["gamma:1.0", "gamma:0.33"],
         "validation": 0.2,
         "model": "fc_mnist",
@@ -189,17 +193,45 @@ def test_every_name_that_is_taken_over_is_one_of_ours(tmp_path: Path) -> None:
         read_split(read(tmp_path, ("benchmark_config", "data_distribution", one))["split"][0])
 
 
+def test_seeds_milestones_and_fedavg_are_read(tmp_path: Path) -> None:
+    averaging = {
+        "name": "FedAvg",
+        "parameters": {"proportion_selected_clients": 1.0, "local_steps_per_client": 5},
+    }
+    options = read(
+        tmp_path,
+        ("benchmark_config", "training_seed", 7),
+        ("benchmark_config", "data_distribution_seed", 3),
+        ("benchmark_config", "training_algorithm", averaging),
+        ("model", "name", "logreg_mnist"),
+        ("model", "learning_rate_decay", 0.5),
+        ("model", "milestones", [100, 200]),
+    )
+    assert (options["first_seed"], options["split_seed"], options["model"]) == (
+        7,
+        3,
+        "logreg_mnist",
+    )
+    assert (options["local_steps"], options["outer"], options["sender"]) == ([5], ["mean"], [""])
+    assert (options["lr_decay"], options["milestones"]) == (0.5, [100, 200])
+    assert set(options) <= set(inspect.signature(robustness).parameters)
+
+
 @pytest.mark.parametrize(
     ("section", "key", "value", "says"),
     [
-        ("benchmark_config", "training_algorithm", {"name": "FedAvg"}, "training_algorithm = "),
-        ("benchmark_config", "training_seed", 7, "benchmark_config.training_seed = 7 cannot"),
+        ("benchmark_config", "training_algorithm", {"name": "FedProx"}, "training_algorithm = "),
+        (
+            "benchmark_config",
+            "training_algorithm",
+            {"name": "FedAvg", "parameters": {"proportion_selected_clients": 0.5}},
+            "training_algorithm = ",
+        ),
         ("benchmark_config", "size_train_set", 0.0, "size_train_set = 0.0"),
         ("benchmark_config", "data_distribution", [{"name": "odd"}], "data_distribution = "),
         ("benchmark_config", "surprise", 1, "benchmark_config.surprise = 1 cannot be taken over"),
         ("model", "name", "ResNet18", 'model.name = "ResNet18" cannot be taken over'),
         ("model", "dataset_name", "cifar10", 'model.dataset_name = "cifar10" cannot be taken'),
-        ("model", "learning_rate_decay", 0.5, "model.learning_rate_decay = 0.5"),
         ("", "aggregator", {"name": "MoNNA", "parameters": {"idx": 0}}, "aggregator = "),
         ("", "aggregator", {"name": "TrMean", "parameters": {"g": 1}}, "aggregator: g of TrMean"),
         ("", "attack", {"name": "Mimic"}, "attack = "),

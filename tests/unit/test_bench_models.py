@@ -42,6 +42,15 @@ def test_gradients_of_many_workers_are_the_change_of_each_ones_loss(name: str) -
         assert (there - back) / 2e-2 == pytest.approx(float(row.norm()), rel=0.05)
 
 
+def test_logistic_regression_is_one_layer() -> None:
+    model = models.make("logreg_mnist", 784, 10, 32, seed=3)
+    twin = torch.nn.Linear(784, 10)
+    torch.nn.utils.vector_to_parameters(model.parameters, twin.parameters())
+    images = torch.rand(6, 784)
+    expected = twin((images - models.MEAN) / models.DEVIATION)
+    torch.testing.assert_close(model.logits(images), expected)
+
+
 def test_the_convolutional_model_is_byzfls() -> None:
     model = models.make("cnn_mnist", 784, 10, 32, seed=3)
     twin = torch.nn.Sequential(

@@ -17,7 +17,7 @@ from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import robustness as bench_robustness, robustness_page, trials
 from gossip.launch.bench.data_sets import TrainingData
-from gossip.launch.bench.learning import Trial, TrialResult, read_attack, train
+from gossip.launch.bench.learning import Trial, TrialResult, _Run, read_attack, train
 from gossip.launch.bench.models import TwoLayerNetwork
 from gossip.launch.bench.robustness import every_attack
 from gossip.launch.bench.tables import RobustnessTable
@@ -60,6 +60,27 @@ def test_the_same_trial_has_the_same_outcome_and_another_seed_another() -> None:
     assert train(trial, data) == train(trial, data)
     outcomes = {train(dataclasses.replace(trial, seed=seed), data).accuracy for seed in range(4)}
     assert len(outcomes) > 1
+
+
+def test_the_learning_rate_falls_at_each_milestone() -> None:
+    trial = Trial("mean", rounds=20, lr=0.8, milestones="5 10", lr_decay=0.25)
+    assert [trial.lr_in(at) for at in (0, 4, 5, 9, 10, 19)] == [0.8, 0.8, 0.2, 0.2, 0.05, 0.05]
+    data = blobs()
+    small = {"n": 7, "f": 0, "batch": 4, "hidden": 8, "every": 10, "rounds": 20}
+    stopped = train(Trial("mean", milestones="10", lr_decay=0.0, **small), data)  # type: ignore[arg-type]
+    plain = train(Trial("mean", **small), data)  # type: ignore[arg-type]
+    assert stopped.curve[0] == plain.curve[0]
+    assert stopped.curve[1][1] == stopped.curve[0][1], "no step is made any more"
+    assert plain.curve[1][1] != plain.curve[0][1]
+
+
+def test_a_split_of_its_own_seed_is_the_same_in_all_runs() -> None:
+    def parts(seed: int, split_seed: int | None) -> list[list[int]]:
+        trial = Trial("mean", n=5, f=0, seed=seed, split="dirichlet:0.1", split_seed=split_seed)
+        return [part.tolist() for part in _Run(trial, load("mean"), blobs()).shares]
+
+    assert parts(0, 3) == parts(1, 3) == parts(3, None)
+    assert parts(0, None) != parts(1, None)
 
 
 def test_the_mean_breaks_under_large_lies_and_robust_rules_learn_on() -> None:
