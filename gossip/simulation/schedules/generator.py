@@ -42,6 +42,7 @@ from gossip.faults import (
     Reorder,
     Reset,
     Restart,
+    Rewritten,
     Ring,
     ServerFault,
     Slow,
@@ -379,7 +380,8 @@ def _guarded(drawn: Schedule) -> Schedule:
     updates of honest servers. One peer may send updates that are far too long."""
     lot = Random(f"schedule/{drawn.seed}/guarded")
     gone = sum(isinstance(fault, Crash | Leave) for fault in drawn.faults)
-    lying = any(isinstance(fault, ByzantineFault | NodeAttack) for fault in drawn.faults)
+    lies = ByzantineFault | NodeAttack | Rewritten | Unreadable
+    lying = any(isinstance(fault, lies) for fault in drawn.faults)
     plain = drawn.aggregator == "mean" and topologies.load(drawn.topology).rolling
     if lot.random() >= GUARDED or lying or not plain or drawn.peers < 3 + max(1, gone):
         return drawn
