@@ -151,7 +151,7 @@ def test_a_trainer_dies_once_or_again_and_again() -> None:
         )
 
 
-NEEDS = RULES | CROSS_SHARD
+NEEDS = RULES | CROSS_SHARD | {"guarded_mean": 3}
 
 
 def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> None:

@@ -383,7 +383,8 @@ def _guarded(drawn: Schedule) -> Schedule:
     lies = ByzantineFault | NodeAttack | Rewritten | Unreadable
     lying = any(isinstance(fault, lies) for fault in drawn.faults)
     plain = drawn.aggregator == "mean" and topologies.load(drawn.topology).rolling
-    if lot.random() >= GUARDED or lying or not plain or drawn.peers < 3 + max(1, gone):
+    few = (drawn.min_peers or drawn.peers) < 3 + max(1, gone)
+    if lot.random() >= GUARDED or lying or not plain or few:
         return drawn
     scaled = ByzantineFault("scale", (lot.randrange(drawn.peers),), 1000.0)
     broken = (scaled,) if lot.random() < 0.5 else ()
