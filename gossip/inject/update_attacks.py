@@ -11,6 +11,7 @@ import torch
 from gossip.aggregators import BoundRule
 from gossip.aggregators.attacks import DATA_ATTACKS, Attack, AttackerGroup, make
 from gossip.core import Apply, Message, Payload, PeerId, Push
+from gossip.errors import ConfigError
 from gossip.faults import ByzantineFault, FaultPlan
 from gossip.vectors import fragment_of
 
@@ -103,7 +104,12 @@ class UpdateAttack:
                 del self._parameters[min(self._parameters)]
         stream = self._updates(round_id, self._collectives) if what == "update" else what
         with torch.no_grad():
-            lie = self._attack(stream)(torch.from_numpy(truth), round_id)
+            # a copy: an attack of a user's file may change what it gets
+            lie = self._attack(stream)(torch.from_numpy(truth.copy()), round_id)
+        if lie.shape != truth.shape:
+            raise ConfigError(
+                f"the attack {self._lie} made {tuple(lie.shape)} of an update of {truth.shape}"
+            )
         return _as_array(lie, truth)
 
     def begins(self, collectives: int) -> None:

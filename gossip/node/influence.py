@@ -7,9 +7,10 @@ from statistics import fmean
 
 from gossip.core import Commit, PeerId
 
-ROUNDS, LOW = 20, 0.5
-"""Updates of a peer over which its weight is averaged, and the multiple of an equal weight below
-which the peer is reported."""
+ROUNDS, LOW, LEFT_OUT_MOST = 20, 0.5, 0.25
+"""Updates of a peer over which its weight is averaged, the multiple of an equal weight below which
+the peer is reported, and the share of the updates of a round that may have less: of a rule that
+leaves out more it is chance whom."""
 
 
 class InfluenceWatch:
@@ -24,8 +25,8 @@ class InfluenceWatch:
         """Record a round, and return the peers whose weight has become low, with its mean."""
         n = len(commit.contributors)
         weights = {each.peer: each.weight * n for each in commit.contributors}
-        if commit.shard or 2 * sum(weight >= LOW for weight in weights.values()) <= n:
-            return []  # a rule that chooses few leaves out anybody
+        if commit.shard or sum(weight < LOW for weight in weights.values()) > LEFT_OUT_MOST * n:
+            return []
         found = []
         for peer, weight in weights.items():
             recent = self._weights[peer]

@@ -251,7 +251,7 @@ def _model(section: _Section) -> dict[str, Any]:
     decay, milestones = section.take_one("learning_rate_decay", 1.0), section.take("milestones", [])
     options = {
         "lr_decay": decay,
-        "milestones": milestones if decay != 1 else [],
+        "milestones": _listed(milestones) if decay != 1 else [],
         "model": name,
         "data": DATA_SETS[data],
         "lr": section.take_all("learning_rate", 0.1),

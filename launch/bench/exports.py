@@ -102,6 +102,7 @@ def write_records(
 
     from .trials import recall_records
 
+    types = {"float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
     open_file = parquet.ParquetWriter if path.suffix == ".parquet" else arrow_csv.CSVWriter
     trials = dict.fromkeys(trial for table in tables for trial, _ in table.runs(found))
     writer: Any = None
@@ -109,8 +110,15 @@ def write_records(
         for trial in trials:
             if records := recall_records(folder, trial, data):
                 settings = {**dataclasses.asdict(trial), "declared_f": trial.tolerated}
-                rows = len(records["round"])
-                columns = {name: [value] * rows for name, value in settings.items()} | records
+                columns: dict[str, Any] = {
+                    each.name: pa.array(
+                        [settings[each.name]] * len(records["round"]),
+                        types.get(str(each.type), pa.int64()),
+                    )
+                    for each in dataclasses.fields(trial)
+                    if each.name != "record"
+                }
+                columns |= records
                 columns |= {name: pa.array(records[name], pa.float64()) for name in FRACTIONS}
                 table = pa.table(columns)
                 writer = writer or open_file(path, table.schema)
@@ -120,6 +128,8 @@ def write_records(
     finally:
         if writer is not None:
             writer.close()
+    if writer is None:
+        raise ConfigError(f"there is nothing to write to {path}: no run has records")
 
 
 def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:

@@ -36,7 +36,7 @@ INSTEAD = {
 }
 """Stronger forms of attacks than by default."""
 FAILS_BELOW = 0.9
-MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "record", "as_json")
+MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
 """To what a page says."""
 SIZES = ("n", "f", "declared_f")
 """Options that say together who is there: none of them makes sense with the others of a file."""
@@ -237,6 +237,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
 
     n, f, declared = given["n"], given["f"], given["declared_f"] or given["f"]
     _check_numbers(n, f, declared)
+    _check_course(given)
     choices = _choices(given)
     for each in given["split"]:
         splits.read_split(each)
@@ -260,7 +261,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     shared = {
         **{name: given[name] for name in (*names, "test_samples", "keep_state")},
         "every": given["curves"],
-        "milestones": " ".join(map(str, sorted(given["milestones"] or ()))),
+        "milestones": " ".join(map(str, sorted(set(given["milestones"] or ())))),
         "lr_decay": given["lr_decay"] if given["milestones"] else 1.0,
         "split_seed": given["split_seed"],
         "record": given["record"] is not None,
@@ -281,6 +282,20 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
         for taken in steps
         for workers, attackers, told in zip(n, f, declared, strict=True)
     ]
+
+
+def _check_course(given: Mapping[str, Any]) -> None:
+    """Check what decides the course of a run; it may come from a file."""
+    seeds = [given[name] for name in ("first_seed", "split_seed") if given[name] is not None]
+    if not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise ConfigError(f"seeds are whole numbers from 0 on, got {seeds}")
+    milestones, decay = given["milestones"] or [], given["lr_decay"]
+    if not all(type(at) is int and 0 < at < given["rounds"] for at in milestones):
+        raise ConfigError(
+            f"milestones = {milestones}: each is a round from 1 to {given['rounds'] - 1}"
+        )
+    if not isinstance(decay, int | float) or not 0 <= decay <= 1:
+        raise ConfigError(f"lr_decay = {decay}: it is a factor from 0 to 1")
 
 
 def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:

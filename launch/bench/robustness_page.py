@@ -94,7 +94,8 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     )
     milestones = ", ".join(shared["milestones"].split())
     rates = (
-        f" The learning rate is multiplied by {shared['lr_decay']:g} in rounds {milestones}."
+        f" The learning rate is multiplied by {shared['lr_decay']:g} from each of these rounds on: "
+        f"{milestones}."
         if milestones
         else ""
     )

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, NobodyAnswers, Refused
-from gossip.launch.local import COMMAND, Program, feasible, names_code, own_address
+from gossip.launch.local import COMMAND, Program, code_of, feasible, own_address
 from gossip.launch.registry import (
     JOIN_SERVER_ID_BYTES,
     JoinEndpoint,
@@ -337,10 +337,7 @@ class _JoinClient:
                 "the join server gave settings of another run, or of none that has begun",
                 "try another one",
             )
-        named = [
-            name for name in (config.aggregator, config.topology, config.sender) if names_code(name)
-        ]
-        if strange := [name for name in named if name not in self._ticket.code]:
+        if strange := [name for name in code_of(config) if name not in self._ticket.code]:
             raise ConfigError(
                 f"the run uses code that is not gossip's: {printable(', '.join(strange))}",
                 "look at it, have it here, and agree: "

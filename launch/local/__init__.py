@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from .desks import RunUnreachable, ask, names, who
     from .feasible import PEER_BYTES
-    from .invitation import names_code
+    from .invitation import code_of
     from .outcome import RunOutcome, Stop, telling
     from .peer_process import Guardian, ProcessLife
     from .peer_setup import script_command

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.config import RunConfig
+from gossip.faults import ByzantineFault
 from gossip.run import SWARM_KEY
 from gossip.transport import is_loopback
 
@@ -44,8 +45,8 @@ class Invitation:
             words = ["--key", str(self.key) if self.is_local else self.key.name, *words]
         elif not self.is_local:
             words = ["--insecure", *words]  # without a key no server elsewhere is asked
-        for spec in (self.config.aggregator, self.config.topology, self.config.sender):
-            words += ["--code", spec] if names_code(spec) else []  # who pastes the line has seen it
+        for spec in code_of(self.config):
+            words += ["--code", spec]  # who pastes the line has seen it
         return shlex.join(["gossip", "join", *words, first, "--", *self.command])
 
     def told(self, head: str, only: str) -> list[str]:
@@ -80,6 +81,13 @@ def of_many_hosts(
     only = "for others give hosts an address=... that they reach"
     invitation = Invitation(config, join_servers[:JOIN_SERVERS_SAID], key, command)
     return invitation.told(f"room for {more} more", only)
+
+
+def code_of(config: RunConfig) -> list[str]:
+    """Return the rules, topologies, senders and attacks of a run that are code of its users."""
+    attacks = [f.attack for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
+    specs = [config.aggregator, config.topology, config.sender, *attacks]
+    return [spec for spec in specs if names_code(spec)]
 
 
 def names_code(spec: str) -> bool:

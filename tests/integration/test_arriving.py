@@ -20,6 +20,7 @@ from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, NobodyAnswers, Refused
 from gossip.launch.join import arriving
 from gossip.launch.join.arriving import JoinSetup, JoinTicket, _JoinClient
+from gossip.launch.local import code_of
 from gossip.launch.local.program import Program
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer
@@ -140,18 +141,18 @@ async def test_what_runs_here_is_not_for_a_door_to_say(tmp_path: Path, here: Pat
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "named"),
     [
-        {"aggregator": "evil.py:rule"},
-        {"topology": "os:system:k=1"},
-        {"aggregator": "nnm+evil:rule"},
+        ({"aggregator": "evil.py:rule"}, "evil.py:rule"),
+        ({"topology": "os:system:k=1"}, "os:system:k=1"),
+        ({"aggregator": "nnm+evil:rule"}, "nnm+evil:rule"),
+        ({"faults": ("attack:evil.py:lie:0",)}, "evil.py:lie"),
     ],
 )
 async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
-    code: dict[str, str], tmp_path: Path, here: Path
+    code: dict[str, Any], named: str, tmp_path: Path, here: Path
 ) -> None:
     (here / "mine.py").touch()
-    [named] = code.values()
     async with run_in(tmp_path / "run") as join_server:
         join_server._config = join_server._config.model_copy(update=code)
         with pytest.raises(ConfigError, match="code that is not gossip's") as raised:
@@ -159,7 +160,7 @@ async def test_code_that_a_door_names_runs_only_when_the_user_has_named_it_too(
         assert named in str(raised.value.hint)
         assert not (here / "runs").exists()
         arrival, _ = await arrive(join_server.address, script=Path("mine.py"), code=(named,))
-        assert named in (arrival.config.aggregator, arrival.config.topology)
+        assert named in code_of(arrival.config)
 
 
 async def test_a_door_starts_no_more_peers_here_than_were_asked_for(

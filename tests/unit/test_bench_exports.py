@@ -173,6 +173,24 @@ def test_records_have_a_row_for_each_worker_and_round(tmp_path: Path, form: str)
     assert read(path).to_pylist() == rows
 
 
+@pytest.mark.usefixtures("forked")
+def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    path = tmp_path / "records.parquet"
+    search = ["--lr", 1, "--lr", 0.5, "--validation", 0.2, "--milestones", 2, "--split-seed", 4]
+    bench(tmp_path, "--rules", "mean", "--attacks", "none", *search, "--record", path)
+    rows = pyarrow.parquet.read_table(path).to_pylist()
+    assert {row["lr"] for row in rows} == {1.0, 0.5}
+    assert {row["split_seed"] for row in rows} == {4}
+
+
+@pytest.mark.parametrize("milestone", [0, 3, 900])
+def test_a_milestone_is_a_round_of_the_run(tmp_path: Path, milestone: int) -> None:
+    with pytest.raises(ConfigError, match="each is a round from 1 to 2"):
+        bench(tmp_path, "--rules", "mean", "--milestones", milestone)
+
+
 def test_records_need_a_name_that_says_their_form(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"neither in \.parquet nor in \.csv"):
         bench(tmp_path, "--rules", "mean", "--record", tmp_path / "records.txt")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gossip.config import RunConfig, resolve
-from gossip.launch.local.invitation import Invitation, names_code, of_many_hosts
+from gossip.launch.local.invitation import Invitation, code_of, names_code, of_many_hosts
 
 FAR = ["10.0.0.1:7000"]
 
@@ -78,6 +78,14 @@ def test_whoever_pastes_the_line_agrees_to_the_code_that_the_run_uses() -> None:
         "--code",
         "mine:ring:k=1",
     ]
+
+
+def test_an_attack_of_a_file_is_code_that_a_newcomer_agrees_to() -> None:
+    faults = ("attack:my_attacks.py:mine:1*2", "sign_flip:2")
+    given = config(keys=True).model_copy(update={"faults": faults})
+    assert code_of(given) == ["my_attacks.py:mine"]
+    words = shlex.split(line_of(given, FAR, Path("/x/swarm.key")))
+    assert words[4:6] == ["--code", "my_attacks.py:mine"]
 
 
 @pytest.mark.parametrize(

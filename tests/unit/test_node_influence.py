@@ -1,5 +1,7 @@
 """Peers whose updates count for little."""
 
+from random import Random
+
 import pytest
 
 from gossip.core.messages import Commit, Contribution
@@ -32,3 +34,11 @@ def test_a_peer_is_reported_again_when_its_influence_came_back_between() -> None
 def test_a_rule_that_chooses_few_is_no_reason_to_report_a_peer() -> None:
     assert reported([commit(*(at % 4 == peer for peer in range(4))) for at in range(80)]) == []
     assert reported([commit(0.0, 0.0, 0.0, 1.0)] * 40) == []
+
+
+def test_a_rule_that_leaves_out_others_each_time_names_nobody() -> None:
+    """As mda with f = 4 of 10, and multi_krum with 3 of 9, on equal data."""
+    for n, f in ((10, 4), (9, 3)):
+        lot = Random(n)
+        kept = [set(lot.sample(range(n), n - f)) for _ in range(2000)]
+        assert reported([commit(*(peer in each for peer in range(n))) for each in kept]) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from gossip.faults import plan as faults
 from gossip.faults.kinds import ATTACKS, ByzantineFault
 from gossip.inject.update_attacks import UpdateAttack, rule_of
 from gossip.run import fitting
+from gossip.simulation.campaign.play import run
+from gossip.simulation.schedules import Schedule
 
 D = 40
 
@@ -116,6 +119,28 @@ def test_an_attack_of_a_file_is_checked_before_the_run(
     }
     with pytest.raises(ConfigError, match=words) if words else contextlib.nullcontext():
         fitting.check_rule(resolve(given))
+
+
+def test_an_attack_of_a_file_changes_no_truth_and_keeps_the_shape(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "def turned(update): return update.mul_(-1)\ndef short(update): return update[:1]\n"
+    )
+    truth = vector(0)
+    turned = UpdateAttack(faults.parse(f"attack:{tmp_path}/own.py:turned:1"), 1, 7, 5)
+    assert np.array_equal(turned.tamper_with(truth, 0, "update"), -truth)
+    assert np.array_equal(truth, vector(0))
+    short = UpdateAttack(faults.parse(f"attack:{tmp_path}/own.py:short:1"), 1, 7, 5)
+    with pytest.raises(ConfigError, match=r"made \(1,\) of an update of \(40,\)"):
+        short.tamper_with(truth, 0, "update")
+
+
+def test_a_simulated_attack_of_a_file_took_place(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_ATTACKS)
+    (fault,) = faults.parse(f"attack:{tmp_path}/own.py:mine:1")
+    schedule = Schedule(3, peers=5, f=1, aggregator="median", faults=(fault,), active_s=4.0)
+    outcome = run(replace(schedule, duration_s=8.0).checked())
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["attack"]
 
 
 def test_to_read_a_plan_loads_no_file() -> None:

@@ -303,7 +303,7 @@ class Nemesis(Observer):
         for fault, before in self._slow_nodes:
             found[fault.kind] += swarm.machines[fault.peer].waited > before
         for lie in self.lies.values():
-            found[lie.attacker.attack] += lie.told > 0
+            found[lie.attacker.kind] += lie.told > 0
         for host in (*swarm.past, *swarm.hosts.values()):
             if isinstance(host.trainer, StageTrainer):
                 found.update(host.trainer.told.keys())

@@ -16,7 +16,7 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError
 from gossip.interpreter import python_command
 from gossip.launch.join import CONFIG, arriving
-from gossip.launch.local import Program, names_code, runs
+from gossip.launch.local import Program, code_of, runs
 from gossip.launch.report import RUNS, PlainScreen, print_error
 from gossip.launch.schedulers import reached_at
 from gossip.run import Task, own_address
@@ -38,9 +38,7 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     results = Path(RUNS) / name
     results.mkdir(parents=True, exist_ok=True)
     given, screen = RunConfig.load(CONFIG), PlainScreen(every_s=10.0)
-    code = tuple(
-        spec for spec in (given.aggregator, given.topology, given.sender) if names_code(spec)
-    )
+    code = tuple(code_of(given))
     folder, there = (
         Path.cwd() / "gossip-joined",
         join_servers(line for line in lines if line.run == name),
