@@ -111,7 +111,7 @@ class ByzantineFault(Fault):
 
     @property
     def strength_to_make(self) -> float | None:
-        """What ``attacks.make`` takes: None where the attack has nothing to set."""
+        """Strength for ``attacks.make``; None if the attack has nothing to set."""
         known = self.built_in
         return None if known is not None and not known.meaning else self.strength
 

@@ -178,7 +178,7 @@ class ResultWriter:
         return None if wire is None or wire.is_plain else wire
 
     def of(self, work: Aggregate) -> ResultMaker:
-        """What makes a payload of the result of ``work``."""
+        """Return the maker of the payload for the result of ``work``."""
         wire, nbytes = self.encoding, bytes_for(len(work.rows[0].payload.data))
         if wire is not None:
             return ResultMaker(encode=partial(as_encoded, wire, work))

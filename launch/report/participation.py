@@ -118,6 +118,6 @@ def low_influence(shares: Mapping[Any, float]) -> list[str]:
     """
     return [
         f"! the updates of peer {peer} counted for {share:.0%} of an equal weight over 20 rounds, "
-        "and nothing speaks against it: its data may be rare; see docs/unequal_data.md"
+        "without evidence against it: its data may be rare; see docs/unequal_data.md"
         for peer, share in shares.items()
     ]

@@ -681,7 +681,7 @@ class RunView:
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
     def _low_influence(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
-        """As the first tells it, of a peer that nothing speaks against."""
+        """Report a peer once, unless it is suspected or quarantined."""
         if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
             return []
         self.low_influence[subject.peer] = event.get("share") or 0.0

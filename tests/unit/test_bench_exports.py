@@ -16,6 +16,7 @@ from gossip.launch.bench import exports, robustness_page
 from gossip.launch.bench.learning import TrialResult
 from gossip.launch.bench.robustness import every_attack
 from gossip.launch.bench.tables import RobustnessTable
+from gossip.launch.bench.trials import run_all
 from gossip.launch.cli import app
 
 CHOICES = (
@@ -175,12 +176,15 @@ def test_records_have_a_row_for_each_worker_and_round(tmp_path: Path, form: str)
 
 @pytest.mark.usefixtures("forked")
 def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: Path) -> None:
+    """A configuration of ByzFL has the learning rates as they stand in JSON: 1 and 0.5."""
     import pyarrow.parquet
 
-    path = tmp_path / "records.parquet"
-    search = ["--lr", 1, "--lr", 0.5, "--validation", 0.2, "--milestones", 2, "--split-seed", 4]
-    bench(tmp_path, "--rules", "mean", "--attacks", "none", *search, "--record", path)
-    rows = pyarrow.parquet.read_table(path).to_pylist()
+    shared = {"rounds": 3, "validation": 0.2, "record": True, "split_seed": 4}
+    choices = tuple({"lr": lr, "sender": "", "weight_decay": 0.0} for lr in (1, 0.5))
+    table = RobustnessTable(5, 1, 1, ("mean",), ("none",), (0,), 0.9, shared, choices)
+    found = run_all(table.trials(), tmp_path, "digits", 1, quiet=True)
+    exports.write_records(tmp_path / "a.parquet", [table], found, tmp_path, "digits")
+    rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert {row["lr"] for row in rows} == {1.0, 0.5}
     assert {row["split_seed"] for row in rows} == {4}
 
