@@ -65,6 +65,12 @@ class Refusals(Observer):
             self.locked.add(effect.fields["subject"])
 
 
+def test_s10_and_before_it_is_known_how_long_results_are() -> None:
+    """As it was: in round 2 two of the four refused what the others had taken."""
+    outcome = play.run(replace(SCHEDULE, seed=83))
+    assert outcome.violation is None, outcome.violation
+
+
 @pytest.mark.parametrize("seed", [3, *effort([], [1, 2, 4])])
 def test_honest_results_of_a_shard_without_a_gradient_are_taken(seed: int) -> None:
     refusals = Refusals()

@@ -173,6 +173,12 @@ def test_nor_where_shards_decide_together(seed: int) -> None:
     assert outcome.violation is None, outcome.violation
 
 
+def test_a_first_answer_that_has_no_link_yet_leaves_time_for_the_second() -> None:
+    """The second one waits behind payloads, which began to move after the first ping."""
+    outcome = run(generate(1561))
+    assert outcome.violation is None, outcome.violation
+
+
 def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: of two, the own update has no lag, and the other's is late for ever."""
     monkeypatch.setattr(

@@ -321,6 +321,24 @@ def test_a_result_may_oppose_an_own_update_that_is_faint_in_its_shard_by_as_much
     assert (_with_known_lengths().judge(0, similarity, round_id=9) is not None) == refused
 
 
+@pytest.mark.parametrize(
+    ("similarity", "refused"),
+    [
+        # A shard of 0.3 is just not faint; results may go back by 1.5 times that.
+        (ResultSimilarity(0.44, 0.1, -0.44 * 0.1, even=1.0), False),
+        (ResultSimilarity(0.46, 0.1, -0.46 * 0.1, even=1.0), True),
+        (ResultSimilarity(0.89, 0.1, -0.89 * 0.1 * 0.49, even=1.0), False),
+        (ResultSimilarity(0.91, 0.1, -0.91 * 0.1 * 0.49, even=1.0), True),
+        (ResultSimilarity(0.44, 0.31, -0.44 * 0.31, even=1.0), True),
+        (ResultSimilarity(0.31, 0.1, 0.31 * 0.1), True),  # there is no other shard
+    ],
+)
+def test_in_the_first_rounds_a_faint_result_may_be_as_long_as_a_faint_shard_is_at_most(
+    similarity: ResultSimilarity, refused: bool
+) -> None:
+    assert (ResultBench(f=1).judge(0, similarity) is not None) == refused
+
+
 def test_a_result_of_few_samples_may_be_longer() -> None:
     desk = ResultBench(f=1)
     for server in (3, 4):

@@ -21,7 +21,7 @@ RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
 # of the probe timeout, so that a helper's Nack is there before the asker's verdict
 NACK_AFTER = 0.8
 LOADED_VERDICT_S = 1.5
-"""No verdict sooner after the first ping while they do. A lost segment is sent again after 0.2 s,
+"""No verdict sooner after the last ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
 TIMEOUT_MAX_S = 4.0  # that a peer can reach by answering late
 UNKNOWN_S = 1.0  # for the answers of one that has not answered yet (RFC 6298, 2.1)
@@ -217,7 +217,8 @@ class Prober:
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         waits = self.is_loaded(now) or self.view.is_behind_state(probe.peer, now)
-        return probe.began + LOADED_VERDICT_S if waits else probe.ends
+        # the link that carries the answer to the first ping may not have stood yet
+        return max([probe.began, *probe.pinged_at]) + LOADED_VERDICT_S if waits else probe.ends
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
         """Whether the silence of a helper speaks against our own ears: not if others miss it too,

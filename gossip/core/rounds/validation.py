@@ -272,14 +272,15 @@ class ResultValidator:
     ) -> float:
         """How long results of so many samples are at most, as more than f servers have made them,
         or the own update is: so liars cannot raise it step by step. The fewer samples, the longer:
-        at the end of an epoch a round may have a single one left."""
+        at the end of an epoch a round may have a single one left. While too few servers are known,
+        a shard may be as long as one with next to no gradient is at most."""
         # A server that says that there were few cannot leave out the own ones.
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
         longest = defaultdict[PeerId, float](float)
         for server, length, of in self._lengths.get((commit.shard, commit.kind), {}).values():
             longest[server] = max(longest[server], length * max(1.0, of / samples) ** 0.5)
         known = sorted(longest.values(), reverse=True)[self.f :]
-        return max([*known[:1], similarity.own])
+        return max(similarity.own, known[0] if known else self.settings.faint * similarity.even)
 
 
 def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int]) -> None:
