@@ -63,9 +63,14 @@ def test_a_share_of_the_schedules_starves_peers_and_is_otherwise_as_it_was(
         assert generate(schedule.seed) == replace(schedule, faults=others)
 
 
-def test_drawn_schedules_with_starved_peers_are_borne(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "seeds", effort([range(5)], [range(k, k + 100) for k in range(0, 1000, 100)])
+)
+def test_drawn_schedules_with_starved_peers_are_borne(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(strains, "STARVED_SHARE", 1.0)
-    for seed in range(effort(5, 1000)):
+    for seed in seeds:
         outcome = run(generate(seed))
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}"
 
