@@ -29,34 +29,40 @@ class AttackOptimum:
     damage: float
 
 
-def strongest(crowd: OmniscientView, lies: Callable[[float], Tensor]) -> AttackOptimum:
-    """Searches ``lies(strength) -> (f, d)`` for the strength that carries the rule's result
-    farthest from the honest mean.
+def strongest(
+    crowd: OmniscientView,
+    lies: Callable[[float], Tensor],
+    measure: Callable[[Tensor], float] | None = None,
+) -> AttackOptimum:
+    """Search ``lies(strength) -> (f, d)`` for the strength with the largest ``measure``: by
+    default, how far the rule's result is from the honest mean.
 
     First the powers of 2 from 1/16 to 128, because damage is not a smooth function of strength: a
     rule takes what is close and drops what is far. Then a golden section between the neighbours of
     the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
     """
-    best = max(
-        (AttackOptimum(strength, crowd.damage(lies(strength))) for strength in STRENGTHS),
-        key=lambda found: found.damage,
-    )
+    measure = crowd.damage if measure is None else measure
+
+    def tried(strength: float) -> AttackOptimum:
+        return AttackOptimum(strength, measure(lies(strength)))
+
+    best = max(map(tried, STRENGTHS), key=_damage)
     low, high = best.strength / 2, best.strength * 2
-    left, right = high - _SECTION * (high - low), low + _SECTION * (high - low)
-    at_left, at_right = (
-        AttackOptimum(strength, crowd.damage(lies(strength))) for strength in (left, right)
-    )
+    left = tried(high - _SECTION * (high - low))
+    right = tried(low + _SECTION * (high - low))
     for _ in range(REFINEMENTS - 1):
-        best = max(best, at_left, at_right, key=lambda found: found.damage)
-        if at_left.damage >= at_right.damage:
-            high, right, at_right = right, left, at_left
-            left = high - _SECTION * (high - low)
-            at_left = AttackOptimum(left, crowd.damage(lies(left)))
+        best = max(best, left, right, key=_damage)
+        if left.damage >= right.damage:
+            high, right = right.strength, left
+            left = tried(high - _SECTION * (high - low))
         else:
-            low, left, at_left = left, right, at_right
-            right = low + _SECTION * (high - low)
-            at_right = AttackOptimum(right, crowd.damage(lies(right)))
-    return max(best, at_left, at_right, key=lambda found: found.damage)
+            low, left = left.strength, right
+            right = tried(low + _SECTION * (high - low))
+    return max(best, left, right, key=_damage)
+
+
+def _damage(found: AttackOptimum) -> float:
+    return found.damage
 
 
 def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
@@ -79,14 +85,17 @@ def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
 
 
 def worst(
-    crowd: OmniscientView, every: float, ways: Mapping[str, Callable[[float], Tensor]]
+    crowd: OmniscientView,
+    every: float,
+    ways: Mapping[str, Callable[[float], Tensor]],
+    measure: Callable[[Tensor], float] | None = None,
 ) -> Tensor:
-    """``(f, d)``: all send the vector ``(d,)`` of the worst way and strength, which are searched
-    anew after ``every`` rounds."""
+    """Return ``(f, d)``: all send the vector ``(d,)`` of the way and strength with the largest
+    ``measure``, as in ``strongest``; they are searched again after ``every`` rounds."""
     age = crowd.memory.get("age", 0)
     if age % int(every) == 0:
         tried = {
-            name: strongest(crowd, lambda t, way=way: crowd.all_alike(way(t)))  # type: ignore[misc]
+            name: strongest(crowd, lambda t, way=way: crowd.all_alike(way(t)), measure)  # type: ignore[misc]
             for name, way in ways.items()
         }
         crowd.memory["choice"] = max(tried.items(), key=lambda item: item[1].damage)
@@ -119,12 +128,13 @@ def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(
     shape="together",
     tries=True,
-    strength=10.0,
+    strength=1.0,
     meaning="rounds between two searches",
     allowed=ROUNDS,
 )
 def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` with the z that does most against the actual rule: 19 trials of it a search."""
+    """``alie`` with the z that carries the result of the actual rule farthest from the honest mean:
+    19 trials of it a search."""
     mean, deviation = crowd.mean(), crowd.deviation()
     return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
@@ -132,11 +142,27 @@ def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(
     shape="together",
     tries=True,
-    strength=10.0,
+    strength=1.0,
     meaning="rounds between two searches",
     allowed=ROUNDS,
 )
 def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``ipm`` with the epsilon that does most against the actual rule: 19 trials of it a search."""
+    """``ipm`` with the epsilon that carries the result of the actual rule farthest from the honest
+    mean: 19 trials of it a search."""
     mean = crowd.mean()
     return worst(crowd, strength, {"epsilon": lambda epsilon: -epsilon * mean})
+
+
+@attack(
+    shape="together",
+    tries=True,
+    strength=1.0,
+    meaning="rounds between two searches",
+    allowed=ROUNDS,
+)
+def optimal_inner_product(crowd: OmniscientView, *, strength: float) -> Tensor:
+    """``alie`` or ``ipm``, with the z or epsilon that leaves the least of the honest mean in the
+    result of the actual rule: the smallest inner product of the two. 38 trials of it a search."""
+    mean, deviation = crowd.mean(), crowd.deviation()
+    ways = {"z": lambda z: mean - z * deviation, "epsilon": lambda epsilon: -epsilon * mean}
+    return worst(crowd, strength, ways, crowd.measure_reversal)

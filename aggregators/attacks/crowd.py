@@ -76,12 +76,16 @@ class OmniscientView:
         moved = torch.linalg.vector_norm((self.aggregate(lies) - self.mean()).to(torch.float64))
         return float(moved) if math.isfinite(float(moved)) else math.inf
 
-    def measure_progress(self, lies: Tensor) -> float:
-        """Return the inner product of the rule's result and the honest mean.
+    def measure_reversal(self, lies: Tensor) -> float:
+        """Return the inner product of the rule's result and the opposite of the honest mean;
+        infinite when it is not finite. Lies that are not finite themselves are never sent.
 
         Raises: ConfigError: The rule is not known.
         """
-        return float(self.aggregate(lies).double() @ self.mean().double())
+        if not bool(torch.isfinite(lies).all()):
+            return -math.inf
+        reversal = -float(self.aggregate(lies).double() @ self.mean().double())
+        return reversal if math.isfinite(reversal) else math.inf
 
     def aggregate(self, lies: Tensor) -> Tensor:
         """Return what the rule makes of the honest updates and these lies, ``(d,)``.

@@ -35,7 +35,7 @@ def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
     mean = crowd.mean()
     farthest = strength * find_hidden(crowd, mean)
     tried = [crowd.all_alike(mean - farthest * (k / TRIALS) * mean) for k in range(1, TRIALS + 1)]
-    return min(tried, key=crowd.measure_progress)
+    return max(tried, key=crowd.measure_reversal)
 
 
 @attack(shape="together", strength=20.0, meaning="rounds that it is honest", allowed=ROUNDS)

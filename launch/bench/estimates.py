@@ -32,9 +32,13 @@ class Estimate:
     @property
     def interval(self) -> tuple[float, float]:
         """The interval of Student's t around the mean."""
+        return self.interval_of(CONFIDENCE)
+
+    def interval_of(self, confidence: float) -> tuple[float, float]:
+        """The interval of Student's t around the mean that holds the true one so often."""
         if len(self.values) < 2:
             return -math.inf, math.inf
-        wide = t_quantile(len(self.values) - 1) * self.error
+        wide = t_quantile(len(self.values) - 1, confidence) * self.error
         return self.mean - wide, self.mean + wide
 
     def times(self, factor: float) -> Estimate:
@@ -50,12 +54,17 @@ class Estimate:
         }
 
 
-def compare(found: Estimate, limit: Estimate) -> Comparison:
-    """``holds`` or ``fails`` where the interval of one lies wholly above that of the other. Else
-    another few seeds might have turned it: ``undecided``."""
-    low, high = found.interval
-    limit_low, limit_high = limit.interval
-    return "holds" if low >= limit_high else "fails" if high < limit_low else "undecided"
+def compare(differences: Estimate, comparisons: int = 1) -> Comparison:
+    """Return ``holds`` if the interval of the differences lies above 0, ``fails`` if it lies below,
+    else ``undecided``: another few seeds might turn it.
+
+    Args:
+        differences: One for each seed, of two runs with the same draws.
+        comparisons: All that are made. The interval is widened until they are all right in 95 % of
+            cases together (Bonferroni).
+    """
+    low, high = differences.interval_of(1 - (1 - CONFIDENCE) / comparisons)
+    return "holds" if low >= 0 else "fails" if high < 0 else "undecided"
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:

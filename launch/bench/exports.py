@@ -178,6 +178,7 @@ def _caption(table: RobustnessTable, found: Found, data: str) -> str:
         counted(shared["rounds"], "round"),
         f"{counted(shared['batch'], 'sample')} a worker and round",
         *_chosen(table),
+        *_course(shared),
         *([f"tested on {shared['test_samples']} samples"] if shared["test_samples"] else []),
         *(["with the trust table of a run"] if shared["trust"] else []),
         f"f = {table.f} of n = {table.n}, f = {table.declared_f} declared",
@@ -199,6 +200,13 @@ def _chosen(table: RobustnessTable) -> list[str]:
         return [f"settings of each rule chosen under its worst attack on {held_out}, held out"]
     told = _settings(table.settings(table.choices[0]))
     return [told, *([f"{held_out} held out"] if share else [])]
+
+
+def _course(shared: Mapping[str, Any]) -> list[str]:
+    """What differs from the usual course of a run."""
+    milestones, split = ", ".join(shared["milestones"].split()), shared["split_seed"]
+    decay = f"learning rate times {shared['lr_decay']:g} from rounds {milestones} on"
+    return [*([decay] if milestones else []), *([] if split is None else [f"split seed {split}"])]
 
 
 def _settings(choice: Choice) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import date
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryFile
 from textwrap import TextWrapper
 from typing import TYPE_CHECKING, Any
 
+from gossip import __version__
+from gossip.aggregators.attacks import ATTACKS
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
+from gossip.run import code_version
 
 from .estimates import Estimate
 from .models import MLP
@@ -138,12 +142,15 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         else "The rules are told the f that is declared, which is not that of the liars."
     )
     share = f"{100 * table.fails_below:g} %"
+    cells = len(table.rules) * len(table.attacks)
     reading = (
         "A cell is the test accuracy in percent at the end (mean of the last five tests): the mean "
         "over the seeds ± its standard error. The limit is "
-        f"{share} of what plain averaging of the n-f honest workers alone reaches. A cell "
-        "**fails** when its 95 % interval (Student's t) lies below that of the limit, and *holds* "
-        "when it lies above it. Else more seeds might turn it, and it is *undecided*. "
+        f"{share} of what plain averaging of the n-f honest workers alone reaches. Each run is "
+        "compared with the run of the same seed without attackers. A cell **fails** when the "
+        "interval of its differences from the limit (Student's t) lies below 0, and *holds* when "
+        "it lies above. Else more seeds might turn it, and it is *undecided*. All "
+        f"{counted(cells, 'verdict')} of a table are right together in 95 % of cases (Bonferroni). "
         f"{told} `{DASH}` means that the rule cannot be run so; "
         "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
@@ -184,17 +191,18 @@ def setting_of(choice: Choice) -> str:
 
 
 def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
-    """What calculated it: another processor may come to other cells. Nothing,
-    where no run kept it."""
+    """Date, commit and processor of the page; the last one only if a run kept it."""
     seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
-    if not any(seen):
-        return []
-    what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
-    text = (
-        f"Calculated with {what}. Other processors and versions of torch round sums differently: "
-        "cells change in their last digit, and altogether where training diverges or one step "
-        "decides."
-    )
+    version = code_version(Path(__file__).parent)
+    commit = f", commit {version['commit'][:8]}" if version is not None else ""
+    text = f"Made on {date.today().isoformat()} with gossip {__version__}{commit}."
+    if any(seen):
+        what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
+        text += (
+            f" Calculated with {what}. Other processors and versions of torch round sums "
+            "differently: cells change in their last digit, and altogether where training diverges "
+            "or one step decides."
+        )
     return ["", fill(text)]
 
 
@@ -266,7 +274,7 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
         lines.append(_row([f"`{rule}`", least, *map(text_of, cells), *settings]))
         for why in dict.fromkeys(cell.why for cell in cells if cell.why):
             reasons.setdefault(why, []).append(f"`{rule}`")
-    lines += ["", *_verdict(table, found, order)]
+    lines += ["", *_idle(table), *_verdict(table, found, order)]
     lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
     lines += _lost(table, found, order)
     if table.settings()["trust"]:
@@ -276,6 +284,16 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
         if table.settings()["split"] == IID
         else [*lines, *_worst_classes(table, found, order)]
     )
+
+
+def _idle(table: RobustnessTable) -> list[str]:
+    """Attacks that send the honest mean among so few."""
+    idle = [
+        f"`{attack}`"
+        for attack in table.attacks
+        if (known := ATTACKS.get(attack)) is not None and known.idle(table.n, table.f)
+    ]
+    return [f"- No attack where {table.f} of {table.n} lie: {', '.join(idle)}."] if idle else []
 
 
 def _row(cells: Iterable[str]) -> str:

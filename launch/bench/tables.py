@@ -175,7 +175,8 @@ class RobustnessTable:
         return self.reference(found).times(self.fails_below)
 
     def cell(self, rule: str, attack: str, found: Found) -> RobustnessCell:
-        outcomes = self.results(rule, attack, found)
+        trials = self._of(rule, attack, self.chosen(rule, found))
+        outcomes = [found[trial] for trial in trials if trial in found]
         if not outcomes:
             return RobustnessCell((), "", "")
         why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
@@ -185,12 +186,23 @@ class RobustnessTable:
         return RobustnessCell(
             accuracies,
             why,
-            compare(Estimate(accuracies), self.limit(found)),
+            compare(self._margins(trials, found), len(self.rules) * len(self.attacks)),
             tuple(outcome.skipped for outcome in outcomes),
             next((outcome.trouble for outcome in outcomes if outcome.trouble), ""),
             tuple(outcome.worst_class or 0.0 for outcome in outcomes),
             tuple(outcome.honest_quarantined for outcome in outcomes),
             tuple(outcome.liars_quarantined for outcome in outcomes),
+        )
+
+    def _margins(self, trials: list[Trial], found: Found) -> Estimate:
+        """By how much accuracies are above the limit, seed by seed."""
+        alone = self.without_attackers(found)
+        return Estimate(
+            tuple(
+                (found[trial].accuracy or 0.0) - self.fails_below * (found[without].accuracy or 0.0)
+                for trial, without in zip(trials, alone, strict=True)
+                if trial in found and without in found
+            )
         )
 
     def worst(self, rule: str, found: Found) -> tuple[str, RobustnessCell] | None:

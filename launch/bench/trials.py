@@ -41,6 +41,7 @@ def name_of(trial: Trial, data: str) -> str:
         *map(rule_sources.content, data_sets.files(data)),
     ]
     words: dict[str, Any] = {**dataclasses.asdict(trial), "data": data, "sources": contents}
+    del words["record"]  # the run is the same
     text = json.dumps(words, sort_keys=True)
     label = f"{trial.rule}-{trial.attack}-n{trial.n}-f{trial.f}-s{trial.seed}"
     plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)[:120]
@@ -53,7 +54,9 @@ def recall(folder: Path, trial: Trial, data: str) -> TrialResult | None:
 
     try:
         read = _read(folder, trial, data)
-        read["outcome"].pop("records", None)  # large, and read where they are written
+        records = read["outcome"].pop("records", None)  # large, and read where they are written
+        if trial.record and not records:
+            return None
         curve = tuple((made, accuracy) for made, accuracy in read["outcome"].pop("curve", ()))
         return TrialResult(**read["outcome"], curve=curve) if read["schema"] == SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -424,6 +424,45 @@ def test_an_adaptive_crew_searches_only_so_often_and_follows_the_mean_between() 
     assert calls == 2 * searched
 
 
+def test_the_optimal_ones_search_in_each_round() -> None:
+    calls = 0
+
+    def rule(updates: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return median(updates, f=2)
+
+    for name, trials in (("optimal_alie", 19), ("optimal_ipm", 19), ("optimal_inner_product", 38)):
+        attacker_group = attacks.make(name)
+        for round_id in range(3):
+            calls = 0
+            attacker_group.collude(HONEST, 2, rule=rule, round_id=round_id)
+            assert calls == trials
+
+
+@pytest.mark.parametrize("spec", ["median", "trimmed_mean", "krum", "suspicion"])
+def test_the_least_inner_product_is_no_more_than_others_leave(spec: str) -> None:
+    bound = registry.load(spec)
+
+    def rule(updates: Tensor) -> Tensor:
+        return bound(updates, f=2)
+
+    def left(name: str, *strength: float) -> float:
+        lies = attacks.make(name, *strength).collude(HONEST, 2, rule=rule)
+        return float(rule(torch.cat([HONEST, lies])) @ MEAN)
+
+    others = [left("alie", z) for z in (0.5, 1.0, 1.5, 4.0)]
+    others += [left("ipm", epsilon) for epsilon in (0.1, 0.5, 1.0, 10.0)]
+    others += [left("optimal_alie"), left("optimal_ipm")]
+    assert left("optimal_inner_product") <= min(others) + 0.03 * abs(min(others))
+
+
+def test_the_least_inner_product_of_a_rule_that_overflows_is_sent_as_numbers() -> None:
+    huge = torch.full((3, 2), 1e37)
+    lies = attacks.make("optimal_inner_product").collude(huge, 1, rule=mean_rule)
+    assert bool(lies.isfinite().all())
+
+
 def test_a_rule_that_is_not_known_cannot_be_attacked_by_name() -> None:
     with pytest.raises(ConfigError, match="needs the rule as an argument"):
         attacks.make("adaptive").collude(HONEST, 2)

@@ -172,6 +172,8 @@ def test_records_have_a_row_for_each_worker_and_round(tmp_path: Path, form: str)
     path.unlink()
     bench(tmp_path, *attack, "--record", path, "--show")
     assert read(path).to_pylist() == rows
+    shown = bench(tmp_path, *attack, "--show")
+    assert "?" not in shown, "the same runs, without their records"
 
 
 @pytest.mark.usefixtures("forked")
@@ -187,6 +189,14 @@ def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: P
     rows = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     assert {row["lr"] for row in rows} == {1.0, 0.5}
     assert {row["split_seed"] for row in rows} == {4}
+
+
+def test_a_caption_names_milestones_and_the_seed_of_the_split() -> None:
+    shared = {"rounds": 9, "milestones": "3 6", "lr_decay": 0.5, "split_seed": 4}
+    table = RobustnessTable(5, 1, 1, ("mean",), ("none",), (0,), 0.9, shared)
+    found = {trial: TrialResult(0.5) for trial in table.trials()}
+    text = exports.latex_of([table], found, "digits")
+    assert "learning rate times 0.5 from rounds 3, 6 on, split seed 4" in text
 
 
 @pytest.mark.parametrize("milestone", [0, 3, 900])

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import shlex
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import gossip
 from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.bench import robustness as bench_robustness, robustness_page, trials
@@ -365,6 +367,49 @@ def test_a_table_of_what_was_run_so_far_says_what_is_missing() -> None:
     )
 
 
+def test_a_run_is_compared_with_the_one_of_its_seed() -> None:
+    """Accuracies differ more between seeds than between rules."""
+    shown = table(rules=("median",), attacks=("none",))
+    reference = {0: 0.5, 1: 0.7, 2: 0.9}
+    above = {trial: TrialResult(reference[trial.seed] + 0.01) for trial in shown.trials()}
+    found = above | {trial: TrialResult(reference[trial.seed]) for trial in shown._alone({})}
+    assert shown.cell("median", "none", found).verdict == "holds"
+    swapped = found | {
+        trial: TrialResult(reference[2 - trial.seed] + 0.01)
+        for trial in shown.trials()
+        if trial.rule == "median"
+    }
+    assert shown.cell("median", "none", swapped).verdict == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("rules", "attacks_", "verdict"),
+    [
+        (("median",), ("none",), "holds"),
+        (("median", "krum", "mda", "cge"), ("none", "scale", "inf", "nan", "zero"), "undecided"),
+    ],
+)
+def test_the_more_cells_a_table_has_the_more_a_verdict_needs(
+    rules: tuple[str, ...], attacks_: tuple[str, ...], verdict: str
+) -> None:
+    shown = table(rules, attacks_)
+    found = {
+        trial: TrialResult(0.9 if trial.f == 0 else 0.81 + (0.10, 0.12, 0.16)[trial.seed])
+        for trial in shown.trials()
+    }
+    assert shown.cell("median", "none", found).verdict == verdict
+
+
+def test_an_attack_that_sends_the_honest_mean_is_named() -> None:
+    def section(n: int, attacks_: tuple[str, ...]) -> str:
+        shown = table(("median",), attacks_, n)
+        return "\n".join(robustness_page.section(shown, outcomes(shown)))
+
+    assert "- No attack where 2 of 10 lie: `alie`." in section(10, ("none", "alie", "alie*1.5"))
+    assert "No attack" not in section(10, ("none", "alie*1.5", "scale"))
+    assert "No attack" not in section(9, ("none", "alie"))
+
+
 def write_page(
     page: Path, shown: RobustnessTable, found: dict[Trial, TrialResult], plot: bool = False
 ) -> None:
@@ -400,7 +445,9 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
     )
     assert shown.as_data(found)["arithmetic"] == ["torch 2.13.0, AVX2", "torch 2.13.0, AVX512"]
     write_page(page, shown, outcomes(shown))
-    assert "Calculated" not in page.read_text("utf-8"), "runs of which it was not kept"
+    written = page.read_text("utf-8")
+    assert "Calculated" not in written, "runs of which it was not kept"
+    assert f"Made on {date.today().isoformat()} with gossip {gossip.__version__}" in written
 
 
 @pytest.mark.usefixtures("forked")
@@ -470,6 +517,18 @@ def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Pat
     (written,) = tmp_path.iterdir()
     written.write_text(written.read_text("utf-8")[:40])
     assert trials.recall(tmp_path, trial, "digits") is None, "a torn file is run again"
+
+
+def test_a_run_that_was_recorded_is_the_same_run(tmp_path: Path) -> None:
+    trial, outcome = Trial("median", "alie", 10, 2), TrialResult(0.5)
+    recorded = dataclasses.replace(trial, record=True)
+    trials.remember(tmp_path, trial, "digits", outcome)
+    assert trials.recall(tmp_path, recorded, "digits") is None, "it has no records"
+    records = {"round": [0, 0]}
+    trials.remember(tmp_path, recorded, "digits", dataclasses.replace(outcome, records=records))
+    assert trials.recall(tmp_path, trial, "digits") == outcome
+    assert trials.recall(tmp_path, recorded, "digits") == outcome
+    assert trials.recall_records(tmp_path, trial, "digits") == records
 
 
 def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
