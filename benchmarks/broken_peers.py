@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import torch
 
-from gossip.launch.bench import data_sets, splits
-from gossip.launch.bench.learning import Trial, _Run, train
+from gossip_lab.bench import data_sets, splits
+from gossip_lab.bench.learning import Trial, _Run, train
 
 RULES = ("mean", "suspicion", "guarded_mean")
 FAULTS = (

@@ -34,11 +34,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gossip.launch.bench.byzfl_config import ATTACKS, RULES
-from gossip.launch.bench.data_sets import TrainingData, files, load
-from gossip.launch.bench.estimates import Estimate
-from gossip.launch.bench.models import DEVIATION, MEAN, SIDE, generator_of
-from gossip.launch.bench.rule_sources import content
+from gossip_lab.bench.byzfl_config import ATTACKS, RULES
+from gossip_lab.bench.data_sets import TrainingData, files, load
+from gossip_lab.bench.estimates import Estimate
+from gossip_lab.bench.models import DEVIATION, MEAN, SIDE, generator_of
+from gossip_lab.bench.rule_sources import content
 
 KNOWN = 4
 """Decimal places of an accuracy that are kept."""

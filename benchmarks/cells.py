@@ -18,7 +18,7 @@ from typing import Any
 
 from mnist import VARIABLE, NoData, path_of
 
-from gossip.simulation.campaign.runner import end_with_parent
+from gossip_lab.simulation.campaign.runner import end_with_parent
 
 Row = dict[str, Any]
 

@@ -32,8 +32,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from gossip.aggregators import BoundRule
-from gossip.launch.bench.data_sets import TrainingData
-from gossip.launch.bench.learning import NO_ATTACK, Trial, _Run, train
+from gossip_lab.bench.data_sets import TrainingData
+from gossip_lab.bench.learning import NO_ATTACK, Trial, _Run, train
 
 ATTACKS = (NO_ATTACK, "sign_flip*10", "alie*1.5", "label_flip", "outer_momentum*4")
 AFTER, BEFORE = MOMENTUM
@@ -77,7 +77,7 @@ def prepare(text: str, device: str) -> None:
 
 
 class CharacterNetwork:
-    """``CharacterModel`` as a ``Model`` of ``gossip.launch.bench``: its parameters are one vector,
+    """``CharacterModel`` as a ``Model`` of ``gossip_lab.bench``: its parameters are one vector,
     on the CPU, where rules calculate. Passes are made on the device."""
 
     def __init__(self, seed: int) -> None:

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import torch
 
-from gossip.launch.bench import data_sets
-from gossip.launch.bench.learning import Trial, TrialResult, _Run, train
+from gossip_lab.bench import data_sets
+from gossip_lab.bench.learning import Trial, TrialResult, _Run, train
 
 DEFAULT = "guarded_mean"
 PEERS = (2, 3, 4, 8, 16)

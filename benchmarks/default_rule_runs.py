@@ -20,7 +20,7 @@ from digits_train import digits, mlp
 from torch.nn.functional import cross_entropy
 
 import gossip
-from gossip.launch.bench import splits
+from gossip_lab.bench import splits
 
 PEERS, ROUNDS, BATCH = 4, 150, 32
 SPLITS = ("iid", "dirichlet:0.1", "sorted")

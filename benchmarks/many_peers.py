@@ -18,7 +18,7 @@ import sys
 import time
 from dataclasses import asdict
 
-from gossip.simulation.campaign.many_peers import ManyPeers, many_peers
+from gossip_lab.simulation.campaign.many_peers import ManyPeers, many_peers
 
 
 def main() -> int:

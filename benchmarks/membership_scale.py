@@ -35,11 +35,18 @@ from statistics import median
 from typing import Any
 
 import gossip
-from gossip.simulation.campaign.false_deaths import FalseDeathCounts, LossySwarm, Pause, pause, rain
-from gossip.simulation.campaign.mass_crash import MassCrash, mass_crash
-from gossip.simulation.campaign.runner import end_with_parent
-from gossip.simulation.world.driver import SimulationStuck
-from gossip.simulation.world.membership_only import MemberCore, StallBlindCore
+import gossip_lab
+from gossip_lab.simulation.campaign.false_deaths import (
+    FalseDeathCounts,
+    LossySwarm,
+    Pause,
+    pause,
+    rain,
+)
+from gossip_lab.simulation.campaign.mass_crash import MassCrash, mass_crash
+from gossip_lab.simulation.campaign.runner import end_with_parent
+from gossip_lab.simulation.world.driver import SimulationStuck
+from gossip_lab.simulation.world.membership_only import MemberCore, StallBlindCore
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
 # of the node-seconds; a large one costs more
@@ -116,14 +123,14 @@ def name_of(world: World) -> Row:
 def code() -> str:
     """Digest of all source that a run depends on:
     what another code found says nothing about this one."""
-    package = Path(gossip.__file__).parent
+    package, lab = Path(gossip.__file__).parent, Path(gossip_lab.__file__).parent
     state = blake2b(digest_size=8)
-    for path in [
-        *sorted((package / "core").rglob("*.py")),
-        *sorted((package / "simulation").rglob("*.py")),
-        *codec_of(package),
+    for root, path in [
+        *((package, path) for path in sorted((package / "core").rglob("*.py"))),
+        *((lab, path) for path in sorted((lab / "simulation").rglob("*.py"))),
+        *((package, path) for path in codec_of(package)),
     ]:
-        state.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+        state.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
     return state.hexdigest()
 
 

@@ -30,9 +30,9 @@ from torch import nn
 from gossip.core import Peer, Router
 from gossip.faults import ActivationFault, NegatedActivations, NegatedGradients, said_of
 from gossip.pipelines import StageExecutor
-from gossip.simulation.campaign.play import make_swarm
-from gossip.simulation.schedules import Schedule
-from gossip.simulation.world import Nemesis, StageTrainer, Swarm
+from gossip_lab.simulation.campaign.play import make_swarm
+from gossip_lab.simulation.schedules import Schedule
+from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
 
 STAGES, MICRO_BATCHES, SHARE, AUDIT = (3, 3, 3), 27, 0.1, 0.05
 EACH = MICRO_BATCHES // 3  # micro-batches of a step that a member has

@@ -109,7 +109,7 @@ def compare(rule: str, instead: str, sides: list[Version], options: argparse.Nam
     """A row of the table."""
     from versions import verdict
 
-    from gossip.launch.bench.estimates import Estimate
+    from gossip_lab.bench.estimates import Estimate
 
     before, now = sides
     calls = max(1, int(options.turn_s / max(1e-6, now.ask(rule, 3))))

@@ -27,7 +27,7 @@ from torch import nn
 from whole_runs import GOSSIP, Failed, environment, run_all, scratch
 
 from gossip.aggregators import load, names
-from gossip.launch.bench.splits import split
+from gossip_lab.bench.splits import split
 
 PEERS, F = 10, 2
 WAITS = 124

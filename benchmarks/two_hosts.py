@@ -18,9 +18,9 @@ from typing import Any
 
 from whole_runs import GOSSIP, HERE, conclude, environment, last_words, run_all, scratch
 
-from gossip.launch.bench.exchange import missing
-from gossip.launch.bench.side_by_side import GLOO, GOSSIP as OURS, BenchTask
-from gossip.launch.bench.turns import ratios
+from gossip_lab.bench.exchange import missing
+from gossip_lab.bench.side_by_side import GLOO, GOSSIP as OURS, BenchTask
+from gossip_lab.bench.turns import ratios
 
 sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests
 
@@ -38,7 +38,7 @@ places = os.environ["TWO_HOSTS"].split()
 peer = int(os.environ["GOSSIP_PEER"])
 move_in(*places[2 * peer : 2 * peer + 2])
 os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-runpy.run_module("gossip.launch.bench.side_by_side", run_name="__main__")
+runpy.run_module("gossip_lab.bench.side_by_side", run_name="__main__")
 """
 )
 

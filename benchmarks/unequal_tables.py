@@ -19,12 +19,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from gossip.launch.bench.data_sets import DIGITS
-from gossip.launch.bench.learning import Trial, TrialResult
-from gossip.launch.bench.robustness import every_attack
-from gossip.launch.bench.robustness_page import percent
-from gossip.launch.bench.tables import RobustnessTable
-from gossip.launch.bench.trials import run_all
+from gossip_lab.bench.data_sets import DIGITS
+from gossip_lab.bench.learning import Trial, TrialResult
+from gossip_lab.bench.robustness import every_attack
+from gossip_lab.bench.robustness_page import percent
+from gossip_lab.bench.tables import RobustnessTable
+from gossip_lab.bench.trials import run_all
 
 JUDGED = "judged_clipping"
 N, F = 10, 2
@@ -107,17 +107,18 @@ class Part:
             lines.append(_row([f"`{attack}`", *cells, self._worst_class(attack, found)]))
         worst = []
         for rule in rules:
-            least = self.table(rule).worst(rule, found)
-            worst.append("" if least is None else f"{100 * least[1].mean:.1f}, `{least[0]}`")
+            of_rule = self.table(rule).cells(found)
+            able = [(cell.mean, attack) for (_, attack), cell in of_rule.items() if cell.accuracies]
+            worst.append(f"{100 * min(able)[0]:.1f}, `{min(able)[1]}`" if able else "")
         return [*lines, _row(["**worst**", *worst, self._least_class(found)])]
 
     def _cell(self, rule: str, attack: str, found: Cells) -> str:
         if attack not in self.attacks[rule]:
             return ""
-        return percent(self.table(rule).cell(rule, attack, found).estimate)
+        return percent(self.table(rule).cells(found)[rule, attack].estimate)
 
     def _class(self, attack: str, found: Cells) -> float:
-        return fmean(self.table(JUDGED).cell(JUDGED, attack, found).worst_classes)
+        return fmean(self.table(JUDGED).cells(found)[JUDGED, attack].worst_classes)
 
     def _worst_class(self, attack: str, found: Cells) -> str:
         return f"{100 * self._class(attack, found):.1f}"
@@ -180,7 +181,7 @@ def sample_lines(parts: Sequence[Part], found: Cells) -> list[str]:
     ]
     for samples in SAMPLES:
         cells = [
-            percent(part.table(JUDGED).cell(JUDGED, attack, found).estimate)
+            percent(part.table(JUDGED).cells(found)[JUDGED, attack].estimate)
             for part in parts
             if part.mark == str(samples)
             for attack in part.attacks[JUDGED]

@@ -2,7 +2,7 @@
 to happen first.
 
     lazy, errors, interpreter < topologies, aggregators < core < vectors < transport < testing < ipc
-        < faults < config < run < pipelines, starts < inject < node < training < simulation < launch
+        < faults < config < run < pipelines, starts < inject < node < training < launch < satellites
 
 A failure names the file, the line, the import and the rule that it breaks.
 """
@@ -45,9 +45,10 @@ LAYERS = (
     ("node",),
     ("training",),
     ("integrations",),
-    ("simulation",),
     ("launch",),
 )
+SATELLITES = ("gossip_lab",)
+"""Distributions of their own: they import from the runtime, which never imports from them."""
 # A rule is nothing to the protocol, nor to what carries its bytes.
 NEVER = {"core": {"aggregators"}, "transport": {"aggregators", "topologies"}}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -57,6 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT["gossip"] = {"lazy", "errors", "topologies", "aggregators", "testing", "training"}
 MAY_IMPORT["launch"].add("gossip")
+for satellite in SATELLITES:
+    MAY_IMPORT[satellite] = {*MAY_IMPORT, "launch"}
 MAY_IMPORT["integrations"] = {"gossip", "errors", "training"}
 """The package itself: what a user's script imports, the demo's among them."""
 
@@ -226,10 +229,26 @@ def imports_of(text: str, package: str) -> tuple[Imported, ...]:
     return tuple(imports(parsed(text), package))
 
 
+def modules(root: Path) -> dict[str, Path]:
+    """Return the modules of the package and of all satellites: their names -> their files."""
+    bases = [(root, "gossip"), *((root.joinpath("extras", "lab"), name) for name in SATELLITES)]
+    return {
+        ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
+        for base, package in bases
+        for path in sources(base / package)
+    }
+
+
+def package_of(module: str, path: Path) -> str:
+    """Return where the dots of the relative imports of a module count from."""
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
 def area_of(module: str) -> str:
-    """``gossip.core.peer`` is in "core", ``gossip.errors`` in "errors", ``gossip`` in "gossip"."""
+    """``gossip.core.peer`` is in "core", ``gossip.errors`` in "errors", ``gossip`` in "gossip",
+    ``gossip_lab.bench`` in "gossip_lab"."""
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "gossip"
+    return parts[1] if len(parts) > 1 and parts[0] == "gossip" else parts[0]
 
 
 def target_area(imported: Imported) -> str:
@@ -244,10 +263,9 @@ def target_area(imported: Imported) -> str:
 def violations(root: Path) -> list[str]:
     """Every breach of the house rules below ``root``, as ``file:line: statement: the rule``."""
     found: list[str] = []
-    for path in sources(root / "gossip"):
+    for module, path in modules(root).items():
         relative = path.relative_to(root)
-        module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
-        package = ".".join(relative.parts[:-1])
+        package = package_of(module, path)
         text = path.read_text()
         tree = parsed(text)
         area = area_of(module)
@@ -269,6 +287,10 @@ def violations(root: Path) -> list[str]:
     return found
 
 
+TO_MOVE = {"gossip.launch.plan.linking"}
+"""Modules of pipelines, which will be a satellite."""
+
+
 def wrong_import(
     imported: Imported, area: str, package: str, pure: bool, module: str
 ) -> Iterator[str]:
@@ -281,8 +303,9 @@ def wrong_import(
         and any(COMPILED.fullmatch(name) for name in leads_to)
     ):
         yield "that module comes with the extra [fast]: import it inside the function that needs it"
-    if top == "gossip":
-        yield from wrong_import_of_ours(imported, area, package)
+    if top in {"gossip", *SATELLITES}:
+        if module not in TO_MOVE:
+            yield from wrong_import_of_ours(imported, area, package)
     elif top in sys.stdlib_module_names:
         if pure:
             yield from impure_import(imported, area)
@@ -414,10 +437,7 @@ class Arrow:
 
 
 def arrows(root: Path) -> list[Arrow]:
-    paths = {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sources(root / "gossip")
-    }
+    paths = modules(root)
     packages = {module for module, path in paths.items() if path.name == "__init__.py"}
     nested = {package.rpartition(".")[0] for package in packages}
 
@@ -447,11 +467,7 @@ def arrows(root: Path) -> list[Arrow]:
 
 def arrows_of_files(root: Path) -> list[Arrow]:
     """The imports between modules of one folder, lazy ones and those for types among them."""
-    paths = {
-        ".".join(path.relative_to(root).with_suffix("").parts): path
-        for path in sources(root / "gossip")
-        if path.name != "__init__.py"
-    }
+    paths = {module: path for module, path in modules(root).items() if path.name != "__init__.py"}
     found = []
     for module, path in paths.items():
         package = module.rpartition(".")[0]
@@ -488,12 +504,10 @@ def circles(found: Sequence[Arrow]) -> list[str]:
 def packages_imported(root: Path) -> dict[str, set[str]]:
     """Area -> the areas that it imports from."""
     found: dict[str, set[str]] = {area: set() for area in MAY_IMPORT}
-    for path in sources(root / "gossip"):
-        relative = path.relative_to(root)
-        area = area_of(".".join(relative.with_suffix("").parts).removesuffix(".__init__"))
-        for imported in imports_of(path.read_text(), ".".join(relative.parts[:-1])):
+    for module, path in modules(root).items():
+        for imported in imports_of(path.read_text(), package_of(module, path)):
             if imported.module.split(".")[0] == "gossip":
-                found[area].add(target_area(imported))
+                found[area_of(module)].add(target_area(imported))
     return {area: targets - {area} for area, targets in found.items()}
 
 
@@ -510,7 +524,7 @@ def picture(root: Path) -> str:
 
     lines = [
         f"    {area} --> {target}"
-        for layer in (*LAYERS, ("gossip",))
+        for layer in (*LAYERS, ("gossip",), SATELLITES)
         for area in layer
         for target in sorted(arrows_of[area])
         if not any(target in reached(other) for other in arrows_of[area])
@@ -524,7 +538,7 @@ def picture(root: Path) -> str:
 # those of the rules, too.
 OPEN = {"gossip.aggregators.attacks", "gossip.aggregators.kernels"}
 # Folders that hold nothing but packages have no face.
-GROUPS = {"gossip.launch", "gossip.launch.contrib"}
+GROUPS = {"gossip", "gossip.launch", "gossip.launch.contrib", *SATELLITES}
 
 
 def face_of(target: str, package: str) -> str:
@@ -571,21 +585,14 @@ def names_of(face: Path) -> set[str]:
 def past_faces(root: Path) -> list[str]:
     """Every import across packages that does not name the package only, as
     ``file:line: statement: the rule``."""
-    paths = {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sources(root / "gossip")
-    }
+    paths = modules(root)
     found = []
     for module, path in paths.items():
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        package = package_of(module, path)
         for imported in imports_of(path.read_text(), package):
             whole = f"{imported.module}.{imported.name}"
             target = whole if whole in paths else imported.module
-            if (
-                target not in paths
-                or not target.startswith("gossip.")
-                or f"{package}.".startswith(f"{target}.")
-            ):
+            if target not in paths or "." not in target or f"{package}.".startswith(f"{target}."):
                 continue
             where, face = (
                 f"{path.relative_to(root)}:{imported.line}: {imported.statement}",
@@ -668,10 +675,7 @@ def test_the_three_linked_folders_are_relative_links() -> None:
 
 
 def test_every_area_is_read() -> None:
-    paths = [path.relative_to(ROOT) for path in sources(ROOT / "gossip")]
-    assert {
-        area_of(".".join(path.with_suffix("").parts).removesuffix(".__init__")) for path in paths
-    } == set(MAY_IMPORT)
+    assert {area_of(module) for module in modules(ROOT)} == set(MAY_IMPORT)
 
 
 LIMITS = {"C901", "PLR0912", "PLR0913", "PLR0915", "SLF001"}
@@ -685,7 +689,7 @@ def exceptions(project: Path) -> list[str]:
     found = []
     for pattern, codes in per_file["per-file-ignores"].items():
         found += [f"{pattern}: {code}" for code in sorted(LIMITS.intersection(codes))]
-    for folder in ("gossip", "benchmarks", "examples", "tests"):
+    for folder in ("gossip", "extras", "benchmarks", "examples", "tests"):
         for path in sources(project / folder):
             if "noqa:" not in path.read_text("utf-8"):
                 continue
@@ -856,8 +860,8 @@ PLANTED = [
     ),
     (
         "gossip/node/loop.py",
-        "from gossip.simulation import run",
-        "node may not import from simulation",
+        "from gossip_lab.simulation import run",
+        "node may not import from gossip_lab",
     ),
     (
         "gossip/vectors/finite.py",

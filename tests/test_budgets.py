@@ -26,8 +26,11 @@ OPENINGS = frozenset(
 )
 """Words that no docstring begins with: its subject is a thing with a name."""
 VAGUE_VERBS = frozenset(
-    "say says said tell tells told hear hears heard look looks looked take takes took taken give "
-    "gives gave given".split()
+    {
+        *("say", "says", "said", "tell", "tells", "told", "hear", "hears", "heard"),
+        *("look", "looks", "looked", "take", "takes", "took", "taken"),
+        *("give", "gives", "gave", "given"),
+    }
 )
 ATTRIBUTES_MAX, CLASS_LINES_MAX, READ_EVENTS_MAX = 25, 300, 2
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -67,9 +70,7 @@ def trees(*folders: str) -> dict[str, ast.Module]:
 def tokens_of(path: str) -> tuple[str, ...]:
     """Return names, operators, numbers and strings; comments and line ends are free."""
     lines = io.StringIO((ROOT / path).read_text("utf-8")).readline
-    return tuple(
-        token.string for token in tokenize.generate_tokens(lines) if token.type in COUNTED
-    )
+    return tuple(token.string for token in tokenize.generate_tokens(lines) if token.type in COUNTED)
 
 
 def tokens(*folders: str) -> int:
@@ -208,25 +209,25 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 0, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 0, 450_000),
-    "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0, 1),
-    "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 0, 100),
-    "classes with more than 25 attributes": Budget(classes_with_many_attributes, 0, 3),
-    "classes of 300 lines or more": Budget(long_classes, 0, 10),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 868_500, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 616_000, 450_000),
+    "docstrings without a subject, %": Budget(docstrings_without_a_subject, 19.7, 1),
+    "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 3_718, 100),
+    "classes with more than 25 attributes": Budget(classes_with_many_attributes, 22, 3),
+    "classes of 300 lines or more": Budget(long_classes, 30, 10),
     "`pipeline` in core/peer.py": Budget(
-        lambda: text_of("gossip/core/peer.py").count("pipeline"), 0, 0
+        lambda: text_of("gossip/core/peer.py").count("pipeline"), 74, 0
     ),
-    "branches on local steps in session.py": Budget(branches_on_local_steps, 0, 0),
-    "conditions in Peer.handle": Budget(polls_of_the_peer, 0, 2),
-    "modules of launch/ that read three events or more": Budget(readers_of_raw_events, 0, 1),
-    "`.get(\"` in launch/report": Budget(
-        lambda: sum(text.count('.get("') for text in sources("launch/report").values()), 0, 60
+    "branches on local steps in session.py": Budget(branches_on_local_steps, 23, 0),
+    "conditions in Peer.handle": Budget(polls_of_the_peer, 14, 2),
+    "modules of launch/ that read three events or more": Budget(readers_of_raw_events, 26, 1),
+    '`.get("` in launch/report': Budget(
+        lambda: sum(text.count('.get("') for text in sources("launch/report").values()), 478, 60
     ),
-    "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 0, 40),
-    "lines of tests": Budget(lines_of_tests, 0, 80_000),
-    "words of docs": Budget(words_of_docs, 0, 60_000),
-    "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 0, 8_192),
+    "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
+    "lines of tests": Budget(lines_of_tests, 110_000, 80_000),
+    "words of docs": Budget(words_of_docs, 140_000, 60_000),
+    "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 
 

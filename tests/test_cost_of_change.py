@@ -207,7 +207,7 @@ def nan(''',
             ),
         ),
         # mypy asks for it: each group of messages has a match that returns a text in each case
-        "gossip/simulation/campaign/chart.py": changed(
+        "extras/lab/gossip_lab/simulation/campaign/chart.py": changed(
             ("_Joining = messages.Hello |", "_Joining = messages.ToyEcho | messages.Hello |"),
             (
                 "        case messages.Hello():",
@@ -255,7 +255,7 @@ from gossip.faults import KINDS, plan
 from gossip.inject import ByzantinePeer, FaultyTrainer
 import gossip.inject.message_attacks
 from gossip.inject.update_attacks import UpdateAttack
-from gossip.simulation.campaign.chart import say
+from gossip_lab.simulation.campaign.chart import say
 from gossip.topologies import Roster
 from gossip.node.reducer import ResultWriter
 from gossip.testing.transport_world import World
@@ -414,7 +414,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with all the changes in it."""
     root = tmp_path_factory.mktemp("house")
     # No linter, no launcher: nobody imports launch/ but the command line.
-    for folder in ("gossip", "aggregators", "topologies"):
+    for folder in ("gossip", "aggregators", "topologies", "extras"):
         shutil.copytree(ROOT / folder, root / folder, symlinks=True)
     for change in CHANGES.values():
         for path, edit in change.items():

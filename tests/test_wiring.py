@@ -24,8 +24,8 @@ from gossip.core import (
     Received,
     RollingRounds,
 )
-from gossip.simulation.world import Swarm, ToyTrainer, address
 from gossip.topologies import load
+from gossip_lab.simulation.world import Swarm, ToyTrainer, address
 
 ROOT = Path(__file__).resolve().parent.parent
 INSPECTION = ROOT / "gossip/core/inspection.py"  # reads what checkers may see, for all of them
@@ -78,7 +78,7 @@ def test_no_part_of_the_core_sets_the_state_of_another() -> None:
 def test_the_simulation_reads_no_private_attribute() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path, tree in places("gossip/simulation")
+        for path, tree in places("extras/lab/gossip_lab/simulation")
         for line, what in foreign_privates(tree)
     ]
     assert found == []
@@ -87,7 +87,7 @@ def test_the_simulation_reads_no_private_attribute() -> None:
 def test_checkers_see_inspections_of_what_runs() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path, tree in places("gossip/simulation/checkers")
+        for path, tree in places("extras/lab/gossip_lab/simulation/checkers")
         for line, what in live_parts(tree)
     ]
     assert found == []

@@ -53,7 +53,7 @@ STARTED_BY_COMMANDS = [
         WARM,
         NODE,
         "gossip.launch.cli",
-        "gossip.launch.bench.link_end",
+        "gossip_lab.bench.link_end",
         "gossip.launch.demo.evaluate",
     )
 ]
@@ -291,10 +291,11 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
 
 
 def take_ours_from(folder: str) -> None:
-    """Forgets our package as far as it was imported: it is another one."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "gossip"]:
+    """Forget our packages as far as they were imported: they are others."""
+    ours = ("gossip", "gossip_lab")
+    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
-    sys.path.insert(0, folder)
+    sys.path[:0] = [folder, os.path.join(folder, "extras", "lab")]
 
 
 def move_in(host: str) -> None:

@@ -1,7 +1,7 @@
 """What every lie of a Byzantine node is made with: who tells it, and how a lie gets its name.
 
 A lie takes one letter on its way out and returns the letters that are sent instead. Real nodes
-(``outbox``) and simulated ones (``gossip.simulation.world.liars``) tell the very same. What the
+(``outbox``) and simulated ones (``gossip_lab.simulation.world.liars``) tell the very same. What the
 core keeps for itself stays true, so a liar goes on taking part.
 """
 

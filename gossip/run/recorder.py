@@ -8,8 +8,8 @@ for each call of the core,
     [count, digest]     after it: how many effects, and blake2b-8 over them
 
 A dataclass is a map of one entry, its name and the list of its fields. Of a payload only the facts
-are kept, never the vector: the core does not look into it. ``gossip.simulation.campaign.replayer``
-reads recordings.
+are kept, never the vector: the core does not look into it.
+``gossip_lab.simulation.campaign.replayer`` reads recordings.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,6 @@ import typer
 
 from gossip.errors import ConfigError, GossipError
 from gossip.launch import options
-from gossip.launch.bench import command as bench
 from gossip.launch.checkpoints import command as checkpoints
 from gossip.launch.contrib.condor import condor
 from gossip.launch.contrib.kubernetes import kubernetes
@@ -49,7 +50,6 @@ from gossip.launch.options import (
 from gossip.launch.plan import command as plan
 from gossip.launch.report import command as tend, counted, html as pages, print_error
 from gossip.launch.schedulers import ray, slurm
-from gossip.launch.simulate import simulate
 from gossip.launch.ssh import command as hosts_cli
 from gossip.launch.track import command as tracking
 
@@ -65,6 +65,9 @@ app = typer.Typer(
     ),
 )
 
+SATELLITES = {"bench": "gossip-lab", "simulate": "gossip-lab"}
+"""Commands of packages of ours that may not be installed."""
+ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 NOT_OF_DEMO = (
     "room",
     "min_peers",
@@ -93,6 +96,26 @@ def _in_short(told: str | None) -> str:
     """What the list of commands says of one: its help up to the first example. The list would cut
     it in the middle of a sentence otherwise."""
     return re.split(r": gossip |; |\.(?: |$)", " ".join((told or "").split()))[0]
+
+
+def _add_satellites(to: typer.Typer) -> None:
+    """Add the commands of other packages; a missing one of ours names what to install."""
+    found = {entry.name: entry.load() for entry in entry_points(group="gossip.commands")}
+    for name, command in found.items():
+        if isinstance(command, typer.Typer):
+            to.add_typer(command, name=name)
+        else:
+            to.command(name)(command)
+    for name in SATELLITES.keys() - found.keys():
+        to.command(name, hidden=True, context_settings=ANYTHING)(_refusal_of(name))
+
+
+def _refusal_of(name: str) -> Callable[[], None]:
+    def refuse() -> None:
+        package = SATELLITES[name]
+        raise ConfigError(f"gossip {name} comes with {package}", f"pip install {package}")
+
+    return refuse
 
 
 @app.callback()
@@ -228,7 +251,6 @@ def demo(
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
     hosts_cli.hosts
 )
-app.command()(simulate)
 app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
     join
 )
@@ -244,10 +266,10 @@ for command in (
     tracking.track,
 ):
     app.command()(command)
-app.add_typer(bench.app, name="bench")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(drill.app, name="drill")
 app.add_typer(plan.app, name="plan")
+_add_satellites(app)
 for registered in app.registered_commands:
     registered.short_help = _in_short(registered.callback.__doc__ if registered.callback else "")
 for group in app.registered_groups:

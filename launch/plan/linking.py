@@ -6,7 +6,6 @@ import statistics
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.launch.bench import LinkTurns
 from gossip.pipelines import (
     LinkProfile,
     check_name,
@@ -56,6 +55,13 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 def measure_link(to: str, host: str, other_host: str, via: str, repeats: int) -> LinkProfile:
     """Medians of payloads that are sent one at a time until they are answered, of each size, and a
     line through them. R² is of these and of two sizes more."""
+    try:
+        from gossip_lab.bench import LinkTurns
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "gossip plan link comes with gossip-lab", "pip install gossip-lab"
+        ) from error
+
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     with LinkTurns(host, other_host, via, gloo=False) as turns:

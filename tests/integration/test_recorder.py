@@ -10,7 +10,7 @@ import pytest
 import zygote
 
 from gossip.run import recorder
-from gossip.simulation.campaign.replayer import replay
+from gossip_lab.simulation.campaign.replayer import replay
 
 PEERS = 2
 AHEAD = 40

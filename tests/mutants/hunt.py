@@ -99,7 +99,7 @@ def _forget() -> None:
     for name, module in sys.modules.items():
         for kept in (
             vars(module).values()
-            if name.startswith(("gossip.core", "gossip.simulation", "gossip.topologies"))
+            if name.startswith(("gossip.core", "gossip_lab.simulation", "gossip.topologies"))
             else ()
         ):
             if hasattr(kept, "cache_clear"):
@@ -108,10 +108,10 @@ def _forget() -> None:
 
 def _play(seed: int) -> tuple[str, str] | None:
     """The invariant that the schedule of ``seed`` breaks, and how."""
-    from gossip.simulation.campaign.play import run
-    from gossip.simulation.schedules.generator import generate
-    from gossip.simulation.schedules.pipelines import generate_pipeline
-    from gossip.simulation.world import driver
+    from gossip_lab.simulation.campaign.play import run
+    from gossip_lab.simulation.schedules.generator import generate
+    from gossip_lab.simulation.schedules.pipelines import generate_pipeline
+    from gossip_lab.simulation.world import driver
 
     driver.DELIVERIES_MAX = EVENTS_MAX
     signal.signal(signal.SIGPROF, _time_is_up)

@@ -11,10 +11,10 @@ from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.core.transfer.chunks import PIECE_BYTES
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.observer import Observer, OnEffect
-from gossip.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.observer import Observer, OnEffect
+from gossip_lab.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
 
 SAMPLES = 97
 

@@ -8,8 +8,8 @@ from typing import Any
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Message, PeerId, Ping
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.network import Network
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.network import Network
 
 
 class Echo:

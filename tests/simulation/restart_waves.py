@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 
 from gossip.faults import Fault, HangTrainer, KillTrainer, Restart
-from gossip.simulation import generate
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation import generate
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 WAVES_MAX = 3
 OTHER_KILLS = 0.2  # of those in a wave: the trainer dies, and its node says so

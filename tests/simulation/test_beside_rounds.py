@@ -10,8 +10,8 @@ import pytest
 from gossip import topologies
 from gossip.core.ledger.prefetch import CursorLookahead
 from gossip.faults import Restart
-from gossip.simulation import Schedule, generate, run
-from gossip.simulation.world import ToyTrainer
+from gossip_lab.simulation import Schedule, generate, run
+from gossip_lab.simulation.world import ToyTrainer
 
 SCHEDULE = Schedule(
     4, peers=4, overlap=1, faults=(Restart(2, 6, 1.0),), active_s=8.0, duration_s=12.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.generator import generate
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.generator import generate
 
 
 def test_seed_912041_two_branches_that_give_way_to_each_other_do_not_do_so_for_ever() -> None:

@@ -47,18 +47,18 @@ from gossip.faults.world import (
     Spike,
     Starve,
 )
-from gossip.simulation.campaign.chart import Chart, ChartLine
-from gossip.simulation.campaign.picture import draw
-from gossip.simulation.campaign.play import SimulationResult, ViolationRecord, make_swarm, run
-from gossip.simulation.campaign.runner import ENOUGH, CampaignTally, SearchQuery, search
-from gossip.simulation.campaign.shrinker import shrink
-from gossip.simulation.checkers import Violation
-from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.schedules.generator import generate
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.nemesis import Nemesis, name_of
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.chart import Chart, ChartLine
+from gossip_lab.simulation.campaign.picture import draw
+from gossip_lab.simulation.campaign.play import SimulationResult, ViolationRecord, make_swarm, run
+from gossip_lab.simulation.campaign.runner import ENOUGH, CampaignTally, SearchQuery, search
+from gossip_lab.simulation.campaign.shrinker import shrink
+from gossip_lab.simulation.checkers import Violation
+from gossip_lab.simulation.checkers.disturbances import Disturbances
+from gossip_lab.simulation.schedules.generator import generate
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.nemesis import Nemesis, name_of
+from gossip_lab.simulation.world.observer import Observer
 
 HERE = Path(__file__).resolve().parent
 WORLD = Schedule(5, peers=4, compute_s=(0.05, 0.1), active_s=4.0, duration_s=4.0)
@@ -148,7 +148,7 @@ def test_a_fault_that_the_simulator_does_not_know_is_refused_by_name() -> None:
     schedule = replace(WORLD, faults=(Crash(1, at_s=1.0), Eclipse(2)))
     with pytest.raises(BadFault, match="cannot carry out eclipse:2: it knows no Eclipse") as caught:
         run(schedule)
-    assert "gossip/simulation/world/nemesis.py" in caught.value.hint
+    assert "extras/lab/gossip_lab/simulation/world/nemesis.py" in caught.value.hint
 
 
 def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> None:
@@ -391,10 +391,10 @@ import sys
 sys.path[:0] = {tests!r}
 from dataclasses import replace
 from test_peer_rolling import rolling_swarm
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.generator import generate
-from gossip.simulation.world.liars import ByzantinePeers
-from gossip.simulation.world.network import LinkModel
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.generator import generate
+from gossip_lab.simulation.world.liars import ByzantinePeers
+from gossip_lab.simulation.world.network import LinkModel
 for seed in (2, 4):
     schedule = generate(seed)
     print(run(replace(schedule, active_s=4.0, duration_s=4.0)).trace_hash)

@@ -40,8 +40,9 @@ from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Crash
 from gossip.faults.world import NodeAttack
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import (
+from gossip.topologies import Roster
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import (
     Checker,
     Panel,
     RunConditions,
@@ -49,16 +50,15 @@ from gossip.simulation.checkers import (
     all_checkers,
     every_checker,
 )
-from gossip.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
-from gossip.simulation.checkers.liveness.liveness import RoundsGoOn
-from gossip.simulation.checkers.safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
-from gossip.simulation.checkers.safety.membership import memory_s
-from gossip.simulation.checkers.safety.rounds import FORKS_AFTER_S
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import Observer
-from gossip.simulation.world.toy_trainer import OWN_BYTES, packed_of, payload_of
-from gossip.topologies import Roster
+from gossip_lab.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
+from gossip_lab.simulation.checkers.liveness.liveness import RoundsGoOn
+from gossip_lab.simulation.checkers.safety.handing_on import GivesWhatIsAskedFor, HandsOnWhatItHolds
+from gossip_lab.simulation.checkers.safety.membership import memory_s
+from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import Observer
+from gossip_lab.simulation.world.toy_trainer import OWN_BYTES, packed_of, payload_of
 
 ATTACKERS = RunConditions.of(attackers=(3,))
 

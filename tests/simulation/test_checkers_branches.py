@@ -8,9 +8,9 @@ from checked_swarm import checked_swarm
 from gossip.core.events import Received
 from gossip.core.messages import PeerId, Update
 from gossip.core.peer import Peer
-from gossip.simulation.checkers import Panel, Violation
-from gossip.simulation.checkers.liveness.branches import JoinsTheLarger
-from gossip.simulation.world.driver import Swarm
+from gossip_lab.simulation.checkers import Panel, Violation
+from gossip_lab.simulation.checkers.liveness.branches import JoinsTheLarger
+from gossip_lab.simulation.world.driver import Swarm
 
 OTHER = bytes(range(16))
 """H of a round that nobody has had here."""

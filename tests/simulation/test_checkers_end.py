@@ -25,17 +25,21 @@ from gossip.faults.world import (
     Reset,
     Spike,
 )
-from gossip.simulation.campaign.play import _Pace, run
-from gossip.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
-from gossip.simulation.checkers import Panel, RunConditions, Violation, every_checker
-from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.checkers.liveness.liveness import STARVED_AFTER, NobodyStarves, RoundsGoOn
-from gossip.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
-from gossip.simulation.checkers.traffic.traffic import AsksInMeasure, NewsGrowOld
-from gossip.simulation.schedules.generator import FAST_COMPUTE_S, generate
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.network import LinkModel
 from gossip.topologies import Plan
+from gossip_lab.simulation.campaign.play import _Pace, run
+from gossip_lab.simulation.campaign.runner import LARGE, OF_ONE_STAGE, CampaignTally
+from gossip_lab.simulation.checkers import Panel, RunConditions, Violation, every_checker
+from gossip_lab.simulation.checkers.disturbances import Disturbances
+from gossip_lab.simulation.checkers.liveness.liveness import (
+    STARVED_AFTER,
+    NobodyStarves,
+    RoundsGoOn,
+)
+from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
+from gossip_lab.simulation.checkers.traffic.traffic import AsksInMeasure, NewsGrowOld
+from gossip_lab.simulation.schedules.generator import FAST_COMPUTE_S, generate
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.network import LinkModel
 
 
 def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_waits_and_at_the_end():

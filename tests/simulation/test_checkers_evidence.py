@@ -15,11 +15,11 @@ from gossip.core.events import Effect, Event, Received, Send, TimerFired
 from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumor, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.world import KillTrainer
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Panel, Violation
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.network import LinkModel
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import Panel, Violation
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.network import LinkModel
 
 ACCUSED = Received(2, 0, Gossip((Rumor(1, "suspect", 0, "", "", 2),)))
 

@@ -28,20 +28,26 @@ from gossip.core.peer import Peer
 from gossip.core.settings import TrustSettings
 from gossip.faults.kinds import ByzantineFault
 from gossip.faults.world import Partition
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Panel, Violation, every_checker
-from gossip.simulation.checkers.liveness.consensus import ReplicasStayClose
-from gossip.simulation.checkers.liveness.pushing import (
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import Checker, Panel, Violation, every_checker
+from gossip_lab.simulation.checkers.liveness.consensus import ReplicasStayClose
+from gossip_lab.simulation.checkers.liveness.pushing import (
     EachReadsItsOwn,
     PushesToAll,
     WaitsForSomebody,
 )
-from gossip.simulation.checkers.safety.exchange import TakesWhatItWasPushed
-from gossip.simulation.checkers.safety.results import AppliesWhatTheRuleSaid, CommitsWhatTheRuleSaid
-from gossip.simulation.checkers.trust.trusting import TrustFollowsExperience, TrustFollowsTheCommits
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.toy_trainer import RuleResult, Values, payload_of, weighted_mean
+from gossip_lab.simulation.checkers.safety.exchange import TakesWhatItWasPushed
+from gossip_lab.simulation.checkers.safety.results import (
+    AppliesWhatTheRuleSaid,
+    CommitsWhatTheRuleSaid,
+)
+from gossip_lab.simulation.checkers.trust.trusting import (
+    TrustFollowsExperience,
+    TrustFollowsTheCommits,
+)
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.toy_trainer import RuleResult, Values, payload_of, weighted_mean
 
 ATTACKER = 3
 SENDS = "random_k:k=2"

@@ -14,15 +14,15 @@ from test_lying_server import ForgesFarewells
 from gossip.core.events import Received
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
-from gossip.simulation.checkers import Checker, Panel
-from gossip.simulation.checkers.liveness.waiting import KeepsWhoSpeaks
-from gossip.simulation.checkers.transfer.helping import (
+from gossip_lab.simulation.checkers import Checker, Panel
+from gossip_lab.simulation.checkers.liveness.waiting import KeepsWhoSpeaks
+from gossip_lab.simulation.checkers.transfer.helping import (
     RemindsTheSilent,
     SaysThatNoRoundComes,
     StaysForTakers,
 )
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import Observer
 
 Plant = Callable[[Any], None]
 

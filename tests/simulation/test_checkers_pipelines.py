@@ -25,8 +25,8 @@ from gossip.core import (
     StartRound,
     Withdraw,
 )
-from gossip.simulation.checkers import RunConditions, Violation
-from gossip.simulation.checkers.safety import (
+from gossip_lab.simulation.checkers import RunConditions, Violation
+from gossip_lab.simulation.checkers.safety import (
     ComputesAlike,
     CountsOnce,
     FindsLiarsAlone,
@@ -37,7 +37,7 @@ from gossip.simulation.checkers.safety import (
     StageGoesOn,
     UsesNothingOld,
 )
-from gossip.simulation.world import payload_of_values
+from gossip_lab.simulation.world import payload_of_values
 
 STAGES = ((0, 1), (2, 3))
 LINEAGE = b"lineage!"

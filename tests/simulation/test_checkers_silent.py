@@ -14,11 +14,11 @@ from gossip.core.events import Effect, Report
 from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
 from gossip.faults.world import NodeAttack
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers.trust.silent import Waits
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import ByzantinePeers
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers.trust.silent import Waits
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.liars import ByzantinePeers
+from gossip_lab.simulation.world.observer import Observer
 
 SILENT = 0
 KEEPING = replace(

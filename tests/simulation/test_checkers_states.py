@@ -18,19 +18,19 @@ from gossip.core.transfer.backoff import Backoff
 from gossip.core.transfer.chunks import PIECE_BYTES, PieceFetcher
 from gossip.core.transfer.donor import parts_of
 from gossip.faults.world import PIECE_ATTACKS
-from gossip.simulation.checkers import Checker, Panel
-from gossip.simulation.checkers.transfer.fetching import (
+from gossip_lab.simulation.checkers import Checker, Panel
+from gossip_lab.simulation.checkers.transfer.fetching import (
     AsksForWhatIsMissing,
     FetchesInMeasure,
     GivesInMeasure,
 )
-from gossip.simulation.checkers.transfer.vouching import (
+from gossip_lab.simulation.checkers.transfer.vouching import (
     AnswersForTheRoundAsked,
     NamesARoundToCome,
     TakesNoFewersWord,
 )
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import ByzantinePeers
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.liars import ByzantinePeers
 
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again
 

@@ -35,13 +35,17 @@ from gossip.core.messages import (
 from gossip.core.peer import Peer
 from gossip.core.settings import MembershipSettings
 from gossip.faults.world import Reset
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation
-from gossip.simulation.checkers.liveness.pushing import PushesToAll
-from gossip.simulation.checkers.traffic.answers import AnswersOnce, CommitsForAReason, OffersOnce
-from gossip.simulation.checkers.traffic.rates import FallsSilent, SpeaksInMeasure
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import Checker, Panel, RunConditions, Violation
+from gossip_lab.simulation.checkers.liveness.pushing import PushesToAll
+from gossip_lab.simulation.checkers.traffic.answers import (
+    AnswersOnce,
+    CommitsForAReason,
+    OffersOnce,
+)
+from gossip_lab.simulation.checkers.traffic.rates import FallsSilent, SpeaksInMeasure
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
 
 Change = Callable[[Event, list[Effect]], list[Effect] | None]
 

@@ -15,14 +15,14 @@ from test_checkers_gossip import caught
 from gossip.core.messages import Accusation, PeerId
 from gossip.core.peer import Peer
 from gossip.faults.world import NodeAttack
-from gossip.simulation.campaign.play import make_swarm, run
-from gossip.simulation.checkers import Checker, Panel
-from gossip.simulation.checkers.liveness.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
-from gossip.simulation.checkers.trust.trusting import AccusesByExperience
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.nemesis import Nemesis
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import make_swarm, run
+from gossip_lab.simulation.checkers import Checker, Panel
+from gossip_lab.simulation.checkers.liveness.waiting import LetsInWhoIsReady, WaitsForNobodyInVain
+from gossip_lab.simulation.checkers.trust.trusting import AccusesByExperience
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.nemesis import Nemesis
+from gossip_lab.simulation.world.observer import Observer
 
 QUICK = Schedule(7, peers=5, active_s=5.0, duration_s=5.0, compute_s=(0.05, 0.08))
 BYZANTINE = replace(QUICK, aggregator="median", faults=(NodeAttack("scaled_results", (0,)),))

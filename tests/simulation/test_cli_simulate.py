@@ -19,9 +19,9 @@ from gossip.errors import GossipError
 from gossip.faults import plan as faults
 from gossip.faults.kinds import Hang
 from gossip.launch.cli import app
-from gossip.simulation.campaign import play
-from gossip.simulation.campaign.play import SimulationResult, ViolationRecord
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.campaign.play import SimulationResult, ViolationRecord
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 COMMAND = [sys.executable, "-m", "gossip.launch.cli", "simulate"]
 PLAN = """

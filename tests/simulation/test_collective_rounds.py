@@ -16,9 +16,9 @@ from gossip.core import Event, events
 from gossip.core.messages import Collected, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer, bytes_of_state, packed_of
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer, bytes_of_state, packed_of
 
 EVERY = 5
 """Steps between two operations."""

@@ -12,9 +12,9 @@ from gossip.core.events import Halt, PeerEnded, Received
 from gossip.core.messages import Gossip, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 ROUNDS = 60
 LATE = 3  # who misses the end

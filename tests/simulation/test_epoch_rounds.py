@@ -14,7 +14,7 @@ from test_peer_rolling import assert_one_history, rolling_swarm, settle, shake
 from gossip.core.events import Committed
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
-from gossip.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.driver import Swarm
 
 PEERS, BATCH, SAMPLES = 5, 8, 997
 STEPS = -(-SAMPLES // (PEERS * BATCH))

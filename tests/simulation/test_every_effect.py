@@ -12,10 +12,10 @@ from effort import effort
 from gossip.core.events import Aggregate, Effect
 from gossip.core.messages import PeerId
 from gossip.faults.world import CrashMidway
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import Observer
 
 BEGIN_S = 1.0
 BACK_S = 0.2

@@ -14,10 +14,10 @@ from effort import effort
 from gossip.core import CoreSettings, Effect, PeerId, Report
 from gossip.core.settings import ResultSettings
 from gossip.faults import NodeAttack
-from gossip.simulation.campaign import play
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world import Observer
-from gossip.simulation.world.toy_trainer import ToyTrainer, noise_of
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world import Observer
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer, noise_of
 
 LOUD = 8
 """Numbers of the first shard. The second one has a single number: nothing but a sign."""

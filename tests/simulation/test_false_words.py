@@ -11,9 +11,9 @@ from gossip.core.events import Effect, Event, Send
 from gossip.core.messages import ReceivingPayload, Update
 from gossip.core.peer import Peer
 from gossip.core.rounds.arrivals import WordCredit
-from gossip.simulation.campaign import play
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.nemesis import Nemesis
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.nemesis import Nemesis
 
 ATTACKER = 3
 WORLD = Schedule(1, peers=4, shards=(8, 8), compute_s=(0.05, 0.1), round_timeout_s=3.0)

@@ -6,10 +6,10 @@ import xml.etree.ElementTree as ET
 
 from gossip.faults.kinds import Hang, Restart
 from gossip.faults.world import Partition
-from gossip.simulation.campaign.chart import Chart
-from gossip.simulation.campaign.picture import draw
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.chart import Chart
+from gossip_lab.simulation.campaign.picture import draw
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 FAULTS = (
     Hang(1, None, 0.6, 1.0),

@@ -20,9 +20,9 @@ from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.core.transfer.attestation import NoStateEvidence
 from gossip.core.transfer.donor import NO_STATE
 from gossip.inject import OutMessage
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import Said, ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import Said, ToyTrainer
 
 SEED = 3
 

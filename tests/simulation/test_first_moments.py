@@ -16,11 +16,11 @@ from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Updat
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.inject.byzantine import OutMessage
-from gossip.simulation.campaign.play import had_round
-from gossip.simulation.checkers import all_checkers
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.campaign.play import had_round
+from gossip_lab.simulation.checkers import all_checkers
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 Policy = tuple[Literal["majority", "available"], Literal["pause", "continue"]]
 POLICIES: list[Policy] = [("majority", "pause"), ("available", "pause"), ("majority", "continue")]

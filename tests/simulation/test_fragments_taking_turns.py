@@ -6,7 +6,7 @@ import pytest
 
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.faults import Restart
-from gossip.simulation import Schedule, generate, run
+from gossip_lab.simulation import Schedule, generate, run
 
 SCHEDULE = Schedule(
     3,

@@ -10,8 +10,8 @@ from effort import effort
 
 from gossip.core.lifecycle.bootstrap import Bootstrap
 from gossip.faults.kinds import Restart
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 SEEDS = effort(4, 200)
 WAVES_S = (4.0, 10.0)

@@ -11,11 +11,11 @@ from gossip.core import QUORUM_LOST
 from gossip.core.events import Apply, Halt, Restored, StateConfirmed
 from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
-from gossip.simulation.campaign import last_gossip_round
-from gossip.simulation.campaign.last_gossip_round import play_gossip_end
-from gossip.simulation.checkers import EverybodyEnds, RunConditions, Violation
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.campaign import last_gossip_round
+from gossip_lab.simulation.campaign.last_gossip_round import play_gossip_end
+from gossip_lab.simulation.checkers import EverybodyEnds, RunConditions, Violation
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
 @pytest.mark.parametrize("topology", ["full", "random_k"])

@@ -25,9 +25,9 @@ from gossip.core.events import (
 from gossip.core.rounds.gossip import GossipRounds
 from gossip.core.settings import CoreSettings, GossipSettings, RoundSettings
 from gossip.core.timers import Timers
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer, Values, Vector
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer, Values, Vector
 
 N = 8
 

@@ -14,11 +14,11 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.world import CrashBroadcast, Leave, Loss, NodeAttack, Partition
-from gossip.simulation.campaign.play import SimulationResult, run
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.campaign.play import SimulationResult, run
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 SEEDS = effort((1,), (1, 2, 3, 4))
 

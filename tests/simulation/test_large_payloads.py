@@ -22,14 +22,14 @@ from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.server import Server
 from gossip.core.rounds.shard import ShardRound
 from gossip.faults.kinds import Crash, Hang
-from gossip.simulation.campaign import play
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules import generate, strains
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.nemesis import Nemesis
-from gossip.simulation.world.network import LinkModel, Network
-from gossip.simulation.world.observer import Observer
 from gossip.topologies import rolling as topology
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules import generate, strains
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.nemesis import Nemesis
+from gossip_lab.simulation.world.network import LinkModel, Network
+from gossip_lab.simulation.world.observer import Observer
 
 S = TypeVar("S")
 

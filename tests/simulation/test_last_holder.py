@@ -10,8 +10,8 @@ import pytest
 from gossip.core import MemberTable
 from gossip.faults.kinds import Crash
 from gossip.faults.world import Partition
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 LAST = Schedule(
     1,

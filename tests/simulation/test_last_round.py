@@ -40,13 +40,13 @@ from gossip.faults.kinds import Restart
 from gossip.faults.plan import parse
 from gossip.faults.world import HangServer, NodeAttack
 from gossip.inject.byzantine import OutMessage
-from gossip.simulation.campaign.last_round import FinalRoundAttack
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Violation
-from gossip.simulation.checkers.safety.concluding import EndsAlike
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.toy_trainer import packed_of, payload_of
+from gossip_lab.simulation.campaign.last_round import FinalRoundAttack
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import Violation
+from gossip_lab.simulation.checkers.safety.concluding import EndsAlike
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.toy_trainer import packed_of, payload_of
 
 LIMIT_S = 60.0
 DRAIN_S = 5.0

@@ -21,13 +21,13 @@ from gossip.faults.plan import Fault, from_toml
 from gossip.faults.start import LateStart, LateTrainer, NeverStarts
 from gossip.faults.world import KillTrainer, Loss, NodeAttack, Partition
 from gossip.inject.byzantine import OutMessage
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import all_checkers
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.nemesis import name_of
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import all_checkers
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.nemesis import name_of
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 LATE = 3
 GIVES_NONE = ("kept_states", "broken_states", "swapped_states", "hollow_states")

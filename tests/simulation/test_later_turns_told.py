@@ -23,10 +23,10 @@ from gossip.core import (
 from gossip.core.rounds.later_turns import LaterTurns
 from gossip.faults import Fault, Flap, HangTrainer, NodeAttack
 from gossip.inject import LIES, ByzantinePeer, Letter
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import AT_ONCE_S
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import AT_ONCE_S
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world import Observer
 
 ACTIVE_S = 20.0
 EVERY_S = 0.01

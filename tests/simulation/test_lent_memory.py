@@ -12,10 +12,10 @@ from effort import effort
 from gossip.core import Aggregate, Aggregated
 from gossip.core.rounds.server import Server
 from gossip.faults import Fault, Rewritten, Unreadable
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules import generate
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules import generate
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 SMALL = Schedule(
     3,

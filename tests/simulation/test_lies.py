@@ -32,19 +32,19 @@ from gossip.faults.world import (
     Ring,
     SlowNode,
 )
-from gossip.simulation.campaign.play import circumstances, make_swarm, run
-from gossip.simulation.checkers import RunConditions
-from gossip.simulation.checkers.base import (
+from gossip_lab.simulation.campaign.play import circumstances, make_swarm, run
+from gossip_lab.simulation.checkers import RunConditions
+from gossip_lab.simulation.checkers.base import (
     FALSE_STATES,
     FATAL_ATTACKS,
     FORKING_ATTACKS,
     INVENTING_ATTACKS,
 )
-from gossip.simulation.checkers.safety.membership import NoFalseDeath
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import LIES
-from gossip.simulation.world.nemesis import Nemesis
+from gossip_lab.simulation.checkers.safety.membership import NoFalseDeath
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.liars import LIES
+from gossip_lab.simulation.world.nemesis import Nemesis
 
 
 def world(seed: int, **changes: Any) -> Schedule:

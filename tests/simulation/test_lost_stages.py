@@ -9,11 +9,11 @@ from effort import effort
 
 from gossip.core import Peer, PipelineSettings
 from gossip.faults import Crash, Restart
-from gossip.simulation.campaign import play
-from gossip.simulation.campaign.play import make_swarm, panel_of, run
-from gossip.simulation.checkers import StagePanels
-from gossip.simulation.schedules import Schedule, generate_pipeline
-from gossip.simulation.world import Nemesis, Swarm
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.campaign.play import make_swarm, panel_of, run
+from gossip_lab.simulation.checkers import StagePanels
+from gossip_lab.simulation.schedules import Schedule, generate_pipeline
+from gossip_lab.simulation.world import Nemesis, Swarm
 
 LOST_IN = 5
 

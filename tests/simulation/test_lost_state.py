@@ -8,10 +8,10 @@ import pytest
 
 from gossip.core.lifecycle.bootstrap import Bootstrap
 from gossip.faults.kinds import Restart
-from gossip.simulation.campaign.play import circumstances, run
-from gossip.simulation.checkers import every_checker
-from gossip.simulation.checkers.safety.keeping import KeepsWhatWasHeld
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import circumstances, run
+from gossip_lab.simulation.checkers import every_checker
+from gossip_lab.simulation.checkers.safety.keeping import KeepsWhatWasHeld
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 SEED = 7
 SWARMS = [(1, "rolling"), (2, "rolling"), (4, "rolling"), (2, "random_k:k=2"), (4, "random_k:k=2")]

@@ -16,11 +16,11 @@ from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, NodeAttack, Partition
 from gossip.inject.byzantine import ByzantinePeer, Instead, Letter
 from gossip.inject.message_attacks import LIES
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers.disturbances import NEVER, Disturbances
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers.disturbances import NEVER, Disturbances
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import Observer
 
 ATTACKER = 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gossip.simulation.campaign.many_peers import ManyPeers, many_peers
 from gossip.transport.codec import HEADER_BYTES_MAX
+from gossip_lab.simulation.campaign.many_peers import ManyPeers, many_peers
 
 PEERS_MOST = 1000
 

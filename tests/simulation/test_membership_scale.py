@@ -19,9 +19,9 @@ from gossip.core.membership import table
 from gossip.core.membership.suspicion import shortest_s
 from gossip.core.membership.table import LARGE
 from gossip.core.settings import MembershipSettings
-from gossip.simulation.campaign.false_deaths import FalseDeaths, LossySwarm, Pause, pause, rain
-from gossip.simulation.campaign.mass_crash import MassCrash, mass_crash
-from gossip.simulation.world.membership_only import MemberCore, StallBlindCore, member_swarm
+from gossip_lab.simulation.campaign.false_deaths import FalseDeaths, LossySwarm, Pause, pause, rain
+from gossip_lab.simulation.campaign.mass_crash import MassCrash, mass_crash
+from gossip_lab.simulation.world.membership_only import MemberCore, StallBlindCore, member_swarm
 
 
 class Impatient(MemberCore):

@@ -9,8 +9,8 @@ import pytest
 from effort import effort
 from member_swarm import MemberCore, all_fine, member_swarm, told
 
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.network import LinkModel, Network
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.network import LinkModel, Network
 
 # the kernel tells nothing: probes alone must find it
 WITHOUT_HINTS = {"closing_s": (1e6, 1e6), "heartbeat_s": None}

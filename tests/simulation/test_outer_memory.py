@@ -6,9 +6,9 @@ import pytest
 
 from gossip.core.rounds.gossip import GossipRounds
 from gossip.faults import Restart
-from gossip.simulation import Schedule, generate, run
-from gossip.simulation.checkers.safety.results import AppliesWhatTheRuleSaid
-from gossip.simulation.world import ToyTrainer
+from gossip_lab.simulation import Schedule, generate, run
+from gossip_lab.simulation.checkers.safety.results import AppliesWhatTheRuleSaid
+from gossip_lab.simulation.world import ToyTrainer
 
 SCHEDULE = Schedule(
     3, local_steps=5, faults=(Restart(2, 6, 1.0),), active_s=8.0, duration_s=12.0, rounds_min=10

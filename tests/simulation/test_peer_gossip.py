@@ -10,9 +10,9 @@ import pytest
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
 def gossip_swarm(n: int, seed: int, topology: str = "random_k", **trainer: Any) -> Swarm[Peer]:

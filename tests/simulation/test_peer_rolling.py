@@ -29,11 +29,11 @@ from gossip.core.settings import (
     RoundSettings,
     Slices,
 )
-from gossip.simulation.checkers import Panel, every_checker
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.observer import OnEffect
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.checkers import Panel, every_checker
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.observer import OnEffect
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
 def rolling_swarm(

@@ -13,11 +13,11 @@ from gossip.core.events import Received, Send
 from gossip.core.messages import PeerId, StateOffer, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS
-from gossip.simulation.checkers import RunConditions, every_checker
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import ByzantinePeers
-from gossip.simulation.world.observer import Observer
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.checkers import RunConditions, every_checker
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.liars import ByzantinePeers
+from gossip_lab.simulation.world.observer import Observer
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 PIECES, PIECE_BYTES = 12, 4
 SLOW_S = 0.05  # of what the taker says: several questions are on their way at any time

@@ -18,10 +18,10 @@ from gossip.faults import (
     NegatedGradients,
     Slow,
 )
-from gossip.simulation.campaign.play import make_swarm, panel_of, run
-from gossip.simulation.checkers import StagePanels
-from gossip.simulation.schedules import Schedule, generate_pipeline
-from gossip.simulation.world import Nemesis, StageTrainer, Swarm
+from gossip_lab.simulation.campaign.play import make_swarm, panel_of, run
+from gossip_lab.simulation.checkers import StagePanels
+from gossip_lab.simulation.schedules import Schedule, generate_pipeline
+from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
 
 ROUNDS = 10
 

@@ -12,11 +12,11 @@ from checked_swarm import checked_swarm, tamper
 
 from gossip.aggregators import centered_clipping
 from gossip.core.events import Aggregate, Effect, Event
-from gossip.simulation.campaign.play import reducer_of
-from gossip.simulation.checkers.base import Violation
-from gossip.simulation.checkers.panel import Panel
-from gossip.simulation.checkers.safety.contents import Conserved
-from gossip.simulation.world.toy_trainer import RuleResult, ToyTrainer, Values
+from gossip_lab.simulation.campaign.play import reducer_of
+from gossip_lab.simulation.checkers.base import Violation
+from gossip_lab.simulation.checkers.panel import Panel
+from gossip_lab.simulation.checkers.safety.contents import Conserved
+from gossip_lab.simulation.world.toy_trainer import RuleResult, ToyTrainer, Values
 
 SPEC = "centered_clipping:tau=0.05"
 

@@ -19,21 +19,21 @@ from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.rounds.server import Server
 from gossip.faults.kinds import Hang, Slow
 from gossip.faults.world import CrashBroadcast, HangServer, Leave, Loss, Narrow, Partition, Reset
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import Checker, Panel, RunConditions, Violation
-from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.checkers.liveness.promptness import (
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import Checker, Panel, RunConditions, Violation
+from gossip_lab.simulation.checkers.disturbances import Disturbances
+from gossip_lab.simulation.checkers.liveness.promptness import (
     AsksForWhatItLacks,
     NobodyIsStuck,
     NobodyWaitsForTheSkipped,
     OverWhenAllIsThere,
     TakesAStateInstead,
 )
-from gossip.simulation.checkers.safety.rounds import AppliedOnce
-from gossip.simulation.schedules.generator import generate
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.checkers.safety.rounds import AppliedOnce
+from gossip_lab.simulation.schedules.generator import generate
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import Observer
 
 
 def under(kind: Callable[..., Checker], **options: Any) -> Swarm[Peer]:

@@ -19,10 +19,10 @@ from gossip.core.settings import CoreSettings, MembershipSettings
 from gossip.errors import ConfigError
 from gossip.run import recorder
 from gossip.run.recorder import RecordingCore
-from gossip.simulation.campaign.replayer import ReplayDiverged, replay
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.campaign.replayer import ReplayDiverged, replay
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
 def recorded_swarm(folder: Path, topology: str, seed: int = 5, n: int = 4) -> Swarm[RecordingCore]:

@@ -13,9 +13,9 @@ from gossip.core import DIVERGED
 from gossip.core.messages import Commit, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.toy_trainer import ToyTrainer
 from gossip.topologies import load
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 PERIOD = 4
 HEALED_WITHIN = 12

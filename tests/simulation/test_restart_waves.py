@@ -16,9 +16,9 @@ from gossip.core.settings import ResultSettings
 from gossip.core.transfer.attestation import Poll
 from gossip.core.transfer.receiver import Recovery
 from gossip.faults import HangTrainer, KillTrainer, Restart
-from gossip.simulation.campaign import play
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 LAST_COPY = Schedule(
     1602,

@@ -10,8 +10,8 @@ from gossip.core.lifecycle.progress import PeerProgress
 from gossip.core.rounds.future_buffer import FutureBuffer
 from gossip.core.rounds.server import Server
 from gossip.faults import CrashMidway, HangTrainer, KillTrainer, LateStart, Restart, Spike
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 FIVE_OF_SIX = Schedule(
     24000398,

@@ -17,10 +17,10 @@ from gossip.core.peer import Peer
 from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.plan import Fault
 from gossip.faults.world import HangServer, Leave, NodeAttack
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import Observer
 
 
 class Turns(Observer):

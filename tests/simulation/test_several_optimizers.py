@@ -12,8 +12,8 @@ from gossip.core import Committed, Effect, PeerId, is_further
 from gossip.core.rounds.server import Server
 from gossip.core.rounds.shard import ShardRound
 from gossip.faults import Hang, Restart
-from gossip.simulation import Schedule, generate, run
-from gossip.simulation.world import AnySwarm, Observer
+from gossip_lab.simulation import Schedule, generate, run
+from gossip_lab.simulation.world import AnySwarm, Observer
 
 PEERS = 4
 

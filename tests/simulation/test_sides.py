@@ -13,8 +13,8 @@ from gossip.core.events import Received, SetTimer
 from gossip.core.messages import Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import RoundSettings
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 AVAILABLE, CONTINUE = RoundSettings(quorum="available"), RoundSettings(on_minority="continue")
 SLOW, FAST = (0.2, 0.24), (0.08, 0.12)

@@ -8,10 +8,10 @@ import pytest
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Ping, Rumor
-from gossip.simulation.world.driver import SimulationStuck, Swarm, address
-from gossip.simulation.world.network import LinkModel, Network
-from gossip.simulation.world.observer import OnEffect
-from gossip.simulation.world.toy_trainer import (
+from gossip_lab.simulation.world.driver import SimulationStuck, Swarm, address
+from gossip_lab.simulation.world.network import LinkModel, Network
+from gossip_lab.simulation.world.observer import OnEffect
+from gossip_lab.simulation.world.toy_trainer import (
     OWN_BYTES,
     ToyTrainer,
     digest_of,

@@ -15,9 +15,9 @@ from test_peer_rolling import assert_one_history, rolling_swarm, settle, shake
 from gossip.core import events
 from gossip.core.messages import Commit, Rejection
 from gossip.core.rounds import server
-from gossip.simulation.checkers import Panel, Violation, every_checker
-from gossip.simulation.checkers.safety.contents import Conserved
-from gossip.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.checkers import Panel, Violation, every_checker
+from gossip_lab.simulation.checkers.safety.contents import Conserved
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 PEERS, BATCH, SAMPLES = 5, 8, 997
 

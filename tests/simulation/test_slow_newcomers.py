@@ -12,9 +12,9 @@ from effort import effort
 from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Hang
 from gossip.faults.world import Loss, Narrow
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world import nemesis, wire
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world import nemesis, wire
 
 PAIR = Schedule(
     1,

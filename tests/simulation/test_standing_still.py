@@ -13,9 +13,9 @@ from gossip.core.rounds.rolling import RollingRounds
 from gossip.core.timers import Timers
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNode
-from gossip.simulation.campaign import play
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 ALONE = Schedule(
     1,

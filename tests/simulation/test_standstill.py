@@ -12,8 +12,8 @@ from gossip.core.rounds.server import Server
 from gossip.core.rounds.shard import ShardRound
 from gossip.faults.kinds import ByzantineFault, Crash
 from gossip.faults.world import HangTrainer, NodeAttack
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 FAST = Schedule(
     1, peers=4, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), round_timeout_s=1.0

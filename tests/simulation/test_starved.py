@@ -12,10 +12,10 @@ from effort import effort
 
 from gossip.core import Contributed, Event, PeerId
 from gossip.faults import Fault, Hang, Starve
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules import generate, strains
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules import generate, strains
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.observer import Observer
 
 FRESH = Schedule(1, peers=3, compute_s=(0.1, 0.2), active_s=8.0, duration_s=12.0)
 

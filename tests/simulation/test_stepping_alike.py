@@ -11,9 +11,9 @@ from checked_swarm import checked_swarm, tamper
 from gossip.core.events import Apply, Contributed, Effect, Send
 from gossip.core.messages import Commit, PeerId, Update
 from gossip.core.peer import Peer
-from gossip.simulation.checkers import Panel, every_checker
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.observer import OnEffect
+from gossip_lab.simulation.checkers import Panel, every_checker
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.observer import OnEffect
 
 
 def with_rates(

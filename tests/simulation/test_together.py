@@ -17,13 +17,13 @@ from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Committed, Effect, Event
 from gossip.core.messages import PeerId
 from gossip.faults.world import SHARD_ATTACKS, CrashMidway, HangServer, NodeAttack
-from gossip.simulation.campaign.play import make_swarm, run
-from gossip.simulation.checkers import Violation
-from gossip.simulation.checkers.safety.together import DecidesTogether
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.nemesis import Nemesis
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import make_swarm, run
+from gossip_lab.simulation.checkers import Violation
+from gossip_lab.simulation.checkers.safety.together import DecidesTogether
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.nemesis import Nemesis
+from gossip_lab.simulation.world.observer import Observer
 
 CROSS_SHARD = effort(
     ("krum", "centered_clipping"),

@@ -11,8 +11,8 @@ from effort import effort
 
 from gossip.core.rounds.arrivals import TransferTracker
 from gossip.faults.world import Trickle
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 SMALL = Schedule(
     3,

@@ -11,11 +11,11 @@ from effort import effort
 
 from gossip.core.events import Aggregate, Effect, Event
 from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart
-from gossip.simulation.campaign.play import reducer_of, run
-from gossip.simulation.checkers.base import Violation
-from gossip.simulation.checkers.trust.lengths import RuleKnowsUsualLengths
-from gossip.simulation.schedules.generator import generate
-from gossip.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.campaign.play import reducer_of, run
+from gossip_lab.simulation.checkers.base import Violation
+from gossip_lab.simulation.checkers.trust.lengths import RuleKnowsUsualLengths
+from gossip_lab.simulation.schedules.generator import generate
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 REDUCER, _ = reducer_of("guarded_mean", 1)
 

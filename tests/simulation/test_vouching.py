@@ -15,12 +15,12 @@ from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.kinds import Restart
 from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS, CrashMidway, NodeAttack
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers import RunConditions, every_checker
-from gossip.simulation.schedules.schedule import Schedule
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import ByzantinePeers
-from gossip.simulation.world.observer import Observer
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers import RunConditions, every_checker
+from gossip_lab.simulation.schedules.schedule import Schedule
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.liars import ByzantinePeers
+from gossip_lab.simulation.world.observer import Observer
 
 OF_WHOLE_STATES = [lie for lie in STATE_ATTACKS if lie not in PIECE_ATTACKS]
 FAST_S = 0.006  # of a round: less than it takes to ask, answer and ask again

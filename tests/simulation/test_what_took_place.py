@@ -23,11 +23,11 @@ from gossip.faults.world import (
     Reset,
     SlowNode,
 )
-from gossip.simulation.campaign.chart import Chart
-from gossip.simulation.campaign.picture import draw
-from gossip.simulation.campaign.play import run
-from gossip.simulation.checkers.disturbances import Disturbances
-from gossip.simulation.world.nemesis import name_of
+from gossip_lab.simulation.campaign.chart import Chart
+from gossip_lab.simulation.campaign.picture import draw
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.checkers.disturbances import Disturbances
+from gossip_lab.simulation.world.nemesis import name_of
 
 
 def struck(*faults: Fault, seconds: float = 3.0, **world: Any) -> Counter[str]:

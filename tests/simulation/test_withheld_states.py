@@ -21,8 +21,8 @@ from gossip.core.transfer import receiver
 from gossip.core.transfer.deadlines import PATIENCE_FACTOR
 from gossip.core.transfer.donor import GIVEN_TIMES_MAX, NO_STATE, TAKES_OVER
 from gossip.inject import OutMessage
-from gossip.simulation.world.driver import Swarm
-from gossip.simulation.world.liars import ByzantinePeers
+from gossip_lab.simulation.world.driver import Swarm
+from gossip_lab.simulation.world.liars import ByzantinePeers
 
 ELEMENTS, PIECE_BYTES = 100, 4
 LONG_TRANSFER: dict[str, Any] = {

@@ -13,10 +13,10 @@ from echo import Echo, echo_swarm
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Hello, PeerId, Ping, Update
-from gossip.simulation.world.driver import Swarm, address
-from gossip.simulation.world.network import LinkModel, Network
-from gossip.simulation.world.observer import Observer
-from gossip.simulation.world.toy_trainer import payload_of
+from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.network import LinkModel, Network
+from gossip_lab.simulation.world.observer import Observer
+from gossip_lab.simulation.world.toy_trainer import payload_of
 
 
 def received(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossip.launch.bench.byzfl_rules import module
+from gossip_lab.bench.byzfl_rules import module
 
 
 def byzfl() -> Any:

@@ -26,11 +26,11 @@ from gossip.node import reducer as node_reduce
 from gossip.node.reducer import Reducer, TrainerJudge
 from gossip.node.worker import Worker
 from gossip.run import fitting
-from gossip.simulation.campaign import play
-from gossip.simulation.schedules.schedule import Schedule
 from gossip.testing import check_aggregator
 from gossip.training.judging import JudgeService, LossJudge
 from gossip.training.layout import Layout
+from gossip_lab.simulation.campaign import play
+from gossip_lab.simulation.schedules.schedule import Schedule
 
 N, D, F = 11, 40, 2
 COMPOSED = [

@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from gossip.errors import ConfigError
-from gossip.launch.bench import byzfl_rules as bench_byzfl, speed as bench_aggregators
 from gossip.launch.cli import app
+from gossip_lab.bench import byzfl_rules as bench_byzfl, speed as bench_aggregators
 
 SMALL = ["bench", "aggregators", "--n", "7", "--d", "200", "--repetitions", "2"]
 

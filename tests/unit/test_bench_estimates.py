@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from gossip.launch.bench.estimates import Estimate, compare, t_quantile
+from gossip_lab.bench.estimates import Estimate, compare, false_discovery_level, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,19 @@ def test_what_lies_wholly_above_the_limit_holds_and_what_lies_below_fails() -> N
     assert compare(Estimate((0.0, 0.0, 0.0))) == "holds"
 
 
-@pytest.mark.parametrize(("comparisons", "verdict"), [(1, "holds"), (20, "undecided")])
-def test_many_comparisons_need_a_wider_interval_each(comparisons: int, verdict: str) -> None:
-    differences = Estimate((0.10, 0.12, 0.16))  # mean 0.127, 4.303 and 19.962 times 0.0176 around
-    assert compare(differences, comparisons) == verdict
+def test_the_level_is_that_of_the_last_rank_below_its_line() -> None:
+    """Benjamini and Hochberg's own example: 4 of 15 at a rate of 5 %."""
+    p_values = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240]
+    p_values += [0.4262, 0.5719, 0.6528, 0.7590, 1.0000]
+    assert false_discovery_level(reversed(p_values)) == 0.0095
+    assert false_discovery_level([0.04]) == 0.04
+    assert false_discovery_level([0.04, 0.9]) == 0.0
+    assert false_discovery_level([]) == 0.0
+    differences = Estimate((0.10, 0.12, 0.16))
+    assert differences.p_value == pytest.approx(0.0188, abs=1e-4)
+    assert compare(differences, 0.02) == "holds"
+    assert compare(differences, 0.01) == "undecided"
+    assert compare(differences.times(-1.0), 0.02) == "fails"
 
 
 def test_one_seed_decides_nothing_and_says_so_in_json() -> None:

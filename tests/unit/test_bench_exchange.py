@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossip.core.settings import ResultSettings
-from gossip.launch.bench.side_by_side import BenchTask, Side
+from gossip_lab.bench.side_by_side import BenchTask, Side
 
 
 @pytest.mark.parametrize("peers", [2, 8, 64])

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from gossip.aggregators import attacks
 from gossip.errors import ConfigError, UnknownName
-from gossip.launch.bench import exports, robustness_page
-from gossip.launch.bench.learning import TrialResult
-from gossip.launch.bench.robustness import every_attack
-from gossip.launch.bench.tables import RobustnessTable
-from gossip.launch.bench.trials import run_all
 from gossip.launch.cli import app
+from gossip_lab.bench import exports, robustness_page
+from gossip_lab.bench.learning import TrialResult
+from gossip_lab.bench.robustness import every_attack
+from gossip_lab.bench.tables import RobustnessTable
+from gossip_lab.bench.trials import run_all
 
 CHOICES = (
     {"lr": 0.1, "sender": "", "weight_decay": 0.0},
@@ -48,7 +48,7 @@ def test_each_rule_has_the_settings_that_are_best_for_it_on_what_was_held_out() 
     table, found = searched()
     assert table.chosen("median", found)["lr"] == 0.5
     assert table.chosen("krum", found)["lr"] == 0.1, "its worst attack counts"
-    assert table.cell("median", "none", found).accuracies == (0.3, 0.3)
+    assert table.cells(found)["median", "none"].accuracies == (0.3, 0.3)
     assert table.reference(found).mean == 0.3
     assert len(table.trials()) == 2 * (2 + 2 * 2 * 2)
     lines = "\n".join(robustness_page.section(table, found))

@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gossip.errors import ConfigError, UnknownName
-from gossip.launch.bench import data_sets, models
-from gossip.launch.bench.learning import Trial, train
+from gossip_lab.bench import data_sets, models
+from gossip_lab.bench.learning import Trial, train
 
 
 def stripes(samples: int = 60) -> data_sets.TrainingData:

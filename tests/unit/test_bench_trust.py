@@ -11,10 +11,10 @@ import torch
 
 from gossip.aggregators import attacks
 from gossip.core import TrustSettings
-from gossip.launch.bench import robustness_page
-from gossip.launch.bench.data_sets import TrainingData
-from gossip.launch.bench.learning import Trial, TrialResult, train
-from gossip.launch.bench.tables import RobustnessTable
+from gossip_lab.bench import robustness_page
+from gossip_lab.bench.data_sets import TrainingData
+from gossip_lab.bench.learning import Trial, TrialResult, train
+from gossip_lab.bench.tables import RobustnessTable
 
 NOTING = """
 from pathlib import Path

@@ -9,12 +9,12 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, Malformed, UnknownName
-from gossip.launch.bench.encodings import ENCODINGS
 from gossip.run import fitting
 from gossip.vectors import WireFormat, encoding_names, load_encoding
 from gossip.vectors.blocks import Int4, Int8
 from gossip.vectors.encoding import Float32, Place
 from gossip.vectors.sparse import RandomK, TopK
+from gossip_lab.bench.encodings import ENCODINGS
 
 HERE = Place(7, 3, 0)
 PLACES_DRAWN = [9, 163, 220]  # the first three

@@ -30,7 +30,7 @@ KNOWN = {
     ("launch/ssh/hostfacts.py", "sys.executable"): "which interpreter a host has",
     ("launch/contrib/condor/command.py", "sys.executable"): "which interpreter jobs have",
     ("launch/options.py", "-m"): "an option of gossip run",
-    ("launch/bench/exchange.py", "-m"): "an option of gossip run",
+    ("extras/lab/gossip_lab/bench/exchange.py", "-m"): "an option of gossip run",
 }
 
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from gossip.simulation.world.machine import NS, Machine, to_ns
-from gossip.simulation.world.timeline import SimulationStuck, Timeline
+from gossip_lab.simulation.world.machine import NS, Machine, to_ns
+from gossip_lab.simulation.world.timeline import SimulationStuck, Timeline
 
 
 def test_a_healthy_clock_shows_the_worlds_time() -> None:

@@ -16,8 +16,8 @@ import zygote
 from effort import effort
 
 import gossip
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules.generator import generate
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.generator import generate
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = ROOT / "tests/mutants"
@@ -38,8 +38,8 @@ CHANGING |= {"setdefault", "update"}
 PLAYS = """
 import json
 from gossip import mutant_probes
-from gossip.simulation.schedules.generator import generate
-from gossip.simulation.campaign.play import run
+from gossip_lab.simulation.schedules.generator import generate
+from gossip_lab.simulation.campaign.play import run
 print(json.dumps([run(generate(seed)).trace_hash for seed in {seeds}]))
 """
 

@@ -124,12 +124,14 @@ def test_a_schedule_that_computes_for_ever_kills_and_one_that_only_takes_long_do
         return SimpleNamespace(violation=None)
 
     monkeypatch.setattr(hunt, "SEED_S", 0.05)
-    monkeypatch.setattr("gossip.simulation.world.driver.DELIVERIES_MAX", 0)  # put back afterwards
-    monkeypatch.setattr("gossip.simulation.campaign.play.run", computes)
+    monkeypatch.setattr(
+        "gossip_lab.simulation.world.driver.DELIVERIES_MAX", 0
+    )  # put back afterwards
+    monkeypatch.setattr("gossip_lab.simulation.campaign.play.run", computes)
     assert hunt.work([3, 4]) == {
         "seed": 3,
         "invariant": "endless",
         "text": "the run was not over after 0 s of the processor",
     }
-    monkeypatch.setattr("gossip.simulation.campaign.play.run", waits)
+    monkeypatch.setattr("gossip_lab.simulation.campaign.play.run", waits)
     assert hunt.work([3, 4]) == {"seed": -1, "invariant": "", "text": ""}

@@ -20,8 +20,8 @@ from gossip.faults import plan as faults
 from gossip.faults.kinds import ATTACKS, ByzantineFault
 from gossip.inject.update_attacks import UpdateAttack, rule_of
 from gossip.run import fitting
-from gossip.simulation.campaign.play import run
-from gossip.simulation.schedules import Schedule
+from gossip_lab.simulation.campaign.play import run
+from gossip_lab.simulation.schedules import Schedule
 
 D = 40
 

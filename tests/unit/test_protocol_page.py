@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gossip.faults import load
-from gossip.simulation import Chart, Schedule, SimulationResult, draw, run
+from gossip_lab.simulation import Chart, Schedule, SimulationResult, draw, run
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDER = DOCS / "charts"

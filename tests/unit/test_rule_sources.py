@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip.launch.bench import rule_sources, trials
-from gossip.launch.bench.learning import Trial, TrialResult
+from gossip_lab.bench import rule_sources, trials
+from gossip_lab.bench.learning import Trial, TrialResult
 
 RULE = "{first}\ndef mine(updates, *, f):\n    return updates.mean(0)\n"
 POINTS = "[gossip.aggregators]\nfrom_elsewhere = pk_of_sources.mymod:mine\n"

@@ -34,8 +34,9 @@ from gossip.faults.world import (
     Unreadable,
     WorldFault,
 )
-from gossip.simulation.campaign.runner import SearchQuery
-from gossip.simulation.schedules.generator import (
+from gossip.topologies.weights import read_weights
+from gossip_lab.simulation.campaign.runner import SearchQuery
+from gossip_lab.simulation.schedules.generator import (
     CROSS_SHARD,
     KINDS,
     LIES,
@@ -44,13 +45,18 @@ from gossip.simulation.schedules.generator import (
     generate,
     needs_a_server,
 )
-from gossip.simulation.schedules.late_starts import FIRST_S
-from gossip.simulation.schedules.lots import BEGIN_S
-from gossip.simulation.schedules.schedule import KINDS_MIN, Schedule, without_peer
-from gossip.simulation.schedules.situations import BRIEF_S, SHARE, SITUATIONS, STANDING, STAY_LEAST
-from gossip.simulation.schedules.strains import SHARE as STRAIN_SHARE
-from gossip.simulation.world.nemesis import name_of
-from gossip.topologies.weights import read_weights
+from gossip_lab.simulation.schedules.late_starts import FIRST_S
+from gossip_lab.simulation.schedules.lots import BEGIN_S
+from gossip_lab.simulation.schedules.schedule import KINDS_MIN, Schedule, without_peer
+from gossip_lab.simulation.schedules.situations import (
+    BRIEF_S,
+    SHARE,
+    SITUATIONS,
+    STANDING,
+    STAY_LEAST,
+)
+from gossip_lab.simulation.schedules.strains import SHARE as STRAIN_SHARE
+from gossip_lab.simulation.world.nemesis import name_of
 
 DRAWN = [generate(seed) for seed in range(500)]
 
@@ -283,7 +289,7 @@ def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
 
 def test_a_seed_draws_the_same_in_every_process() -> None:
     code = (
-        "from gossip.simulation.schedules.generator import LIES, generate\n"
+        "from gossip_lab.simulation.schedules.generator import LIES, generate\n"
         "print(''.join(generate(s).plan.to_toml() for s in range(20)))"
     )
     seen = {

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from gossip.errors import ConfigError, LocalError
-from gossip.launch.bench import data_sets, trials
-from gossip.launch.bench.learning import Trial, TrialResult
 from gossip.launch.cli import app
+from gossip_lab.bench import data_sets, trials
+from gossip_lab.bench.learning import Trial, TrialResult
 
 
 def bench(folder: Path, *more: object, rules: str = "mean") -> None:

@@ -33,7 +33,7 @@ from gossip.faults.world import (
     Ring,
     WorldFault,
 )
-from gossip.simulation.world.liars import LIES
+from gossip_lab.simulation.world.liars import LIES
 
 WORLD_KINDS = {
     name: kind.made

@@ -1,0 +1,1 @@
+"""The laboratory of gossip: the simulator with its checkers, and the benchmarks."""

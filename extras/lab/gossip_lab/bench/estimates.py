@@ -1,0 +1,110 @@
+"""What a mean over a few seeds is worth: its standard error, its interval, what it is above."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Comparison: TypeAlias = Literal["holds", "fails", "undecided", ""]
+
+CONFIDENCE = 0.95
+"""Of an interval: so often it has the true mean in it, if what the seeds bring is normal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over seeds, and how certain it is. There is at least one value."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; infinite for one value, which says nothing of it."""
+        count = len(self.values)
+        return statistics.stdev(self.values) / math.sqrt(count) if count > 1 else math.inf
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of Student's t around the mean."""
+        if len(self.values) < 2:
+            return -math.inf, math.inf
+        wide = t_quantile(len(self.values) - 1) * self.error
+        return self.mean - wide, self.mean + wide
+
+    @property
+    def p_value(self) -> float:
+        """How often a mean is as far from 0 by chance (Student's t, both sides)."""
+        if len(self.values) < 2:
+            return 1.0
+        t = abs(self.mean) / self.error if self.error else math.inf
+        return 1.0 - within(t, len(self.values) - 1)
+
+    def times(self, factor: float) -> Estimate:
+        return Estimate(tuple(factor * value for value in self.values))
+
+    def as_data(self) -> dict[str, Any]:
+        """For JSON, which knows no infinity: of one value there is neither error nor interval."""
+        known = len(self.values) > 1
+        return {
+            "mean": self.mean,
+            "standard_error": self.error if known else None,
+            "interval": self.interval if known else None,
+        }
+
+
+def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
+    """Return ``holds`` if the differences are above 0, ``fails`` if they are below, and
+    ``undecided`` if that may be chance: another few seeds might turn it.
+
+    Args:
+        differences: One for each seed, of two runs with the same draws.
+        level: The largest p-value that is no chance.
+    """
+    if differences.p_value > level:
+        return "undecided"
+    return "holds" if differences.mean >= 0 else "fails"
+
+
+def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENCE) -> float:
+    """Return the largest p-value that is no chance: of those up to it, the share ``rate`` is wrong
+    on average.
+
+    Source: Benjamini, Hochberg 1995, "Controlling the False Discovery Rate".
+    """
+    ordered = sorted(p_values)
+    return max(
+        (p for rank, p in enumerate(ordered, 1) if p <= rate * rank / len(ordered)), default=0.0
+    )
+
+
+def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """t with ``P(|T| < t) = confidence`` for Student's T of so many degrees of freedom."""
+    low, high = 0.0, 1.0
+    while within(high, freedom) < confidence:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def within(t: float, freedom: int) -> float:
+    """Return P(|T| < t), by the finite series for whole degrees of freedom.
+
+    Source: Abramowitz, Stegun 1964, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4.
+    """
+    angle = math.atan2(t, math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = total = 0.0 if freedom == 1 else cosine if odd else 1.0
+    for each in range(2 + odd, freedom - 1, 2):
+        term *= cosine * cosine * (each - 1) / each
+        total += term
+    return (2 / math.pi) * (angle + sine * total) if odd else sine * total

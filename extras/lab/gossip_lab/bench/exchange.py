@@ -1,0 +1,318 @@
+"""``gossip bench exchange`` and ``gossip bench step``: against gloo, in the same processes and in
+turns, with what the machine can do at best beside each figure."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError, LocalError
+from gossip.interpreter import python_command
+
+from .side_by_side import GLOO, GOSSIP, TURN, BenchTask
+from .turns import REPETITIONS, Spread, as_json, draw, others_told, ratios, told
+
+END_S = 20.0
+TURN_S = 0.3
+"""A turn takes about so long, on each side."""
+NUMBER_S = 3e-9
+"""Of an exchange, for each number of each peer: what two cores take."""
+STEPS_MAX = 50
+PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
+
+PeerCounts = Annotated[
+    list[int], typer.Option("-n", "--peers", min=2, max=64, help="Peers. Repeatable.")
+]
+Numbers = Annotated[list[int], typer.Option(min=1, help="Numbers of an update. Repeatable.")]
+Repetitions = Annotated[int, typer.Option(min=1, help="Measured turns of each side.")]
+Aggregator = Annotated[str, typer.Option(help="The rule that gossip runs.")]
+Topology = Annotated[str, typer.Option(help="Who exchanges with whom in gossip.")]
+Encoding = Annotated[str, typer.Option(help="How gossip's updates travel.")]
+Device = Annotated[
+    str, typer.Option(help="Where the model is: cpu, or cuda, which all peers share.")
+]
+Keys = Annotated[bool, typer.Option("--keys", help="gossip's peers authenticate and encrypt.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """What gossip runs with."""
+
+    aggregator: str
+    topology: str
+    encoding: str
+    keys: bool
+
+    @property
+    def words(self) -> list[str]:
+        words = ["--aggregator", self.aggregator, "--topology", self.topology]
+        words += ["--encoding", self.encoding, "--keys" if self.keys else "--no-keys"]
+        return [*words, "--start-timeout", "250"]
+
+
+def exchange(
+    peers: PeerCounts = PEERS,
+    numbers: Numbers = NUMBERS,
+    repetitions: Repetitions = REPETITIONS,
+    aggregator: Aggregator = "mean",
+    topology: Topology = "rolling",
+    encoding: Encoding = "float32",
+    device: Device = "cpu",
+    keys: Keys = False,
+    as_json_only: Json = False,
+) -> None:
+    """Time an exchange of updates and the step of the optimizer (SGD), in milliseconds.
+
+    The other side is one all-reduce over gloo, the mean, and the same step. Both are done by the
+    same processes, turn by turn; a turn is over when the last process is. Beside them: to copy the
+    numbers once, and to pass them to another process over a unix socket and over TCP.
+    """
+    from . import limits
+
+    _check_device(device)
+    contest = Contest(aggregator, topology, encoding, keys)
+    rows = []
+    with ended_by_signals():
+        for count in numbers:
+            best = limits.measure(4 * count)
+            for n in peers:
+                steps = max(1, min(STEPS_MAX, int(TURN_S / (NUMBER_S * count * n))))
+                task = BenchTask("vector", device, count, 0, steps, repetitions, n, "")
+                took = measure(task, contest)
+                rows.append({**_row(n, count, took), "limits": asdict(best)})
+                _show(
+                    rows[-1:], f"{n} peers, {count:,} numbers, {contest.aggregator}", as_json_only
+                )
+    if as_json_only:
+        print(as_json("exchange", {"contest": asdict(contest), "rows": rows}))
+    else:
+        print("; ".join(f"{name}: {said}" for name, said in others_told().items()))
+
+
+def step(
+    peers: PeerCounts = PEERS,
+    model: Annotated[
+        str, typer.Option(help="What is trained: digits-mlp, cnn, wide-mlp or char-gpt.")
+    ] = "digits-mlp",
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a peer in a step.")] = 32,
+    repetitions: Repetitions = REPETITIONS,
+    aggregator: Aggregator = "mean",
+    topology: Topology = "rolling",
+    encoding: Encoding = "float32",
+    device: Device = "cpu",
+    keys: Keys = False,
+    as_json_only: Json = False,
+) -> None:
+    """Compare training steps per second with those of PyTorch DDP over gloo.
+
+    Both train the same model by the same processes, turn by turn, one thread each. Data are drawn
+    once, and no loader is measured.
+    """
+    from . import limits
+    from .workloads import WORKLOADS
+
+    if model not in WORKLOADS:
+        raise ConfigError(f"there is no model {model!r}", f"take one of {', '.join(WORKLOADS)}")
+    _check_device(device)
+    contest = Contest(aggregator, topology, encoding, keys)
+    count = sum(each.numel() for each in WORKLOADS[model].model().parameters())
+    rows = []
+    with ended_by_signals():
+        best = limits.measure(4 * count)
+        for n in peers:
+            steps = max(1, min(STEPS_MAX, int(1e6 / count)))
+            task = BenchTask(model, device, count, batch, steps, repetitions, n, "")
+            took = measure(task, contest)
+            rows.append({**_row(n, count, took), "limits": asdict(best)})
+            about = f"{n} peers, {model} ({WORKLOADS[model].about}), batch {batch}"
+            _show_steps(rows[-1], about, as_json_only)
+    if as_json_only:
+        found = {"contest": asdict(contest), "model": model, "batch": batch, "rows": rows}
+        print(as_json("step", found))
+    else:
+        print("; ".join(f"{name}: {said}" for name, said in others_told().items()))
+
+
+def _check_device(device: str) -> None:
+    """Raises: ConfigError: There is no such device here."""
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"there is no device {device!r}", "take cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("this torch sees no CUDA device", "take --device cpu")
+
+
+# --- a measurement --------------------------------------------------------------------------------
+
+
+def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
+    """Seconds a step of each side, turn by turn, and of how many rounds somebody's update was
+    missing. Raises: LocalError: The processes did not come to their end."""
+    with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
+        told_task = BenchTask(**{**asdict(task), "folder": folder})
+        run = Path(folder, "run")
+        command = python_command("-m", "gossip.launch.cli", "run", "--quiet")
+        command += ["-n", str(task.peers), *contest.words, "--run-dir", str(run)]
+        command += ["-m", "gossip_lab.bench.side_by_side", told_task.dump()]
+        title = f"{task.peers} peers, {task.numbers:,} numbers"
+        said = _followed(command, title, task.repetitions)
+        result = Path(folder, "result.json")
+        if not result.exists():
+            raise LocalError(f"{title}: the peers did not come to their end\n{said}")
+        return {**json.loads(result.read_text("utf-8")), **missing(run, task.peers)}
+
+
+def missing(run: Path, peers: int) -> dict[str, int]:
+    """Of a run's folder: its rounds, and those that not everybody's update is in."""
+    from gossip.run import read_lines
+
+    commits = {
+        row["round"]: row
+        for path in run.glob("peer-*/commits.jsonl")
+        for row in read_lines(path)
+        if row["shard"] == 0
+    }.values()
+    partial = sum(len(row["contributors"]) < peers for row in commits)
+    return {"rounds": len(commits), "rounds_without_somebody": partial}
+
+
+def _followed(command: Sequence[str], title: str, turns: int) -> str:
+    """Runs it, with a line of progress. Returns its last words."""
+    last: list[str] = []
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as running:
+        try:
+            assert running.stdout is not None
+            for line in running.stdout:
+                word = line.partition("| ")[2].strip()
+                if word.startswith(TURN):
+                    progress(f"{title}: turn {word.removeprefix(TURN)} of {turns}")
+                else:
+                    last = [*last[-14:], line.rstrip()]
+        finally:
+            progress("")
+            if running.poll() is None:
+                running.terminate()
+            try:
+                running.wait(END_S)
+            except subprocess.TimeoutExpired:
+                running.kill()
+    return "\n".join(last)
+
+
+def progress(text: str) -> None:
+    """In place of the line before; nothing where nobody looks."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what was started, and this command with the usual code."""
+
+    def ended(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, ended)
+    try:
+        yield
+    except KeyboardInterrupt:
+        told("interrupted; what is printed above is complete")
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _row(n: int, count: int, took: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "peers": n,
+        "numbers": count,
+        "seconds": {name: asdict(Spread.of(took[name])) for name in (GLOO, GOSSIP)},
+        "ratio": asdict(ratios(took[GOSSIP], took[GLOO])),
+        "processor_s": took["processor"],
+        **{name: took[name] for name in ("rounds", "rounds_without_somebody")},
+        "turns": {name: took[name] for name in (GLOO, GOSSIP)},
+    }
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:,.2f}"
+
+
+def _spread(figures: dict[str, float], show: Any) -> str:
+    return f"{show(figures['median'])} ({show(figures['least'])} to {show(figures['most'])})"
+
+
+def _processor(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of what a step takes of the processors: other work disturbs that less than its time."""
+    spent = row["processor_s"]
+    return [
+        ("processor time of a peer, gloo", _ms(spent[GLOO])),
+        ("processor time of a peer, gossip", _ms(spent[GOSSIP])),
+        ("the same, gossip over gloo", _plain(spent[GOSSIP] / spent[GLOO])),
+    ]
+
+
+def _plain(figure: float) -> str:
+    return f"{figure:.2f}"
+
+
+def _show(rows: Sequence[dict[str, Any]], title: str, quiet: bool) -> None:
+    columns = ("ms", "median (least to most)")
+    for row in rows:
+        seconds, best = row["seconds"], row["limits"]
+        drawn = [
+            ("gloo", _spread(seconds[GLOO], _ms)),
+            ("gossip", _spread(seconds[GOSSIP], _ms)),
+            ("gossip over gloo, within a turn", _spread(row["ratio"], _plain)),
+            *_processor(row),
+            ("limit: copy the numbers once", _ms(best["copy_s"])),
+            ("limit: over a unix socket", _ms(best["unix_s"])),
+            ("limit: over TCP", _ms(best["tcp_s"])),
+            ("rounds without somebody", f"{row['rounds_without_somebody']} of {row['rounds']}"),
+        ]
+        draw(title, columns, drawn, sys.stderr if quiet else sys.stdout)
+
+
+def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
+    per_s = {
+        name: asdict(Spread.of([1 / each for each in row["turns"][name]]))
+        for name in (GLOO, GOSSIP)
+    }
+    faster = asdict(ratios(row["turns"][GLOO], row["turns"][GOSSIP]))
+    best = row["limits"]
+    drawn = [
+        ("DDP over gloo", _spread(per_s[GLOO], lambda each: f"{each:,.1f}")),
+        ("gossip", _spread(per_s[GOSSIP], lambda each: f"{each:,.1f}")),
+        ("gossip over DDP, within a turn", _spread(faster, _plain)),
+        *[(f"ms of {what}", spent) for what, spent in _processor(row)[:2]],
+        ("limit: ms to copy the parameters once", _ms(best["copy_s"])),
+        ("limit: ms over a unix socket", _ms(best["unix_s"])),
+        ("limit: ms over TCP", _ms(best["tcp_s"])),
+        ("rounds without somebody", f"{row['rounds_without_somebody']} of {row['rounds']}"),
+    ]
+    columns = ("steps/s", "median (least to most)")
+    draw(title, columns, drawn, sys.stderr if quiet else sys.stdout)

@@ -1,0 +1,237 @@
+"""The tables of ``gossip bench robustness`` for other programs: rows of a CSV file, and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossip.errors import ConfigError
+from gossip.launch.report import counted
+
+from . import robustness_page
+from .models import MLP
+
+if TYPE_CHECKING:
+    from .tables import Choice, Found, RobustnessCell, RobustnessTable
+
+OUTCOMES = {
+    "accuracy": "accuracy",
+    "worst_class": "worst_class",
+    "validation": "validation_accuracy",
+    "skipped": "skipped",
+    "honest_quarantined": "honest_quarantined",
+    "liars_quarantined": "liars_quarantined",
+    "refused": "refused",
+    "trouble": "trouble",
+    "arithmetic": "arithmetic",
+}
+"""What of a result stands behind the settings of a trial, and the names of the columns."""
+FRACTIONS = ("weight", "outlyingness", "trust_score", "loss")
+"""Columns of a record that may be empty in a whole run."""
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "_": r"\_",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "$": r"\$",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+
+
+def write_files(
+    options: Mapping[str, Any], tables: Sequence[RobustnessTable], found: Found
+) -> None:
+    """Write the files that the options ``csv``, ``latex`` and ``record`` name.
+
+    Raises: ConfigError: One cannot be written.
+    """
+    if options["csv"] is not None:
+        write(options["csv"], csv_of(tables, found))
+    if options["latex"] is not None:
+        write(options["latex"], latex_of(tables, found, options["data"]))
+    if options["record"] is not None:
+        write_records(options["record"], tables, found, options["into"], options["data"])
+
+
+def write(path: Path, text: str) -> None:
+    """Raises: ConfigError: It cannot be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
+    """A row for each run that was made, the first a head: its settings, what came of it, and
+    ``curve``, as ``round:accuracy`` between blanks."""
+    runs = {trial: outcome for table in tables for trial, outcome in table.runs(found)}
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    fields = dataclasses.fields(next(iter(runs)))
+    settings = [field.name for field in fields if field.name != "record"]
+    lines.writerow([*settings, *OUTCOMES.values(), "curve"])
+    for trial, outcome in runs.items():
+        values: list[Any] = [getattr(trial, name) for name in settings]
+        values[settings.index("declared_f")] = trial.tolerated
+        curve = " ".join(f"{made}:{accuracy:.6g}" for made, accuracy in outcome.curve)
+        lines.writerow([*values, *(getattr(outcome, name) for name in OUTCOMES), curve])
+    return text.getvalue()
+
+
+def write_records(
+    path: Path, tables: Sequence[RobustnessTable], found: Found, folder: Path, data: str
+) -> None:
+    """Write a row for each worker and round of all runs, with the settings of its run.
+
+    Args:
+        path: Ends in ``.parquet`` or ``.csv``.
+        folder: Remembers the runs.
+
+    Raises: ConfigError: It cannot be written.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv, parquet
+
+    from .trials import recall_records
+
+    types = {"float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+    open_file = parquet.ParquetWriter if path.suffix == ".parquet" else arrow_csv.CSVWriter
+    trials = dict.fromkeys(trial for table in tables for trial, _ in table.runs(found))
+    writer: Any = None
+    try:
+        for trial in trials:
+            if records := recall_records(folder, trial, data):
+                settings = {**dataclasses.asdict(trial), "declared_f": trial.tolerated}
+                columns: dict[str, Any] = {
+                    each.name: pa.array(
+                        [settings[each.name]] * len(records["round"]),
+                        types.get(str(each.type), pa.int64()),
+                    )
+                    for each in dataclasses.fields(trial)
+                    if each.name != "record"
+                }
+                columns |= records
+                columns |= {name: pa.array(records[name], pa.float64()) for name in FRACTIONS}
+                table = pa.table(columns)
+                writer = writer or open_file(path, table.schema)
+                writer.write_table(table)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise ConfigError(f"there is nothing to write to {path}: no run has records")
+
+
+def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:
+    """A ``table`` with a ``tabular`` of booktabs for each; a failing cell is bold, an undecided one
+    in italics."""
+    return "\n".join(
+        [r"% needs \usepackage{booktabs}", *(_latex(table, found, data) for table in tables)]
+    )
+
+
+def _latex(table: RobustnessTable, found: Found, data: str) -> str:
+    searched = len(table.choices) > 1
+    learnt = "".join(char if char.isalnum() else "-" for char in Path(data).stem)
+    last = ["settings"] if searched else []
+    head = " & ".join(["rule", "worst", *map(_word, table.attacks), *last])
+    columns = f"l{'r' * (len(table.attacks) + 1)}{'l' * len(last)}"
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{_caption(table, found, data)}}}",
+        rf"\label{{tab:{learnt}-{robustness_page.kind_of(table)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        rf"{head} \\",
+        r"\midrule",
+    ]
+    cells = table.cells(found)
+    for rule in robustness_page.by_strength(table, cells):
+        worst = table.worst(rule, cells)
+        row = [cells[rule, attack] for attack in table.attacks]
+        words = [_cell(worst) if worst.accuracies else "--", *map(_cell, row)]
+        if searched:
+            words.append(_settings(table.settings(table.chosen(rule, found))))
+        lines.append(rf"{_word(rule)} & {' & '.join(words)} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def _caption(table: RobustnessTable, found: Found, data: str) -> str:
+    """What was measured, with which settings, and how a cell is judged."""
+    shared = table.settings()
+    several = len(table.seeds) > 1
+    measured = f"mean and standard error over {len(table.seeds)} seeds" if several else "one seed"
+    model = f"{shared['hidden']} hidden units" if shared["model"] == MLP else shared["model"]
+    said = [
+        _plain(data),
+        _plain(model),
+        f"split {_plain(shared['split'])}",
+        counted(shared["rounds"], "round"),
+        f"{counted(shared['batch'], 'sample')} a worker and round",
+        *_chosen(table),
+        *_course(shared),
+        *([f"tested on {shared['test_samples']} samples"] if shared["test_samples"] else []),
+        *(["with the trust table of a run"] if shared["trust"] else []),
+        f"f = {table.f} of n = {table.n}, f = {table.declared_f} declared",
+    ]
+    reference = _math(robustness_page.percent(table.reference(found)))
+    limit = f"{100 * table.limit(found).mean:.1f}, {100 * table.fails_below:g} \\% of that"
+    return (
+        f"Test accuracy in percent, {measured}: {', '.join(said)}. Averaging the honest alone "
+        f"reaches {reference}; the limit is {limit}. "
+        "Bold: fails; italic: undecided; --: cannot be run."
+    )
+
+
+def _chosen(table: RobustnessTable) -> list[str]:
+    """The settings of all rules, or how each came to its own, and what was held out for that."""
+    share = table.settings()["validation"]
+    held_out = f"{100 * share:g} \\% of the training samples"
+    if len(table.choices) > 1:
+        return [f"settings of each rule chosen under its worst attack on {held_out}, held out"]
+    told = _settings(table.settings(table.choices[0]))
+    return [told, *([f"{held_out} held out"] if share else [])]
+
+
+def _course(shared: Mapping[str, Any]) -> list[str]:
+    """What differs from the usual course of a run."""
+    milestones, split = ", ".join(shared["milestones"].split()), shared["split_seed"]
+    decay = f"learning rate times {shared['lr_decay']:g} from rounds {milestones} on"
+    return [*([decay] if milestones else []), *([] if split is None else [f"split seed {split}"])]
+
+
+def _settings(choice: Choice) -> str:
+    """What ``robustness_page`` says of them."""
+    parts = robustness_page.setting_of(choice).split("`")
+    return "".join(_word(part) if at % 2 else _plain(part) for at, part in enumerate(parts))
+
+
+def _cell(cell: RobustnessCell) -> str:
+    if not cell.accuracies:
+        return "--" if cell.why else "?"
+    text = _math(robustness_page.percent(cell.estimate))
+    if cell.verdict == "fails":
+        return rf"\textbf{{{text}}}"
+    return rf"\textit{{{text}}}" if cell.verdict == "undecided" else text
+
+
+def _math(text: str) -> str:
+    return text.replace(" ± ", r" $\pm$ ")
+
+
+def _word(text: str) -> str:
+    return rf"\texttt{{{_plain(text)}}}"
+
+
+def _plain(text: str) -> str:
+    return "".join(SPECIAL.get(char, char) for char in text)

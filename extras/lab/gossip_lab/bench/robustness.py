@@ -1,0 +1,494 @@
+"""``gossip bench robustness``: which rule learns under which attack, as a table and a heat map."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError
+from gossip.launch.optional import optional
+from gossip.launch.report import counted
+
+if TYPE_CHECKING:
+    from .tables import Found, RobustnessTable
+
+COMPOSED = (
+    "nnm+krum",
+    "nnm+trimmed_mean",
+    "nnm+suspicion",
+    "bucketing:s=2+geometric_median",
+    "arc+geometric_median",
+)
+"""Beside all rules that have a name."""
+BESIDE = {"ipm": "ipm*10", "alie": "alie*1.5"}
+INSTEAD = {
+    "sign_flip": "sign_flip*10",
+    "every_second": "every_second*10",
+    "random_direction": "random_direction*10",
+}
+"""Stronger forms of attacks than by default."""
+FAILS_BELOW = 0.9
+MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
+"""To what a page says."""
+SIZES = ("n", "f", "declared_f")
+"""Options that say together who is there: none of them makes sense with the others of a file."""
+CHOSEN = ("lr", "sender", "weight_decay")
+"""Options of which each rule gets the best value, where several are given."""
+
+
+def robustness(
+    context: typer.Context,
+    rules: Annotated[
+        list[str] | None, optional("Rules, separated by blanks; all by default. Repeatable.")
+    ] = None,
+    attacks: Annotated[
+        list[str] | None, optional("Attacks, NAME or NAME*STRENGTH; all by default. Repeatable.")
+    ] = None,
+    n: Annotated[
+        list[int], typer.Option(help="Workers, Byzantine ones included. Repeatable, with --f.")
+    ] = [  # noqa: B006
+        10,
+        20,
+    ],
+    f: Annotated[list[int], typer.Option(help="Byzantine workers among them.")] = [  # noqa: B006
+        2,
+        4,
+    ],
+    declared_f: Annotated[
+        list[int] | None, optional("The f that the rule is told; by default as --f.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    split_seed: Annotated[
+        int | None, optional("Seed of the split; by default that of each run.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
+    lr: Annotated[
+        list[float],
+        typer.Option(help="Learning rate of plain SGD. Repeatable: each rule gets its best."),
+    ] = [0.5],  # noqa: B006
+    milestones: Annotated[
+        list[int] | None,
+        optional("Rounds from which on --lr is multiplied by --lr-decay. Repeatable."),
+    ] = None,
+    lr_decay: Annotated[
+        float, typer.Option(min=0, help="Factor of the learning rate at each milestone.")
+    ] = 0.1,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="mlp; for images of 28 by 28 small_cnn, or logreg_mnist, fc_mnist or cnn_mnist of "
+            "ByzFL."
+        ),
+    ] = "mlp",
+    hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer of mlp.")] = 32,
+    sender: Annotated[
+        list[str] | None,
+        optional(
+            "What workers make of their updates: momentum:beta=0.9+clip:10. Repeatable, as --lr."
+        ),
+    ] = None,
+    weight_decay: Annotated[
+        list[float], typer.Option(help="Of plain SGD. Repeatable, as --lr.")
+    ] = [0.0],  # noqa: B006
+    validation: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=0.9,
+            help="Share of the training samples held out, by which the best settings are chosen.",
+        ),
+    ] = 0.0,
+    reference: Annotated[
+        int, typer.Option(min=1, help="Samples by which rules with a judge judge in a round.")
+    ] = 256,
+    split: Annotated[
+        list[str],
+        typer.Option(
+            help=(
+                "How the honest share the samples: iid, sorted, dirichlet:ALPHA, gamma:SHARE. "
+                "Repeatable."
+            )
+        ),
+    ] = ["iid"],  # noqa: B006
+    local_steps: Annotated[
+        list[int],
+        typer.Option(
+            help="Steps that each worker takes by itself in a round; --rounds counts rounds. "
+            "Repeatable."
+        ),
+    ] = [1],  # noqa: B006
+    outer: Annotated[
+        list[str] | None,
+        optional(
+            "What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+            "heavy_ball, mean. Repeatable."
+        ),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option(help="The trust table of a run keeps out who stands out for long.")
+    ] = False,
+    data: Annotated[
+        str,
+        typer.Option(
+            help=(
+                "digits, mnist or fashion_mnist in the folder data, an .npz file with x_train, "
+                "y_train, x_test, y_test, or a folder with MNIST's files."
+            )
+        ),
+    ] = "digits",
+    test_samples: Annotated[
+        int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
+    ] = 0,
+    keep_state: Annotated[
+        bool,
+        typer.Option(
+            "--keep-state", help="Hand on the state of rules that have one, which no run does."
+        ),
+    ] = False,
+    curves: Annotated[
+        int,
+        typer.Option(min=0, help="Test every so many rounds, and draw curves beside --out."),
+    ] = 0,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Processes.")] = 1,
+    into: Annotated[Path, typer.Option(help="Folder that remembers every run.")] = Path(
+        "runs/robustness"
+    ),
+    out: Annotated[
+        Path | None, optional("Write the page (.md) here, its heat maps beside it.")
+    ] = None,
+    fails_below: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="A cell fails below this share of the accuracy without an attack."
+        ),
+    ] = FAILS_BELOW,
+    csv: Annotated[Path | None, optional("Write a row for each run here.")] = None,
+    record: Annotated[
+        Path | None,
+        optional("Write a row for each worker and round of each run here: .parquet or .csv."),
+    ] = None,
+    latex: Annotated[Path | None, optional("Write the tables here, for LaTeX (booktabs).")] = None,
+    plot: Annotated[bool, typer.Option(help="Draw heat maps beside --out.")] = True,
+    show: Annotated[
+        bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
+    ] = False,
+    config: Annotated[
+        Path | None,
+        optional(
+            "A config.json of ByzFL's benchmark; options given beside it win, --n and --f "
+            "only together."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
+    ] = False,
+) -> None:
+    """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same
+    command goes on."""
+    options = locals()
+    if config is not None:
+        robustness(**_with_config(config, options))
+        return
+    command = _command(options)
+    tables = _tables(options)
+    from . import exports, robustness_page
+    from .trials import recall_all, run_all
+
+    if out is not None:
+        robustness_page.check_place(out)
+    for path in (csv, latex, record):
+        if path is not None:
+            robustness_page.check_place(path)
+    wanted = [trial for table in tables for trial in table.trials()]
+    found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
+    for table in tables:
+        _check_reference(table, found, into)
+    if out is not None:
+        head = robustness_page.head(tables, found, data, command)
+        robustness_page.write(out, tables, found, head, plot)
+    exports.write_files(options, tables, found)
+    if as_json:
+        print(json.dumps([table.as_data(found) for table in tables]))
+    else:
+        parts = [
+            [robustness_page.title(table), "", *robustness_page.section(table, found)]
+            for table in tables
+        ]
+        print("\n\n".join("\n".join(part) for part in parts))
+
+
+def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
+    """What the options ask for, checked before anything runs."""
+    from gossip.aggregators import registry, senders
+
+    from . import splits
+    from .learning import spelt
+    from .tables import RobustnessTable
+
+    n, f, declared = given["n"], given["f"], given["declared_f"] or given["f"]
+    _check_numbers(n, f, declared)
+    _check_course(given)
+    choices = _choices(given)
+    for each in given["split"]:
+        splits.read_split(each)
+    steps = _steps(given)
+    rules = _words(given["rules"]) or [*registry.names(), *COMPOSED]
+    for rule in rules:
+        registry.check(rule)
+    attacks = [spelt(attack) for attack in _words(given["attacks"])] or every_attack()
+    if given["rules"] and not given["show"]:
+        _check_options(rules, n, declared, any(each["outer"] for each in steps))
+    _check_attacks(attacks)
+    for choice in choices:
+        senders.load(choice["sender"])
+    _check_installed(
+        digits=given["data"] == "digits", plots=given["out"] is not None and given["plot"]
+    )
+    _check_record(given["record"])
+    if not given["show"]:
+        _check_model(given["model"], given["data"])
+    names = ("rounds", "batch", "hidden", "trust", "model", "reference", "validation")
+    shared = {
+        **{name: given[name] for name in (*names, "test_samples", "keep_state")},
+        "every": given["curves"],
+        "milestones": " ".join(map(str, sorted(set(given["milestones"] or ())))),
+        "lr_decay": given["lr_decay"] if given["milestones"] else 1.0,
+        "split_seed": given["split_seed"],
+        "record": given["record"] is not None,
+    }
+    return [
+        RobustnessTable(
+            workers,
+            attackers,
+            told,
+            tuple(rules),
+            tuple(attacks),
+            tuple(range(given["first_seed"], given["first_seed"] + given["seeds"])),
+            given["fails_below"],
+            {**shared, **taken, "split": each},
+            tuple(choices),
+        )
+        for each in given["split"]
+        for taken in steps
+        for workers, attackers, told in zip(n, f, declared, strict=True)
+    ]
+
+
+def _check_course(given: Mapping[str, Any]) -> None:
+    """Check what decides the course of a run; it may come from a file."""
+    seeds = [given[name] for name in ("first_seed", "split_seed") if given[name] is not None]
+    if not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise ConfigError(f"seeds are whole numbers from 0 on, got {seeds}")
+    milestones, decay = given["milestones"] or [], given["lr_decay"]
+    if not all(type(at) is int and 0 < at < given["rounds"] for at in milestones):
+        raise ConfigError(
+            f"milestones = {milestones}: each is a round from 1 to {given['rounds'] - 1}"
+        )
+    if not isinstance(decay, int | float) or not 0 <= decay <= 1:
+        raise ConfigError(f"lr_decay = {decay}: it is a factor from 0 to 1")
+
+
+def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each combination of local steps and of what follows them. A table of gradients, with one
+    step and nothing after it, is made once."""
+    from gossip.aggregators import outer
+
+    after = [outer.load(each).spec for each in given["outer"] or [outer.NESTEROV]]
+    combinations = [
+        {"local_steps": steps, "outer": spec if steps > 1 or given["outer"] else ""}
+        for steps in given["local_steps"]
+        for spec in after
+    ]
+    return [each for at, each in enumerate(combinations) if each not in combinations[:at]]
+
+
+def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each combination of the options of which a rule gets the best.
+
+    Raises: ConfigError: One makes no sense, or there are several and nothing is held out.
+    """
+    for lr in given["lr"]:
+        if not 0 < lr < math.inf:
+            raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
+    for decay in given["weight_decay"]:
+        if not 0 <= decay < math.inf:
+            raise ConfigError(f"--weight-decay is at least 0 and cannot be {decay:g}")
+    values = [list(dict.fromkeys(given[name] or [""])) for name in CHOSEN]
+    combinations = [dict(zip(CHOSEN, each, strict=True)) for each in product(*values)]
+    if len(combinations) > 1 and not given["validation"]:
+        raise ConfigError(
+            f"{len(combinations)} settings to choose from, and nothing to choose by: by the test "
+            "samples a rule would look better than it is",
+            "hold out training samples: --validation 0.2",
+        )
+    return combinations
+
+
+def _check_model(model: str, data: str) -> None:
+    """Raises: UnknownName, ConfigError: There is no such model, or not for these data."""
+    from . import data_sets, models
+
+    if model == models.MLP:
+        return
+    models.check(model, models.SIDE**2)
+    models.check(model, data_sets.load(data).images.shape[1])
+
+
+def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``robustness`` with those that a configuration of ByzFL sets, but for those
+    that were typed.
+
+    Raises: ConfigError: It cannot be taken over, or some numbers of workers are typed and others
+        not.
+    """
+    from . import byzfl_config
+
+    source = options["context"].get_parameter_source
+    typed = [name for name in options if getattr(source(name), "name", "") == "COMMANDLINE"]
+    if sizes := [name for name in SIZES if name in typed]:
+        if not {"n", "f"}.issubset(sizes):
+            words = " and ".join(f"--{name.replace('_', '-')}" for name in sizes)
+            raise ConfigError(
+                f"{words} beside --config, whose numbers of workers go with its own f",
+                "give --n and --f together (and --declared-f, or the true f is told), or neither",
+            )
+        typed = [*typed, *SIZES]
+    taken = {name: value for name, value in byzfl_config.read(path).items() if name not in typed}
+    return {**options, **taken, "config": None}
+
+
+def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) -> None:
+    if len(n) != len(f):
+        raise ConfigError(
+            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
+            "give as many --n as --f",
+        )
+    if len(declared) != len(f):
+        raise ConfigError(
+            f"{counted(len(f), 'number')} of liars, of which {len(declared)} are declared",
+            "give as many --declared-f as --f, or none",
+        )
+    for workers, attackers, told in zip(n, f, declared, strict=True):
+        if not 0 <= attackers < workers:
+            raise ConfigError(
+                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}",
+                "give an --f from 0 to less than --n",
+            )
+        if not 0 <= told < workers:
+            raise ConfigError(
+                f"f = {told} is declared of {counted(workers, 'worker')}",
+                "give a --declared-f from 0 to less than --n",
+            )
+
+
+def _check_installed(digits: bool, plots: bool) -> None:
+    if digits:
+        _need(
+            "sklearn",
+            "the digits come with scikit-learn, which is not installed",
+            "pip install 'gossip-train[demo]'",
+        )
+    if plots:
+        _need(
+            "matplotlib",
+            "heat maps need matplotlib, which is not installed",
+            "pip install 'gossip-train[plots]', or --no-plot",
+        )
+
+
+def _check_record(path: Path | None) -> None:
+    if path is None:
+        return
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(f"--record {path}: its name ends neither in .parquet nor in .csv")
+    _need(
+        "pyarrow",
+        "records need pyarrow, which is not installed",
+        "pip install 'gossip-lab[records]'",
+    )
+
+
+def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
+    """A table needs what averaging the honest alone comes to."""
+    alone = [found[trial] for trial in table.without_attackers(found) if trial in found]
+    if why := next((result.refused for result in alone if result.refused), ""):
+        raise ConfigError(
+            f"nothing can be learnt by {table.n - table.f} honest workers alone: {why}"
+        )
+    if not alone:
+        raise ConfigError(
+            f"nothing was run of {counted(table.f, 'liar')} of {table.n} with these settings "
+            f"in {into}",
+            "leave out --show to run it",
+        )
+
+
+def _command(given: Mapping[str, Any]) -> str:
+    """What to type for these arguments of ``robustness``,
+    but for what makes no difference to the page."""
+    words = ["gossip", "bench", "robustness"]
+    for name, parameter in inspect.signature(robustness).parameters.items():
+        value, option = given[name], name.replace("_", "-")
+        if name in MAKES_NO_DIFFERENCE or value == parameter.default:
+            continue
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [
+                word
+                for one in (value if isinstance(value, list) else [value])
+                for word in (f"--{option}", str(one))
+            ]
+    return shlex.join(words)
+
+
+def _check_options(
+    rules: Sequence[str], n: Sequence[int], f: Sequence[int], local_steps: bool
+) -> None:
+    """Raises ConfigError for a rule whose options do not cover the liars, or do not go with local
+    steps. That n is too small for it is told in its cells."""
+    from gossip.aggregators import registry
+
+    for spec in rules:
+        rule = registry.load(spec)
+        if local_steps:
+            rule.check_model_differences()
+        for workers, attackers in zip(n, f, strict=True):
+            rule.check(attackers, max(workers, rule.at_least(attackers)))
+
+
+def every_attack() -> list[str]:
+    """No attack, and all that a server can meet."""
+    from gossip.aggregators.attacks import DATA_ATTACKS, KINDS, names
+
+    plain = [name for name in names() if KINDS[name].shape != "apart"]
+    beside = [BESIDE[name] for name in plain if name in BESIDE]
+    return ["none", *sorted([*(INSTEAD.get(name, name) for name in plain), *DATA_ATTACKS, *beside])]
+
+
+def _check_attacks(attacks: Sequence[str]) -> None:
+    from .learning import read_attack
+
+    for attack in attacks:
+        read_attack(attack)
+
+
+def _words(given: list[str] | None) -> list[str]:
+    return list(dict.fromkeys(word for text in given or () for word in text.split()))
+
+
+def _need(module: str, what: str, hint: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(module) is None:
+        raise ConfigError(what, hint)

@@ -1,0 +1,516 @@
+"""The tables of ``gossip bench robustness`` as a page with heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryFile
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gossip import __version__
+from gossip.aggregators.attacks import ATTACKS
+from gossip.errors import ConfigError
+from gossip.launch.report import counted
+from gossip.run import code_version
+
+from .estimates import Estimate
+from .models import MLP
+from .splits import IID, read_split
+
+if TYPE_CHECKING:
+    from .tables import Choice, Found, RobustnessCell, RobustnessTable
+
+Cells: TypeAlias = "Mapping[tuple[str, str], RobustnessCell]"
+"""Of a table, by rule and attack."""
+DASH = "-"
+NOT_RUN = "?"
+fill = TextWrapper(100, break_on_hyphens=False).fill
+
+
+def check_place(path: Path) -> None:
+    """To be asked before hours of work. Raises: ConfigError: A page cannot be written there, or
+    nothing beside it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
+        if path.exists():
+            path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write(
+    path: Path, tables: Sequence[RobustnessTable], found: Found, head: Sequence[str], plot: bool
+) -> None:
+    """The page, with ``head`` above the tables, and a heat map for each table beside it.
+
+    Raises: ConfigError: It cannot be written.
+    """
+    lines = [*head]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for table in tables:
+            lines += ["", title(table), ""]
+            if plot:
+                picture = path.with_name(f"{path.stem}-{kind_of(table)}.png")
+                draw(table, found, picture)
+                lines += [
+                    (
+                        f"![accuracy of each rule under each attack, {table.f} of {table.n} "
+                        f"lie]({picture.name})"
+                    ),
+                    "",
+                ]
+            if plot and table.settings()["every"]:
+                picture = path.with_name(f"{path.stem}-curves-{kind_of(table)}.png")
+                draw_curves(table, found, picture)
+                lines += [f"![accuracy of each rule over the rounds]({picture.name})", ""]
+            lines += section(table, found)
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
+
+
+def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
+    """What is said above the tables. ``command``: what makes the page."""
+    table = tables[0]
+    shared = table.settings()
+    trust = (
+        " The trust table of a run judges each worker by what the rule says of it: the rule does "
+        "not get the updates of who is in quarantine, and keeps its f."
+        if shared["trust"]
+        else ""
+    )
+    choices = [table.settings(choice) for choice in table.choices]
+    searched = (
+        f" Each rule has the settings with which it learns most under its worst attack, by "
+        f"{100 * shared['validation']:g} % of the training samples, which are held out; its last "
+        "column names them."
+        if len(choices) > 1
+        else ""
+    )
+    held_out = (
+        f" {100 * shared['validation']:g} % of the training samples are held out."
+        if shared["validation"] and not searched
+        else ""
+    )
+    milestones = ", ".join(shared["milestones"].split())
+    rates = (
+        f" The learning rate is multiplied by {shared['lr_decay']:g} from each of these rounds on: "
+        f"{milestones}."
+        if milestones
+        else ""
+    )
+    split = shared["split_seed"]
+    shared_split = "" if split is None else f" All runs have the split of seed {split}."
+    tests = f" Tests take {shared['test_samples']} samples." if shared["test_samples"] else ""
+    seeds = ", ".join(map(str, table.seeds))
+    shares = _shares(shared["split"])
+    if any(each.settings()["split"] != shared["split"] for each in tables):
+        shares = "shared among the honest as each table says, the liars' drawn from all"
+    what = (
+        "Which rule learns under which attack: n simulated workers, f of them liars who see every "
+        "honest update of the round and, for `adaptive` and `optimal_*`, try themselves on the "
+        "very rule before they send. One process a run, plain SGD, no network; real processes are "
+        "in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
+    )
+    model = (
+        f"a network with {shared['hidden']} hidden units"
+        if shared["model"] == MLP
+        else f"the model `{shared['model']}`"
+    )
+    sizes = sorted({each.settings()["local_steps"] for each in tables})
+    local = (
+        ""
+        if sizes == [1]
+        else f"; a worker takes {' or '.join(map(str, sizes))} steps by itself in a round, on as "
+        "many batches, and updates are model differences"
+    )
+    per = "round" if sizes == [1] else "step"
+    setting = (
+        f"Data `{data}`; {model}; {counted(shared['rounds'], 'round')}; "
+        f"{' or '.join(map(setting_of, choices))}; "
+        f"{counted(shared['batch'], 'sample')} a worker and {per}, {shares}{local}; rules "
+        f"with a judge judge by {shared['reference']}; seeds {seeds}."
+        f"{trust}{searched}{held_out}{rates}{shared_split}{tests}"
+    )
+    told = (
+        "All rules are told the true f."
+        if all(each.declared_f == each.f for each in tables)
+        else "The rules are told the f that is declared, which is not that of the liars."
+    )
+    share = f"{100 * table.fails_below:g} %"
+    reading = (
+        "A cell is the test accuracy in percent at the end (mean of the last five tests): the mean "
+        "over the seeds ± its standard error. The limit is "
+        f"{share} of what plain averaging of the n-f honest workers alone reaches. Each run is "
+        "compared with the run of the same seed without attackers. A cell **fails** when it is "
+        "below the limit, and *holds* when it is not, where that is no chance (Student's t of the "
+        "differences). Else more seeds might turn it, and it is *undecided*. Of the decided cells "
+        "of a table, 5 % are wrong on average (Benjamini, Hochberg). "
+        f"{told} `{DASH}` means that the rule cannot be run so; "
+        "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
+    )
+    reached = " and ".join(f"{100 * each.reference(found).mean:.1f} %" for each in tables)
+    seeds_told = "one seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
+    limits = (
+        f"This is {seeds_told} and {counted(shared['rounds'], 'round')}: averaging without any "
+        f"liar reaches {reached} in that time, and would reach more in a longer run. That a rule "
+        f"holds says that it kept {share} of this against these attacks, "
+        "not that it loses nothing, nor that no other attack breaks it; what lies within the ± is "
+        "no difference."
+    )
+    return [
+        "# Rules and attacks",
+        "",
+        fill(what),
+        "",
+        f"    {command}",
+        "",
+        fill(setting),
+        "",
+        fill(reading),
+        "",
+        fill(limits),
+        *_calculated(tables, found),
+    ]
+
+
+def setting_of(choice: Choice) -> str:
+    """Learning rate, weight decay and sender, in words, with code as in Markdown."""
+    sender = (
+        f"each worker's update through `{choice['sender']}`"
+        if choice["sender"]
+        else "updates sent as they are (no momentum)"
+    )
+    decay = f", weight decay {choice['weight_decay']:g}" if choice["weight_decay"] else ""
+    return f"learning rate {choice['lr']:g}{decay}, {sender}"
+
+
+def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
+    """Date, commit and processor of the page; the last one only if a run kept it."""
+    seen = {arithmetic for table in tables for arithmetic in table.arithmetics(found)}
+    version = code_version(Path(__file__).parent)
+    commit = f", commit {version['commit'][:8]}" if version is not None else ""
+    text = f"Made on {date.today().isoformat()} with gossip {__version__}{commit}."
+    if any(seen):
+        what = " and ".join(sorted(arithmetic or "what was not kept" for arithmetic in seen))
+        text += (
+            f" Calculated with {what}. Other processors and versions of torch round sums "
+            "differently: cells change in their last digit, and altogether where training diverges "
+            "or one step decides."
+        )
+    return ["", fill(text)]
+
+
+def _shares(split: str) -> str:
+    """How the workers come to their samples, in words."""
+    name, value = read_split(split)
+    honest = {
+        "iid": "",
+        "sorted": "the honest ones' sorted by label",
+        "dirichlet": (
+            "the honest ones' shares of each class drawn from a Dirichlet distribution with alpha "
+            f"= {value:g}"
+        ),
+        "gamma": f"{100 * value:g} % of the honest ones' the same mix, the rest sorted by label",
+    }[name]
+    return f"{honest}, the liars' drawn from all" if honest else "drawn from all samples"
+
+
+def title(table: RobustnessTable) -> str:
+    told = "" if table.declared_f == table.f else f", f = {table.declared_f} declared"
+    split = "" if table.settings()["split"] == IID else f", `{table.settings()['split']}`"
+    return f"## f = {table.f} of {table.n}{told}{split}{_steps_of(table)}"
+
+
+def _steps_of(table: RobustnessTable) -> str:
+    """Of local steps, in words."""
+    settings = table.settings()
+    if not settings["outer"]:
+        return ""
+    return f", {counted(settings['local_steps'], 'local step')}, `{settings['outer']}`"
+
+
+def kind_of(table: RobustnessTable) -> str:
+    """What tells it, and its picture, from other tables."""
+    told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
+    split = (
+        ""
+        if table.settings()["split"] == IID
+        else f"-{table.settings()['split'].replace(':', '-')}"
+    )
+    steps = "".join(char if char.isalnum() else "-" for char in _steps_of(table))
+    return f"{table.f}-of-{table.n}{told}{split}{steps}"
+
+
+def section(table: RobustnessTable, found: Found) -> list[str]:
+    """The table as Markdown: rules down, the hardest to break first; attacks across; then what
+    holds and what cannot be run."""
+    reference, cells = table.reference(found), table.cells(found)
+    order = by_strength(table, cells)
+    limit = table.limit(found)
+    last = ["settings"] if len(table.choices) > 1 else []
+    low, high = (100 * end for end in limit.interval)
+    between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
+    lines = [
+        (
+            f"Without the liars, averaging reaches {percent(reference)} %; the limit is "
+            f"{100 * limit.mean:.1f} %{between}."
+        ),
+        "",
+        _row(["rule", "worst", *(f"`{attack}`" for attack in table.attacks), *last]),
+        "|---" * (len(table.attacks) + 2 + len(last)) + "|",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for rule in order:
+        row = [cells[rule, attack] for attack in table.attacks]
+        worst = table.worst(rule, cells)
+        least = text_of(worst) if worst.accuracies else DASH
+        settings = [setting_of(table.settings(table.chosen(rule, found)))] if last else []
+        lines.append(_row([f"`{rule}`", least, *map(text_of, row), *settings]))
+        for why in dict.fromkeys(cell.why for cell in row if cell.why):
+            reasons.setdefault(why, []).append(f"`{rule}`")
+    lines += ["", *_idle(table), *_verdict(table, cells, order)]
+    lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
+    lines += _lost(table, cells, order)
+    if table.settings()["trust"]:
+        lines += _quarantined(table, cells, order)
+    return (
+        lines
+        if table.settings()["split"] == IID
+        else [*lines, *_worst_classes(table, cells, order)]
+    )
+
+
+def _idle(table: RobustnessTable) -> list[str]:
+    """Attacks that send the honest mean among so few."""
+    idle = [
+        f"`{attack}`"
+        for attack in table.attacks
+        if (known := ATTACKS.get(attack)) is not None and known.idle(table.n, table.f)
+    ]
+    return [f"- No attack where {table.f} of {table.n} lie: {', '.join(idle)}."] if idle else []
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+    """Under which attacks the trust table has locked up honest workers, and how many liars."""
+    lines = []
+    for rule in order:
+        told = []
+        for attack in table.attacks:
+            cell = cells[rule, attack]
+            liars = 0 if attack == "none" else table.f
+            runs, honest = len(cell.accuracies), sum(cell.honest_quarantined)
+            if honest:
+                told.append(
+                    f"`{attack}` ({honest} of {runs * (table.n - liars)} honest workers, "
+                    f"{sum(cell.liars_quarantined)} of {runs * liars} liars)"
+                )
+        if told:
+            lines.append(f"- `{rule}` had honest workers in quarantine under {', '.join(told)}.")
+    return lines or ["- No honest worker was ever in quarantine."]
+
+
+def _worst_classes(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+    """What a mean over all classes hides: a class that only locked out workers have."""
+    lines = [
+        "",
+        "The accuracy on the class where it is least, in percent, mean over the seeds:",
+        "",
+        "| rule | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
+        "|---" * (len(table.attacks) + 1) + "|",
+    ]
+    for rule in order:
+        row = [cells[rule, attack] for attack in table.attacks]
+        words = [
+            f"{100 * fmean(cell.worst_classes):.1f}" if cell.worst_classes else text_of(cell)
+            for cell in row
+        ]
+        lines.append(f"| `{rule}` | {' | '.join(words)} |")
+    return lines
+
+
+def _lost(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+    """Which rules made no step in how many rounds, and why; one line for each rule and reason."""
+    lines = []
+    for rule in order:
+        under: dict[str, list[str]] = {}
+        for attack in table.attacks:
+            cell = cells[rule, attack]
+            if any(cell.skipped):
+                rounds = len(cell.skipped) * table.settings()["rounds"]
+                under.setdefault(cell.trouble or "no reason was kept", []).append(
+                    f"`{attack}` ({sum(cell.skipped)} of {counted(rounds, 'round')})"
+                )
+        lines += [
+            f"- `{rule}` made no step under {', '.join(attacks)}: {why}."
+            for why, attacks in under.items()
+        ]
+    return lines
+
+
+def text_of(cell: RobustnessCell) -> str:
+    if not cell.accuracies:
+        return DASH if cell.why else NOT_RUN
+    text = percent(cell.estimate)
+    return {"fails": f"**fails** ({text})", "undecided": f"*undecided* ({text})"}.get(
+        cell.verdict, text
+    )
+
+
+def percent(estimate: Estimate) -> str:
+    """The mean in percent, with its standard error where there is more than one seed."""
+    error = f" ± {100 * estimate.error:.1f}" if len(estimate.values) > 1 else ""
+    return f"{100 * estimate.mean:.1f}{error}"
+
+
+def by_strength(table: RobustnessTable, cells: Cells) -> list[str]:
+    """The rules, the hardest to break first."""
+
+    def worst(rule: str) -> tuple[float, str]:
+        found_worst = table.worst(rule, cells)
+        return (-found_worst.mean if found_worst.accuracies else 2.0, rule)
+
+    return sorted(table.rules, key=worst)
+
+
+def _verdict(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+    holding, doubtful, waiting = [], [], 0
+    for rule in order:
+        row = {attack: cells[rule, attack] for attack in table.attacks}
+        waiting += sum(text_of(cell) == NOT_RUN for cell in row.values())
+        for verdict, words in (("fails", "fails"), ("undecided", "is undecided")):
+            under = [f"`{attack}`" for attack, cell in row.items() if cell.verdict == verdict]
+            if under:
+                doubtful.append(f"`{rule}` {words} under {', '.join(under)}")
+        if all(cell.verdict == "holds" for cell in row.values()):
+            holding.append(f"`{rule}`")
+    count = len(table.attacks)
+    everything = (
+        f"all {count} attacks"
+        if count > 2
+        else "both attacks"
+        if count == 2
+        else f"`{table.attacks[0]}`"
+    )
+    undecided = any("is undecided" in line for line in doubtful)
+    none = "No rule is known to hold" if waiting or undecided else "No rule holds"
+    lines = [
+        f"- Under {everything} hold: {', '.join(holding)}."
+        if holding
+        else f"- {none} under {everything}."
+    ]
+    if waiting:
+        lines.append(
+            f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet."
+        )
+    return [*lines, *(f"- {line}." for line in doubtful)]
+
+
+def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
+    """The test accuracy over the rounds: a panel for each attack, in it a line for each rule, the
+    mean over the seeds with its standard error around it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    columns = min(3, len(table.attacks))
+    rows = -(-len(table.attacks) // columns)
+    figure, panels = plt.subplots(
+        rows,
+        columns,
+        figsize=(3.6 * columns + 1.8, 2.6 * rows + 0.4),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    for attack, axes in zip(table.attacks, panels.flat, strict=False):
+        axes.set_title(attack, fontsize=9)
+        for number, rule in enumerate(table.rules):
+            points = curve_of(table, rule, attack, found)
+            if not points:
+                continue
+            rounds = [made for made, _ in points]
+            means = [100 * estimate.mean for _, estimate in points]
+            wide = [
+                100 * estimate.error if len(estimate.values) > 1 else 0.0 for _, estimate in points
+            ]
+            style = ("-", "--", ":", "-.")[number // 10 % 4]
+            axes.plot(rounds, means, style, label=rule, color=f"C{number % 10}", linewidth=1.2)
+            low = [mean - error for mean, error in zip(means, wide, strict=True)]
+            high = [mean + error for mean, error in zip(means, wide, strict=True)]
+            axes.fill_between(rounds, low, high, color=f"C{number % 10}", alpha=0.2, linewidth=0)
+    for unused in panels.flat[len(table.attacks) :]:
+        unused.set_axis_off()
+    lines = {
+        label: line
+        for axes in panels.flat
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(lines.values(), lines.keys(), loc="outside right upper", fontsize=7)
+    figure.supxlabel("rounds", fontsize=9)
+    figure.supylabel(f"test accuracy in %, {table.f} of {table.n} lie", fontsize=9)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def curve_of(
+    table: RobustnessTable, rule: str, attack: str, found: Found
+) -> list[tuple[int, Estimate]]:
+    """Rounds, and the accuracy after them over the seeds that were tested then."""
+    values: dict[int, list[float]] = {}
+    for outcome in table.results(rule, attack, found):
+        for made, accuracy in outcome.curve:
+            values.setdefault(made, []).append(accuracy)
+    return [(made, Estimate(tuple(found_then))) for made, found_then in sorted(values.items())]
+
+
+def draw(table: RobustnessTable, found: Found, path: Path) -> None:
+    """Rules down, attacks across, the accuracy in each square; red is bad, grey cannot be run."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    cells = table.cells(found)
+    rules = by_strength(table, cells)
+    values: list[list[Any]] = [
+        [
+            100 * cells[rule, attack].mean if cells[rule, attack].accuracies else float("nan")
+            for attack in table.attacks
+        ]
+        for rule in rules
+    ]
+    size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rules))
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
+    colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
+    best = 100 * table.reference(found).mean
+    picture = axes.imshow(
+        values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75
+    )
+    axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=60, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rules)), rules, fontsize=8)
+    for row, rule in enumerate(rules):
+        for column, attack in enumerate(table.attacks):
+            cell = cells[rule, attack]
+            words = f"{100 * cell.mean:.0f}" if cell.accuracies else text_of(cell)
+            weight = "bold" if cell.fails else "normal"
+            axes.text(column, row, words, ha="center", va="center", fontsize=7, fontweight=weight)
+    axes.set_title(
+        f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)",
+        fontsize=9,
+    )
+    figure.colorbar(picture, ax=axes, shrink=0.6)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

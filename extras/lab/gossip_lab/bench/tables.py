@@ -1,0 +1,279 @@
+"""What trials come to: a cell for each rule and attack, at one n, f and split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+from .estimates import Comparison, Estimate, compare, false_discovery_level
+from .learning import NO_ATTACK, Trial, TrialResult
+
+Found = Mapping[Trial, TrialResult]
+Choice = Mapping[str, Any]
+"""Settings of a trial among which the best is looked for: lr, sender, weight_decay."""
+
+SETTINGS = (
+    "rounds",
+    "batch",
+    "lr",
+    "hidden",
+    "sender",
+    "split",
+    "trust",
+    "model",
+    "weight_decay",
+    "reference",
+    "validation",
+    "test_samples",
+    "every",
+    "keep_state",
+    "local_steps",
+    "outer",
+    "milestones",
+    "lr_decay",
+    "split_seed",
+)
+"""What all trials of a table have in common, but for its choices."""
+
+NOTHING: Choice = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RobustnessCell:
+    """One rule under one attack: accuracies of the seeds, or why there are none (empty:
+    it was not run yet).
+
+    Attributes:
+        verdict: Whether the rule learnt as much as it should have, for certain; empty where it
+            was not run.
+        skipped: Rounds without a step, of each seed.
+        trouble: Why the first of those had none.
+        worst_classes: Of each seed, the accuracy on the class where it is least.
+        honest_quarantined: Honest workers that were ever in quarantine, of each seed.
+        liars_quarantined: Liars that were, likewise.
+    """
+
+    accuracies: tuple[float, ...]
+    why: str
+    verdict: Comparison
+    skipped: tuple[int, ...] = ()
+    trouble: str = ""
+    worst_classes: tuple[float, ...] = ()
+    honest_quarantined: tuple[int, ...] = ()
+    liars_quarantined: tuple[int, ...] = ()
+
+    @property
+    def fails(self) -> bool:
+        return self.verdict == "fails"
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean of the accuracies, and how certain it is."""
+        return Estimate(self.accuracies)
+
+    @property
+    def mean(self) -> float:
+        return self.estimate.mean
+
+
+@dataclass(frozen=True, slots=True)
+class RobustnessTable:
+    """All rules and attacks at one n and f.
+
+    Attributes:
+        f: Liars there are.
+        declared_f: The f that the rules are told.
+        shared: Settings of all its trials.
+        choices: Settings of which each rule gets those with which it learns most under the worst
+            attack, by the samples held out. One: there is nothing to choose.
+    """
+
+    n: int
+    f: int
+    declared_f: int
+    rules: tuple[str, ...]
+    attacks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    fails_below: float
+    shared: Mapping[str, Any]
+    choices: tuple[Choice, ...] = (NOTHING,)
+
+    def settings(self, choice: Choice = NOTHING) -> dict[str, Any]:
+        """Of its trials, those that are not given included."""
+        defaults = {field.name: field.default for field in fields(Trial) if field.name in SETTINGS}
+        return {**defaults, **self.shared, **choice}
+
+    def trials(self) -> list[Trial]:
+        """Every run that it is made of, and those without liars that it is compared with."""
+        cells = [
+            trial
+            for choice in self.choices
+            for rule in self.rules
+            for attack in self.attacks
+            for trial in self._of(rule, attack, choice)
+        ]
+        alone = [trial for choice in self.choices for trial in self._alone(choice)]
+        return [*alone, *cells]
+
+    def _of(self, rule: str, attack: str, choice: Choice) -> list[Trial]:
+        # A trial that is told the true f is the same whether that was said or left out.
+        told = None if self.declared_f == self.f else self.declared_f
+        settings = self.settings(choice)
+        return [
+            Trial(rule, attack, self.n, self.f, seed, declared_f=told, **settings)
+            for seed in self.seeds
+        ]
+
+    def _alone(self, choice: Choice) -> list[Trial]:
+        settings = {**self.settings(choice), "trust": False}
+        return [
+            Trial("mean", NO_ATTACK, self.n - self.f, 0, seed, **settings) for seed in self.seeds
+        ]
+
+    def results(self, rule: str, attack: str, found: Found) -> list[TrialResult]:
+        """Of the seeds that were run, with the rule's best settings."""
+        trials = self._of(rule, attack, self.chosen(rule, found))
+        return [found[trial] for trial in trials if trial in found]
+
+    def runs(self, found: Found) -> list[tuple[Trial, TrialResult]]:
+        """All that were run, in the order of ``trials``."""
+        return [(trial, found[trial]) for trial in self.trials() if trial in found]
+
+    def chosen(self, rule: str, found: Found) -> Choice:
+        """The settings with which a rule has the best mean under its worst attack, on the samples
+        held out; of two as good the first."""
+        if len(self.choices) == 1:
+            return self.choices[0]
+
+        def worst(choice: Choice) -> float:
+            cells = [_validated(self._of(rule, attack, choice), found) for attack in self.attacks]
+            return min(cells)
+
+        return max(self.choices, key=worst)
+
+    def without_attackers(self, found: Found = MappingProxyType({})) -> list[Trial]:
+        """Plain averaging of the honest workers alone, whom nobody suspects, with the settings that
+        are best for it."""
+        best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
+        return self._alone(best)
+
+    def reference(self, found: Found) -> Estimate:
+        """The accuracy that averaging the honest alone comes to."""
+        return Estimate(
+            tuple(
+                found[trial].accuracy or 0.0
+                for trial in self.without_attackers(found)
+                if trial in found
+            )
+        )
+
+    def limit(self, found: Found) -> Estimate:
+        """The accuracy below which a rule fails. It is as uncertain as what it is a share of."""
+        return self.reference(found).times(self.fails_below)
+
+    def cells(self, found: Found) -> dict[tuple[str, str], RobustnessCell]:
+        """Return all cells: (rule, attack) -> what came of it. Of the verdicts that are decided,
+        5 % are wrong on average."""
+        margins = {
+            (rule, attack): self._margins(rule, attack, found)
+            for rule in self.rules
+            for attack in self.attacks
+        }
+        p_values = [margin.p_value for margin in margins.values() if margin.values]
+        level = false_discovery_level(p_values)
+        return {
+            key: self._cell(*key, found, compare(margin, level) if margin.values else "")
+            for key, margin in margins.items()
+        }
+
+    def _cell(self, rule: str, attack: str, found: Found, verdict: Comparison) -> RobustnessCell:
+        outcomes = self.results(rule, attack, found)
+        why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
+        accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
+        if not outcomes or len(accuracies) < len(outcomes):
+            return RobustnessCell((), why, "")
+        return RobustnessCell(
+            accuracies,
+            why,
+            verdict,
+            tuple(outcome.skipped for outcome in outcomes),
+            next((outcome.trouble for outcome in outcomes if outcome.trouble), ""),
+            tuple(outcome.worst_class or 0.0 for outcome in outcomes),
+            tuple(outcome.honest_quarantined for outcome in outcomes),
+            tuple(outcome.liars_quarantined for outcome in outcomes),
+        )
+
+    def _margins(self, rule: str, attack: str, found: Found) -> Estimate:
+        """By how much accuracies are above the limit, seed by seed; none if one is missing."""
+        trials = self._of(rule, attack, self.chosen(rule, found))
+        runs = [
+            (found[trial].accuracy, found[alone].accuracy or 0.0)
+            for trial, alone in zip(trials, self.without_attackers(found), strict=True)
+            if trial in found and alone in found
+        ]
+        known = [(it, alone) for it, alone in runs if it is not None]
+        if len(known) < len(runs):
+            return Estimate(())
+        return Estimate(tuple(it - self.fails_below * alone for it, alone in known))
+
+    def worst(self, rule: str, cells: Mapping[tuple[str, str], RobustnessCell]) -> RobustnessCell:
+        """Return the cell of the attack that hurts a rule most; one without accuracies if it ran
+        under none."""
+        row = [cells[rule, attack] for attack in self.attacks]
+        return min((cell for cell in row if cell.accuracies), key=_mean, default=row[0])
+
+    def arithmetics(self, found: Found) -> list[str]:
+        """What calculated its runs; more than one where they were made on unlike machines."""
+        return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
+
+    def as_data(self, found: Found) -> dict[str, Any]:
+        listed = [
+            {
+                "rule": rule,
+                "attack": attack,
+                "accuracies": cell.accuracies,
+                **(cell.estimate.as_data() if cell.accuracies else {}),
+                "verdict": cell.verdict,
+                "why": cell.why,
+                "skipped": cell.skipped,
+                "trouble": cell.trouble,
+                "worst_classes": cell.worst_classes,
+                "honest_quarantined": cell.honest_quarantined,
+                "liars_quarantined": cell.liars_quarantined,
+                "curves": [outcome.curve for outcome in self.results(rule, attack, found)],
+            }
+            for (rule, attack), cell in self.cells(found).items()
+        ]
+        about = {
+            "schema": "gossip.robustness/2",
+            "n": self.n,
+            "f": self.f,
+            "declared_f": self.declared_f,
+            "seeds": self.seeds,
+            **self.settings(self.choices[0]),
+        }
+        if len(self.choices) > 1:
+            for name in self.choices[0]:
+                about[name] = list(dict.fromkeys(choice[name] for choice in self.choices))
+            about["chosen"] = {rule: dict(self.chosen(rule, found)) for rule in self.rules}
+        about |= {
+            "arithmetic": self.arithmetics(found),
+            "without_attackers": self.reference(found).as_data(),
+            "fails_below": self.fails_below,
+            "limit": self.limit(found).as_data(),
+        }
+        return {**about, "cells": listed}
+
+
+def _mean(cell: RobustnessCell) -> float:
+    return cell.mean
+
+
+def _validated(trials: list[Trial], found: Found) -> float:
+    """The mean accuracy on what was held out; -1 where nothing was, or was run."""
+    known = [found[trial].validation for trial in trials if trial in found]
+    values = [value for value in known if value is not None]
+    return fmean(values) if values else -1.0

@@ -1,0 +1,544 @@
+"""``gossip simulate``: thousands of fault schedules on a virtual clock; what fails is made small
+and can be replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gossip.errors import ConfigError
+from gossip.launch.optional import optional
+from gossip.launch.report import counted
+
+if TYPE_CHECKING:
+    from gossip_lab.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
+
+SEEDS = 200
+SHRUNK_MAX = 3  # different invariants of which an example is made small
+SHOWN_MAX = 10
+SEEDS_SHOWN = 50
+
+Seeds = Annotated[int | None, optional(f"How many schedules to play; {SEEDS} by default.")]
+First = Annotated[int, typer.Option("--first-seed", help="The seed to begin with.")]
+Peers = Annotated[int | None, optional("Peers of each swarm; drawn from 4 to 9.", "-n", "--peers")]
+Topology = Annotated[str | None, optional("Who exchanges with whom; drawn.")]
+Aggregator = Annotated[str | None, optional("How updates become one; mean by default.")]
+Faults = Annotated[Path | None, optional("Play the faults of a plan file (TOML), none drawn.")]
+Pipelines = Annotated[
+    bool,
+    typer.Option("--pipelines", help="Draw pipelines: peers in stages, each with some layers."),
+]
+Minutes = Annotated[float | None, optional("Go on for so long, or until --seeds are played.")]
+Jobs = Annotated[int | None, optional("Processes; one for each CPU by default.")]
+Replay = Annotated[int | None, optional("Play this one seed and report on it.", metavar="SEED")]
+Trace = Annotated[
+    bool, typer.Option("--trace", help="Of one schedule: print everything that happened.")
+]
+Picture = Annotated[Path | None, optional("Of one schedule: draw its end into this SVG.")]
+Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
+Recording = Annotated[Path | None, optional("Replay what `gossip run --record` wrote, instead.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
+]
+
+
+def simulate(
+    seeds: Seeds = None,
+    first_seed: First = 0,
+    peers: Peers = None,
+    topology: Topology = None,
+    aggregator: Aggregator = None,
+    faults: Faults = None,
+    pipelines: Pipelines = False,
+    minutes: Minutes = None,
+    jobs: Jobs = None,
+    replay: Replay = None,
+    trace: Trace = False,
+    picture: Picture = None,
+    out: Out = Path(),
+    recording: Recording = None,
+    as_json: Json = False,
+) -> None:
+    """Play fault schedules in a simulated swarm and look for broken promises:
+    gossip simulate --seeds 2000"""
+    if recording is not None:
+        raise typer.Exit(_replay_recording(recording, as_json, trace))
+    from gossip.faults import plan as plans
+    from gossip_lab.simulation import SearchQuery
+
+    plan = None if faults is None else plans.load(faults)
+    one = (
+        replay
+        if replay is not None
+        else (plan.simulate.get("seed") if plan is not None and seeds is minutes is None else None)
+    )
+    if one is None and (trace or picture is not None):
+        raise ConfigError("--trace and --picture are about one schedule", "--replay SEED")
+    if replay is not None and (seeds is not None or minutes is not None):
+        raise ConfigError("--replay plays one seed: neither --seeds nor --minutes goes with it")
+    count = (
+        1
+        if one is not None
+        else seeds
+        if seeds is not None
+        else None
+        if minutes is not None
+        else SEEDS
+    )
+    if (count is not None and count < 1) or (minutes is not None and not minutes > 0):
+        few = [f"{count} seeds"] * (count is not None) + [f"{minutes} minutes"] * (
+            minutes is not None
+        )
+        raise ConfigError(f"nothing to play: {', '.join(few)}", "--seeds 200")
+    first = first_seed if one is None else one
+    drawn = peers, topology, aggregator, plan
+    if pipelines and any(given is not None for given in drawn):
+        raise ConfigError("--pipelines draws peers, topology, rule and faults", "leave these out")
+    question = SearchQuery(first, count, peers, topology, aggregator, plan, pipelines)
+    question.check_rule(first)  # what is wrong with the options is said before anything starts
+    if not out.is_dir():
+        raise ConfigError(f"there is no folder {out} to write plans into")
+    console = _Console(as_json)
+    if one is not None:
+        raise typer.Exit(_play_one(question, one, console, trace, picture))
+    workers = jobs if jobs is not None else len(os.sched_getaffinity(0))
+    if workers < 1:
+        raise ConfigError(f"--jobs {workers}: at least one process is needed")
+    raise typer.Exit(_search(question, min(workers, count or workers), minutes, out, console))
+
+
+@dataclass(slots=True)
+class _Console:
+    """Where words go: to stdout, or past it when that is for JSON."""
+
+    as_json: bool
+    began: float = field(default_factory=time.monotonic)
+
+    def say(self, text: str = "") -> None:
+        print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    @property
+    def wall_s(self) -> float:
+        return time.monotonic() - self.began
+
+
+# --- many -----------------------------------------------------------------------------------------
+
+
+def _search(
+    question: SearchQuery, jobs: int, minutes: float | None, out: Path, console: _Console
+) -> int:
+    from gossip_lab.simulation import CampaignTally, search
+
+    tally, stopped = CampaignTally(), False
+    outcomes = search(question, jobs)
+    # which ends its processes, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        with _ProgressBar(question.count, console) as show:
+            for outcome in outcomes:
+                tally.add(outcome)
+                show(tally)
+                if outcome.violation is not None and len(tally.violations) <= SHOWN_MAX:
+                    console.say(f"seed {outcome.schedule.seed}: {outcome.violation}")
+                if minutes is not None and console.wall_s > 60 * minutes:
+                    break
+    except KeyboardInterrupt:
+        stopped = True  # an hour of search is not thrown away: what it found is told, as it is
+        print(
+            "interrupted: what was found so far (Ctrl-C again: nothing)",
+            file=sys.stderr,
+            flush=True,
+        )
+    finally:
+        outcomes.close()  # type: ignore[attr-defined]  # a generator: ends its processes
+    wall_s = console.wall_s
+    smaller = _examples(tally.violations) if stopped else _shrink(tally.violations, console)
+    failures = [_conclude(outcome, small, out, console) for outcome, small in smaller]
+    if question.plan is None:
+        vacuous = [] if stopped else tally.vacuous
+    else:
+        vacuous = [f"{kind} is in the plan and never took place" for kind in tally.idle(1)]
+    result = _result(tally, wall_s, failures, vacuous) | {"interrupted": stopped}
+    if console.as_json:
+        print(json.dumps(result))
+    else:
+        _table(tally, result, console)
+    for line in vacuous:
+        print(f"error: this campaign proves too little: {line}", file=sys.stderr)
+    if stopped:
+        return 130
+    return 1 if tally.violations or vacuous else 0
+
+
+def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationResult, Shrunk]]:
+    """One of each invariant that is violated, of the lowest seed, as it was played."""
+    from gossip_lab.simulation import Shrunk
+
+    examples: dict[str, SimulationResult] = {}
+    for outcome in sorted(violations, key=lambda outcome: outcome.schedule.seed):
+        assert outcome.violation is not None
+        examples.setdefault(outcome.violation.invariant, outcome)
+    for outcome in list(examples.values())[:SHRUNK_MAX]:
+        yield outcome, Shrunk(outcome)
+
+
+def _shrink(
+    violations: list[SimulationResult], console: _Console
+) -> Iterator[tuple[SimulationResult, Shrunk]]:
+    """The same, made small."""
+    from gossip_lab.simulation import play, shrink
+
+    for outcome, whole in _examples(violations):
+        assert outcome.violation is not None
+        console.say(f"shrinking seed {outcome.schedule.seed} ({outcome.violation.invariant}) ...")
+        try:
+            yield outcome, shrink(outcome, play.run)
+        except KeyboardInterrupt:
+            console.say("interrupted: the plan stays as it is")
+            yield outcome, whole
+
+
+def _conclude(
+    outcome: SimulationResult, small: Shrunk, out: Path, console: _Console
+) -> dict[str, Any]:
+    """Writes the plan of a failing schedule and says how to play it again."""
+    found, seed = small.outcome.violation, outcome.schedule.seed
+    assert found is not None
+    plan = small.schedule.plan.to_toml()
+    path = out / f"simulate-{seed}-{found.invariant}.toml"
+    path.write_text(f"# {found}\n{plan}", "utf-8")
+    command = f"gossip simulate --faults {path} --picture {path.with_suffix('.svg')}"
+    before, after = outcome.schedule, small.schedule
+    smaller = (
+        f"; from {counted(len(before.faults), 'fault')} and {counted(before.peers, 'peer')} "
+        f"down to {len(after.faults)} and {after.peers} in {counted(small.runs, 'run')}"
+    )
+    console.say(
+        f"\nseed {seed} breaks {found.invariant}{smaller if small.runs else ''}\n  {found}\n  "
+        f"replay:  {command}\n  plan:"
+    )
+    for line in plan.splitlines():
+        console.say(f"    {line}".rstrip())
+    return {
+        "seed": seed,
+        "invariant": found.invariant,
+        "peer": found.peer,
+        "at_s": found.at_s,
+        "text": found.text,
+        "replay": command,
+        "plan": plan,
+        "plan_file": str(path),
+        "trace_hash": small.outcome.trace_hash,
+    }
+
+
+def _result(
+    tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]], vacuous: list[str]
+) -> dict[str, Any]:
+    """What ``--json`` prints; documented in docs/simulate.md."""
+    rounds = sorted(tally.rounds)
+    return {
+        "schema": "gossip.simulate/1",
+        "schedules": tally.schedules,
+        "violations": len(tally.violations),
+        "violating_seeds": sorted(outcome.schedule.seed for outcome in tally.violations),
+        "failures": failures,
+        "vacuous": vacuous,
+        "wall_s": round(wall_s, 3),
+        "schedules_per_minute": round(60 * tally.schedules / wall_s, 1),
+        "simulated_s": round(tally.simulated_s, 3),
+        "rounds": {
+            "least": rounds[0],
+            "median": statistics.median_low(rounds),
+            "most": rounds[-1],
+            "share_of_50": round(tally.long_share, 4),
+        }
+        if rounds
+        else None,
+        "topologies": dict(sorted(tally.topologies.items())),
+        "aggregators": dict(sorted(tally.aggregators.items())),
+        "way_left": {
+            "median": round(statistics.median(tally.left), 6),
+            "most": round(max(tally.left), 6),
+        }
+        if tally.left
+        else None,
+        "faults": {
+            kind: {
+                "drawn": tally.drawn[kind],
+                "schedules": tally.occurred[kind],
+                "times": tally.struck[kind],
+            }
+            for kind in sorted({*tally.drawn, *tally.struck})
+        },
+        "kinds_of_fault": {str(kinds): count for kinds, count in sorted(tally.kinds.items())},
+        "cuts": tally.cuts,
+        "messages": dict(sorted(tally.counts.items())),
+        "reports": dict(sorted(tally.reports.items())),
+        "judged": dict(
+            sorted(tally.judged.items(), key=lambda item: (item[0][0] != "S", int(item[0][1:])))
+        ),
+        "judged_by": dict(sorted(tally.judged_by.items())),
+    }
+
+
+def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> None:
+    rounds = result["rounds"]
+    console.say(
+        (
+            f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds "
+            f"in {result['wall_s']:.1f} s: {result['schedules_per_minute']:.0f} schedules/min"
+        )
+        + (
+            f"; rounds: {rounds['least']} to {rounds['most']}, median {rounds['median']}"
+            if rounds
+            else ""
+        )
+        + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
+    )
+    console.say(
+        "topologies: "
+        + ", ".join(f"{name} {count}" for name, count in result["topologies"].items())
+    )
+    left = result["way_left"]
+    console.say(
+        "rules: "
+        + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
+        + (
+            f"; asked {counted(tally.judged_by['RuleAnswers'], 'time')} with as many updates as "
+            "they need"
+        )
+        + (
+            (
+                f"; way to the optimum left at the end: {100 * left['median']:.3g} % (median), "
+                f"{100 * left['most']:.3g} % (most)"
+            )
+            if left
+            else ""
+        )
+    )
+    console.say(
+        "kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"])
+    )
+    console.say(f"{'fault':<20}{'schedules':>10}{'times':>9}")
+    for kind, seen in result["faults"].items():
+        console.say(f"{kind:<20}{seen['schedules']:>10}{seen['times']:>9}")
+    messages = result["messages"]
+    traffic = ("sent", "lost", "cut", "duplicated", "corrupted", "malformed")
+    console.say("messages: " + ", ".join(f"{key} {messages.get(key, 0)}" for key in traffic))
+    told = ("suspect", "dead", "alive_again", "skip", "attempt", "lost_round", "restored", "fork")
+    console.say("peers reported: " + ", ".join(f"{key} {tally.reports[key]}" for key in told))
+    console.say("judged: " + ", ".join(f"{key} {count}" for key, count in result["judged"].items()))
+    seeds = result["violating_seeds"]
+    more = (
+        f" and {len(seeds) - SEEDS_SHOWN} more (--json names all)"
+        if len(seeds) > SEEDS_SHOWN
+        else ""
+    )
+    console.say(
+        f"violations: {len(seeds)}, of the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}"
+        if seeds
+        else "no violation"
+    )
+
+
+def _pairs(counts: dict[str, int]) -> str:
+    return ", ".join(f"{key}: {count}" for key, count in counts.items())
+
+
+class _ProgressBar:
+    """A bar on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, total: int | None, console: _Console) -> None:
+        self._total, self._console, self._said = total, console, time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> _ProgressBar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self._total)
+        return self
+
+    def __call__(self, tally: CampaignTally) -> None:
+        rate = 60 * tally.schedules / self._console.wall_s
+        seen = (
+            f"{counted(len(tally.violations), 'violation')}, "
+            f"{counted(len(tally.occurred), 'kind')} of fault"
+        )
+        words = f"{rate:.0f} schedules/min, {seen}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=tally.schedules, description=words)
+        elif time.monotonic() - self._said >= 10.0:
+            self._said = time.monotonic()
+            self._console.say(f"{tally.schedules} of {self._total or 'many'}: {words}")
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+# --- one ------------------------------------------------------------------------------------------
+
+
+def _play_one(
+    question: SearchQuery, seed: int, console: _Console, trace: bool, picture: Path | None
+) -> int:
+    """Plays one schedule and tells about it. Returns the exit code."""
+    from gossip_lab.simulation import CampaignTally, Chart, run
+
+    schedule = question.schedule(seed)
+    chart = Chart(None if trace else 20_000)
+    outcome = run(schedule, [chart])
+    tally = CampaignTally()
+    tally.add(outcome)
+    idle = tally.idle(1)
+    proves_too_little = bool(idle) and question.plan is not None and outcome.violation is None
+    if trace:
+        for line in chart.lines:
+            console.say(str(line))
+    if picture is not None:
+        _draw(outcome, chart, picture)
+    if console.as_json:
+        found = outcome.violation
+        violation = (
+            None
+            if found is None
+            else {
+                "invariant": found.invariant,
+                "peer": found.peer,
+                "at_s": found.at_s,
+                "text": found.text,
+            }
+        )
+        print(
+            json.dumps(
+                {
+                    "schema": "gossip.simulate.one/1",
+                    "seed": schedule.seed,
+                    "plan": schedule.plan.to_toml(),
+                    "violation": violation,
+                    "trace_hash": outcome.trace_hash,
+                    "rounds": outcome.rounds,
+                    "simulated_s": outcome.simulated_s,
+                    "faults": dict(outcome.struck),
+                    "idle": idle,
+                    "messages": dict(outcome.counts),
+                    "reports": dict(outcome.reports),
+                    "judged": dict(outcome.judged),
+                    "aggregator": schedule.aggregator,
+                    "way_left": round(outcome.left, 6) if isfinite(outcome.left) else None,
+                }
+            )
+        )
+        return 1 if found or proves_too_little else 0
+    console.say(
+        f"seed {schedule.seed}: {counted(schedule.peers, 'peer')}, {schedule.weighted_topology}, "
+        f"{schedule.aggregator}"
+    )
+    for fault in schedule.faults:
+        console.say(f"  {fault}")
+    console.say(
+        "took place: "
+        f"{', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}"
+    )
+    if idle:
+        console.say(
+            f"did not take place: {', '.join(idle)} (faults begin before active_s = "
+            f"{schedule.active_s:g})"
+        )
+    console.say(
+        f"{counted(outcome.rounds, 'round')} in {outcome.simulated_s:.2f} simulated seconds, "
+        f"trace {outcome.trace_hash}"
+    )
+    if isfinite(outcome.left):
+        console.say(f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %")
+    if picture is not None:
+        console.say(f"picture: {picture}")
+    console.say(f"violated: {outcome.violation}" if outcome.violation else "no violation")
+    if proves_too_little:
+        print(
+            f"error: the plan proves too little: {', '.join(idle)} never took place",
+            file=sys.stderr,
+        )
+    return 1 if outcome.violation or proves_too_little else 0
+
+
+def _draw(outcome: SimulationResult, chart: Chart, path: Path) -> None:
+    from gossip_lab.simulation import draw
+
+    try:
+        path.write_text(draw(outcome, chart), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write the picture {path}: {error.strerror}") from error
+
+
+def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
+    """Lives a recorded node's life again. Returns the exit code:
+    1 when the core did something else."""
+    from gossip_lab.simulation import ReplayDiverged, replay
+
+    console = _Console(as_json)
+    listen = (
+        (lambda now, event, effects: console.say(f"{now:.6f}  {event}  ->  {effects}"))
+        if trace
+        else None
+    )
+    try:
+        seen = replay(path, listen)
+    except ReplayDiverged as diverged:
+        print(f"error: {diverged}", file=sys.stderr)
+        return 1
+    if as_json:
+        last = seen.commits[-1] if seen.commits else None
+        print(
+            json.dumps(
+                {
+                    "schema": "gossip.replay/1",
+                    "peer": seen.peer,
+                    "incarnation": seen.header.incarnation,
+                    "steps": seen.steps,
+                    "effects": seen.effects,
+                    "rounds": seen.rounds,
+                    "commits": len(seen.commits),
+                    "chain": last.chain.hex() if last else None,
+                    "duration_s": seen.duration_s,
+                }
+            )
+        )
+        return 0
+    console.say(
+        f"peer {seen.peer}.{seen.header.incarnation}: {counted(seen.steps, 'event')} over "
+        f"{seen.duration_s:.1f} s, {counted(len(seen.commits), 'commit')}, all "
+        f"{counted(seen.effects, 'effect')} as recorded"
+    )
+    if seen.cut_off is not None:
+        console.say(f"the recording ends in the midst of {type(seen.cut_off).__name__}")
+    return 0

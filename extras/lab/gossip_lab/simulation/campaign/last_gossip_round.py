@@ -1,0 +1,110 @@
+"""The end of a simulated training in gossip rounds: all scripts come to their last round, each in
+its own time.
+
+In most ends some peers are slow meanwhile, stand still, hang or are killed and started again, and
+are there when the others are about to leave, or have left.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from gossip.core import GossipRounds, Peer, PeerId
+from gossip.inject import FAR_ROUNDS
+from gossip_lab.simulation.checkers import EverybodyEnds
+from gossip_lab.simulation.world import ToyTrainer
+
+if TYPE_CHECKING:
+    from gossip_lab.simulation.world import Swarm
+
+ROUNDS = (1, 12)  # that are still trained
+DISTURBED = 0.7  # of the ends
+KINDS = ("slow", "hang", "trainer", "restart", "crash")
+AWAY_S = (0.1, 12.0)
+TOGETHER, APART_S = 0.5, 1.5
+SLOWNESS = (3.0, 40.0)
+COPY_SHARES = (0.0, 0.1, 0.3)
+"""Of a round timeout, that it may take to copy a state, or to take one over."""
+HANDLING_S = (0.0, 0.005)
+SLICE_S = 0.5
+FETCHES = 3
+"""Round timeouts that it may take to be given another's state, where one is behind."""
+
+
+def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
+    """Lets all who train in gossip rounds come to their end, and judges it."""
+    running = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
+    if not running or not all(isinstance(core.rounds, GossipRounds) for core in running.values()):
+        return
+    rng, began = Random(f"last gossip round/{swarm.seed}"), swarm.now
+    at = [core.rounds.round_id for core in running.values()]
+    if max(at) >= FAR_ROUNDS:
+        return  # A peer took a liar's state: the others would train for days to come there.
+    left = rng.randint(*ROUNDS)
+    last, compute_s = max(at) + left, 0.0
+    for host in swarm.hosts.values():
+        if isinstance(host.trainer, ToyTrainer):
+            host.trainer.rounds = last
+            compute_s = max(compute_s, host.trainer.compute_s[1] * host.trainer.slowness)
+    over_s = _disturb(swarm, sorted(running), last, rng)
+    settings = next(iter(running.values())).settings.rounds
+    # who is farther behind comes there alone, or takes the state of one that has
+    alone_s = (last - min(at)) * compute_s
+    rounds_s = (left + FETCHES) * (settings.round_timeout_s + compute_s)
+    leaves_s = settings.drain_timeout_s + settings.linger_s
+    # who comes back last is waited for, and then waits for others itself; or where nobody is left
+    # who has a state, gives up
+    until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
+    while swarm.now < until and checker.remaining(swarm):
+        swarm.run_for(SLICE_S)
+    checker.judge_end(swarm, began)
+
+
+def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) -> float:
+    """Disturbs some of them for a while. Returns for how long at most, in seconds."""
+    if rng.random() >= DISTURBED:
+        return 0.0
+    timeout_s = swarm.hosts[peers[0]].core.settings.rounds.round_timeout_s
+    for host in swarm.hosts.values():
+        if isinstance(host.trainer, ToyTrainer):
+            copy_s = rng.choice(COPY_SHARES) * timeout_s
+            host.trainer.snapshot_s = max(copy_s, host.trainer.snapshot_s)
+    together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
+    most_s = 0.0
+    for peer in rng.sample(peers, rng.randint(1, len(peers))):
+        # some die while others take their states
+        alone_s, apart_s = rng.uniform(*AWAY_S), rng.uniform(0.0, APART_S)
+        for_s = alone_s if together_s is None else together_s + apart_s
+        most_s = max(most_s, _disturb_one(swarm, peer, for_s, last, rng))
+    return most_s
+
+
+def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng: Random) -> float:
+    """Likewise, of one, by a kind that is drawn."""
+    over = swarm.now + for_s
+    match rng.choice(KINDS):
+        case "slow":
+            swarm.slow_down(peer, rng.uniform(*SLOWNESS), rng.choice(HANDLING_S))
+            swarm.at(over, partial(swarm.slow_down, peer, 1.0))
+        case "hang":
+            swarm.pause_for(peer, for_s)
+        case "crash":
+            swarm.at(over, partial(_kill, swarm, peer))
+        case "trainer":
+            swarm.stop_trainer(peer)
+            swarm.at(over, partial(swarm.resume_trainer, peer))
+        case _:
+            swarm.restart(peer, for_s)
+            trainer = swarm.hosts[peer].trainer
+            if isinstance(trainer, ToyTrainer):
+                trainer.rounds = last
+                return for_s + trainer.prepare_s
+    return for_s
+
+
+def _kill(swarm: Swarm[Peer], peer: PeerId) -> None:
+    """For good, unless it has ended."""
+    if swarm.hosts[peer].running:
+        swarm.crash(peer)

@@ -1,0 +1,296 @@
+"""Rounds of a swarm far larger than real ones have been: what a peer sends and receives in a round,
+and how large the largest message is.
+
+Everything is what a real peer runs but the sockets and the training. All have met before, so that
+the greetings of a thousand peers that start in one moment are no part of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from gossip import topologies
+from gossip.core import (
+    BEHIND_ROUNDS,
+    CoreSettings,
+    Effect,
+    Envelope,
+    Hello,
+    Payload,
+    Peer,
+    PeerId,
+    RoundSettings,
+    events,
+)
+from gossip.inject import OutMessage
+from gossip.transport import decode, encode
+from gossip_lab.simulation.checkers import consensus_distance
+from gossip_lab.simulation.world import SimulationStuck, Swarm, ToyTrainer, address, weighted_mean
+
+from .play import CachedTopology
+
+COMPUTE_S = (0.35, 0.5)
+START_TIMEOUT_S = 60.0
+ROUND_TIMEOUT_S = 10.0
+STEP_S = 0.1
+PATIENCE_S = 120.0
+KILLED_AFTER, JOINS_AFTER, BACK_AFTER = 5, 7, 10  # rounds
+SAMPLES = 100_003
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPeers:
+    """``rounds`` rounds of ``n`` peers. On the way one is killed, one joins, and the killed one
+    comes back."""
+
+    n: int
+    seed: int = 1
+    rounds: int = 20
+    topology: str = "rolling"
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPeersResult:
+    """Bytes are those of encoded messages; what ZeroMQ, TCP and IP add is not in them. Payloads are
+    left out: with one server for each of n shards a peer sends and receives twice the update,
+    less an n-th part.
+
+    Attributes:
+        rounds: The round that all are in at the end.
+        together: Whether all who run hold the same parameters then, the newcomer and the one that
+            came back among them; in gossip rounds, whether they are as close as is to be, in rounds
+            and in parameters.
+        sent_bytes: By a peer in a round, on average.
+        most_sent_bytes: By whoever sent most in a round: its server.
+        largest: Type of message -> bytes of the largest one.
+        sent: Type of message -> how many were sent.
+    """
+
+    n: int
+    topology: str
+    rounds: int
+    together: bool
+    sent_bytes: float
+    most_sent_bytes: int
+    largest: dict[str, int]
+    sent: dict[str, int]
+    simulated_s: float
+
+
+@dataclass(slots=True)
+class Meter:
+    """Encodes what is sent, and reads the largest of each kind as its receiver would."""
+
+    by_peer: Counter[PeerId] = field(default_factory=Counter)
+    largest: dict[str, int] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    nbytes: int = 0
+    _last: Envelope | None = None
+    _length: int = 0
+
+    def __call__(
+        self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None
+    ) -> tuple[OutMessage, ...]:
+        if said is not self._last:
+            data = encode(said)
+            self._last, self._length = said, len(data)
+            name = type(said.message).__name__
+            if len(data) > self.largest.get(name, 0):
+                assert decode(data) == said
+                self.largest[name] = len(data)
+        self.sent[type(said.message).__name__] += 1
+        self.nbytes += self._length
+        self.by_peer[sender] += self._length
+        return ((to, said, payload),)
+
+
+@dataclass(slots=True)
+class Acquaintance:
+    """What all know of each other: the present life of each peer, and what each says of itself as
+    the run begins."""
+
+    lives: dict[PeerId, int]
+    hellos: dict[PeerId, Hello] = field(default_factory=dict)
+
+    def all_say(self, own: Hello) -> dict[PeerId, Hello]:
+        """All begin with the same model, so one hello tells those of the others."""
+        if not self.hellos:
+            for peer in self.lives:
+                control, bulk = address(peer)
+                self.hellos[peer] = replace(own, address=control, bulk=bulk)
+        return self.hellos
+
+
+class AcquaintedPeer(Peer):
+    """Whoever is here from the start has met everybody who is, is connected to them, and has heard
+    what they train, as after an hour of work together. Whoever comes later knows all addresses."""
+
+    def __init__(self, *arguments: Any, known: Acquaintance, **addresses: Any) -> None:
+        super().__init__(*arguments, **addresses)
+        self._known = known
+        self._is_first = self.membership.incarnation == 0 and self.local in self.settings.peers
+
+    def _on_started(self, now: float) -> list[Effect]:
+        effects = super()._on_started(now)
+        for peer, life in self._known.lives.items():
+            effects += self.membership.learn(peer, *address(peer, life), life, now)
+        if not self._is_first:
+            return effects
+        view = self.membership.view
+        for member in view.others():
+            view.place(member, member.status, met=True)
+            member.lane_up = member.linked = member.was_linked = True
+            member.heard_at = now
+            view.settle(member)
+        effects = [effect for effect in effects if not isinstance(effect, events.Connect)]
+        # over the first of its links, as each does: else it would over the first that comes later
+        neighbour = (self.local + 1) % len(self.settings.peers)
+        return effects + self.membership.on_link(neighbour, True, "", now)
+
+    def _gather(self, now: float) -> list[Effect]:
+        if not self._is_first:
+            return super()._gather(now)
+        for peer, hello in self._known.all_say(self.hello_exchange.hello()).items():
+            self.peer_progress.on_hello(peer, 0, hello, now)
+        return self._decide(now)
+
+
+def many_peers(
+    world: ManyPeers, tell: Callable[[str], None] = lambda text: None
+) -> ManyPeersResult:
+    """Plays it. Raises: SimulationStuck: Something does not come about."""
+    known = Acquaintance(dict.fromkeys(range(world.n), 0))
+    swarm = _swarm(world, known)
+    killed, newcomer = world.n // 2, world.n
+    meter = Meter()
+    swarm.outgoing = meter
+    _advance(swarm, partial(_is_in, swarm, 1), "a first round", tell)
+    begun, before, by_peer = _round(swarm), meter.nbytes, Counter(meter.by_peer)
+    most = 0
+    acts: dict[int, Callable[[], None]] = {
+        KILLED_AFTER: lambda: swarm.crash(killed),
+        JOINS_AFTER: lambda: _start(swarm, newcomer, 0, known),
+        BACK_AFTER: lambda: _start(swarm, killed, 1, known),
+    }
+    for number in range(begun + 1, world.rounds + 1):
+        _advance(swarm, partial(_is_in, swarm, number), f"round {number}", tell)
+        most = max(most, *(meter.by_peer - by_peer).values())
+        by_peer = Counter(meter.by_peer)
+        if act := acts.get(number):
+            act()
+    sent_bytes = (meter.nbytes - before) / world.n / (_round(swarm) - begun)
+    _advance(swarm, partial(_is_whole, swarm, world.n + 1), "all are in the roster", tell)
+    return ManyPeersResult(
+        world.n,
+        world.topology,
+        _round(swarm),
+        _are_together(swarm),
+        sent_bytes,
+        most,
+        dict(sorted(meter.largest.items())),
+        dict(sorted(meter.sent.items())),
+        swarm.now,
+    )
+
+
+def _swarm(world: ManyPeers, known: Acquaintance) -> Swarm[Peer]:
+    topology = CachedTopology(topologies.load(world.topology))
+    settings = CoreSettings(
+        b"simulate",
+        b"lineage!",
+        seed=world.seed,
+        peers=tuple(range(world.n)),
+        room=world.n + 1,
+        rounds=RoundSettings(
+            round_timeout_s=ROUND_TIMEOUT_S, start_timeout_s=START_TIMEOUT_S, min_peers=0
+        ),
+    )
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = address(peer, incarnation)
+        return AcquaintedPeer(
+            peer, incarnation, settings, topology, known=known, control=control, bulk=bulk
+        )
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        return ToyTrainer(
+            peer,
+            world.seed,
+            incarnation=incarnation,
+            compute_s=COMPUTE_S,
+            reducer=weighted_mean,
+            samples_total=SAMPLES,
+        )
+
+    swarm = Swarm(
+        make_core,
+        world.n,
+        world.seed,
+        make_trainer=make_trainer,
+        encoded=False,
+        start_spread_s=0.0,
+        traced=False,
+    )
+    swarm.connect_all()
+    return swarm
+
+
+def _start(swarm: Swarm[Peer], peer: PeerId, life: int, known: Acquaintance) -> None:
+    known.lives[peer] = life
+    if life:
+        swarm.restart(peer)
+    else:
+        swarm.join(peer)
+
+
+def _round(swarm: Swarm[Peer]) -> int:
+    """That all who train are in or beyond."""
+    training = [
+        core.rounds.round_id
+        for peer, core in swarm.inspections.items()
+        if swarm.hosts[peer].running and core.phase == "running"
+    ]
+    return min(training, default=0)
+
+
+def _is_in(swarm: Swarm[Peer], number: int) -> bool:
+    return _round(swarm) >= number
+
+
+def _is_whole(swarm: Swarm[Peer], n: int) -> bool:
+    return len(swarm.up) == n and all(
+        core.phase == "running" and len(core.rounds.roster) == n
+        for core in swarm.inspections.values()
+    )
+
+
+def _are_together(swarm: Swarm[Peer]) -> bool:
+    rounds = {peer: core.rounds.round_id for peer, core in swarm.inspections.items()}
+    trainers = {
+        peer: host.trainer
+        for peer, host in swarm.hosts.items()
+        if isinstance(host.trainer, ToyTrainer)
+    }
+    gossip = next(iter(swarm.inspections.values())).gossip
+    if gossip is None:
+        held = {(rounds[peer], trainer.digest) for peer, trainer in trainers.items()}
+        return len(held) == len({round_id for round_id, _ in held})
+    near = max(rounds.values()) - min(rounds.values()) <= BEHIND_ROUNDS
+    apart = consensus_distance([trainer.parameters.tolist() for trainer in trainers.values()])
+    return near and apart <= gossip.settings.gossip.consensus_bound
+
+
+def _advance(
+    swarm: Swarm[Peer], predicate: Callable[[], bool], what: str, tell: Callable[[str], None]
+) -> None:
+    """Runs until then, looking every ``STEP_S``."""
+    limit_s = swarm.now + PATIENCE_S
+    while not predicate():
+        if swarm.now >= limit_s:
+            raise SimulationStuck(f"not so after {PATIENCE_S:g} s: {what}")
+        swarm.run_for(STEP_S)
+    tell(f"{swarm.now:.1f} s: {what}")

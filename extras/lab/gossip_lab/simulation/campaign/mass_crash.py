@@ -1,0 +1,224 @@
+"""A tenth of a large swarm of memberships crashes at once: when each survivor knows, and what it
+costs everybody in bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from gossip.core import (
+    Change,
+    Effect,
+    Envelope,
+    Event,
+    MembershipSettings,
+    Payload,
+    PeerId,
+    PushPull,
+    Started,
+    table_interval_s,
+)
+from gossip.inject import OutMessage
+from gossip.transport import encode
+from gossip_lab.simulation.world import (
+    MemberCore,
+    Network,
+    SimulationStuck,
+    Swarm,
+    all_fine,
+    member_swarm,
+)
+
+SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
+"""The kernel tells nothing, as when a cable is pulled: probes alone must find out."""
+
+# peers: from there on the storm of news with which a swarm begins takes longer than all
+# that is measured
+ACQUAINTED_ABOVE = 128
+# by then everybody has sent its first table, whose time does not depend on n yet
+FIRST_TABLES_S = 6.0
+LIMIT_S = 60.0
+STEP_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class MassCrash:
+    """``connections_close``: the kernels of the crashed close their connections, as after SIGKILL;
+    else nobody is told."""
+
+    n: int
+    seed: int
+    connections_close: bool
+    crashed_share: float = 0.1
+
+    @property
+    def victims(self) -> tuple[PeerId, ...]:
+        return tuple(range(0, self.n, round(1.0 / self.crashed_share)))
+
+
+class ConnectedMemberCore(MemberCore):
+    """Has met everybody before it starts, as after an hour of work together."""
+
+    def _dispatch(self, event: Event, now: float) -> list[Effect]:
+        effects = super()._dispatch(event, now)
+        if isinstance(event, Started):
+            for member in self.membership.view.others():
+                self.membership.view.place(member, member.status, met=True)
+        return effects
+
+
+@dataclass(frozen=True, slots=True)
+class MassCrashResult:
+    """Seconds count from the crash. Bytes are those of encoded messages, without the framing of
+    ZeroMQ, TCP and IP."""
+
+    victims: int
+    suspected_median_s: float  # first suspicion of a victim by anybody, median over victims
+    suspected_last_s: float
+    dead_first_median_s: float  # first who declares a victim dead
+    known_median_s: float  # over all pairs of a survivor and a victim
+    known_all_s: float  # the last survivor knows of the last victim
+    converged_s: float  # and nobody suspects or skips anybody who lives
+    false_deaths: int
+    false_suspicions: int  # of survivors, by survivors
+    # while nothing happens, over one whole interval between table exchanges
+    calm_bytes_per_peer_s: float
+    calm_table_bytes_per_peer_s: float  # the part of it that is tables
+    calm_messages_per_peer_s: float
+    crash_bytes_per_peer_s: float  # by a survivor, from the crash until all is known
+    crash_bytes_per_peer: float
+
+
+@dataclass(slots=True)
+class TrafficMeter:
+    """Encodes what is sent and adds it up. What travels are these very bytes."""
+
+    bytes: int = 0
+    tables: int = 0
+    messages: int = 0
+
+    def __call__(
+        self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None
+    ) -> tuple[OutMessage, ...]:
+        data = encode(said)
+        self.bytes += len(data)
+        self.messages += 1
+        if type(said.message) is PushPull:
+            self.tables += len(data)
+        return ((to, data, payload),)
+
+    def reset(self) -> None:
+        self.bytes = self.tables = self.messages = 0
+
+
+@dataclass(slots=True)
+class Deaths:
+    """When each survivor heard of each victim's death, and whoever else was accused."""
+
+    victims: dict[PeerId, None]
+    crashed: bool = False
+    dead: dict[tuple[PeerId, PeerId], float] = field(default_factory=dict)
+    suspected: dict[PeerId, float] = field(default_factory=dict)
+    false_deaths: int = 0
+    false_suspicions: int = 0
+
+    def listen(self, now: float, by: PeerId, change: Change) -> None:
+        if change.what not in ("dead", "suspect"):
+            return
+        true = self.crashed and change.peer in self.victims
+        if change.what == "dead":
+            if true:
+                self.dead.setdefault((by, change.peer), now)
+            else:
+                self.false_deaths += 1
+        elif true:
+            self.suspected.setdefault(change.peer, now)
+        else:
+            self.false_suspicions += 1
+
+
+def mass_crash(world: MassCrash) -> MassCrashResult:
+    """Plays it. Raises Stuck when the survivors do not all agree within a minute
+    of virtual time."""
+    deaths = Deaths(dict.fromkeys(world.victims))
+    swarm = started(world, deaths)
+    meter = TrafficMeter()
+    swarm.outgoing = meter
+    calm_s = table_interval_s(world.n, MembershipSettings())
+    swarm.run_for(calm_s)
+    calm = (meter.bytes, meter.tables, meter.messages)
+    meter.reset()
+
+    crashed_at, deaths.crashed = swarm.now, True
+    for victim in world.victims:
+        swarm.crash(victim)
+    survivors = world.n - len(world.victims)
+    pairs = survivors * len(world.victims)
+    _advance(swarm, lambda: len(deaths.dead) == pairs, f"{pairs} deaths are to be heard of", deaths)
+    known_all_s = max(deaths.dead.values()) - crashed_at
+    crash_bytes = meter.bytes / survivors
+    until_s = swarm.now - crashed_at
+    _advance(
+        swarm,
+        lambda: all_fine(swarm),
+        "everybody is to see everybody who lives, and nobody else",
+        deaths,
+    )
+    converged_s = swarm.now - crashed_at
+    # whoever is wrongly accused in the turmoil shall have had the time to die of it
+    swarm.run_for(2.0)
+    first: dict[PeerId, float] = {}
+    for (_, victim), at in deaths.dead.items():
+        first[victim] = min(at, first.get(victim, math.inf))
+    return MassCrashResult(
+        victims=len(world.victims),
+        suspected_median_s=median(deaths.suspected.values()) - crashed_at,
+        suspected_last_s=max(deaths.suspected.values()) - crashed_at,
+        dead_first_median_s=median(first.values()) - crashed_at,
+        known_median_s=median(deaths.dead.values()) - crashed_at,
+        known_all_s=known_all_s,
+        converged_s=converged_s,
+        false_deaths=deaths.false_deaths,
+        false_suspicions=deaths.false_suspicions,
+        calm_bytes_per_peer_s=calm[0] / world.n / calm_s,
+        calm_table_bytes_per_peer_s=calm[1] / world.n / calm_s,
+        calm_messages_per_peer_s=calm[2] / world.n / calm_s,
+        crash_bytes_per_peer_s=crash_bytes / until_s,
+        crash_bytes_per_peer=crash_bytes,
+    )
+
+
+def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
+    """A swarm in which everybody has met everybody and nobody has anything left to tell."""
+    network = Network() if world.connections_close else Network(**SILENT)  # type: ignore[arg-type]
+    make = ConnectedMemberCore if world.n > ACQUAINTED_ABOVE else MemberCore
+    swarm = member_swarm(
+        world.n, world.seed, network, encoded=False, listen=deaths.listen, make=make
+    )
+    swarm.run_for(FIRST_TABLES_S)
+    _advance(
+        swarm,
+        lambda: not any(len(core.membership.rumors) for core in swarm.cores.values()),
+        "silence",
+        deaths,
+    )
+    if not all_fine(swarm):
+        raise SimulationStuck(
+            f"n={world.n}: after {swarm.now:.1f} s not everybody knows everybody\n"
+            f"{swarm.summary()[:2000]}"
+        )
+    return swarm
+
+
+def _advance(swarm: Swarm[MemberCore], predicate: Any, what: str, deaths: Deaths) -> None:
+    """Runs until then, looking every ``STEP_S``: a look at a thousand tables takes a second."""
+    limit_s = swarm.now + LIMIT_S
+    while not predicate():
+        if swarm.now >= limit_s:
+            raise SimulationStuck(
+                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were heard of\n"
+                f"{swarm.summary()[:2000]}"
+            )
+        swarm.run_for(STEP_S)

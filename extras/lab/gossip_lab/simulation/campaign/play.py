@@ -1,0 +1,645 @@
+"""Plays one schedule: a swarm, its faults, its checkers; then calm; and says what came of it.
+
+outcome = run(generate(17))
+assert outcome.violation is None, outcome.violation
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import nan, sqrt
+from statistics import median_high
+from typing import Any
+
+import numpy as np
+
+from gossip import topologies
+from gossip.core import (
+    AddressLearned,
+    Aggregate,
+    Aggregated,
+    CoreSettings,
+    Effect,
+    MembershipSettings,
+    Payload,
+    Peer,
+    PeerId,
+    PipelineSettings,
+    Received,
+    RoundSettings,
+    TrustSettings,
+)
+from gossip.errors import ConfigError
+from gossip.faults import (
+    STATE_ATTACKS,
+    ActivationFault,
+    ByzantineFault,
+    Corrupt,
+    CrashBroadcast,
+    CrashMidway,
+    Delay,
+    Flap,
+    Hang,
+    HangTrainer,
+    LateTrainer,
+    Loss,
+    Narrow,
+    NodeAttack,
+    Partition,
+    Reorder,
+    Reset,
+    Restart,
+    Rewritten,
+    Ring,
+    Spike,
+    Trickle,
+    Unreadable,
+)
+from gossip.inject import FAR_ROUNDS
+from gossip.topologies import Plan, Roster, Topology
+from gossip_lab.simulation.checkers import (
+    AT_ONCE_S,
+    EndsAlike,
+    EverybodyEnds,
+    Panel,
+    RemindsTheSilent,
+    RunConditions,
+    SaysThatNoRoundComes,
+    StagePanels,
+    StaysForTakers,
+    Violation,
+    every_checker,
+    rule_has_enough,
+    stage_panels,
+)
+from gossip_lab.simulation.schedules import PEERS_MAX, Schedule
+from gossip_lab.simulation.world import (
+    PREPARE_S,
+    LinkModel,
+    Nemesis,
+    Network,
+    Observer,
+    Reducer,
+    RuleRefusal,
+    RuleResult,
+    StageTrainer,
+    Step,
+    Swarm,
+    ToyTrainer,
+    Values,
+    address,
+    payload_of_values,
+    weighted_mean,
+)
+
+from .last_gossip_round import play_gossip_end
+from .last_round import play_end
+
+HEARTBEAT_S = 0.1  # until a link that is over its time is seen to be
+LONGER = 2.0  # times its duration is the most that a schedule is played for the sake of its rounds
+SLICE_S = 0.25
+EVENTS_LEAST = 100_000  # that a run may have, however short it is
+RATES = (1.0,)  # of every trainer's steps
+SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
+
+TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
+"""Who stands out goes through quarantine and parole, and back, within the rounds of a run."""
+
+AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
+"""Checkers that hold through a lie in the last round, too."""
+
+FORKING = (
+    Partition
+    | Flap
+    | Ring
+    | Loss
+    | Corrupt
+    | Reset
+    | Reorder
+    | Spike
+    | Delay
+    | Narrow
+    | Trickle
+    | Unreadable
+)
+"""Faults by which a commit may reach some and not others."""
+FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
+
+
+@dataclass(frozen=True, slots=True)
+class ViolationRecord:
+    """A violation as plain data, which crosses processes and fits a line of JSON."""
+
+    invariant: str
+    peer: PeerId
+    at_s: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.at_s:.6f} s, peer {self.peer}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What came of one run.
+
+    Attributes:
+        rounds: The round that half of the peers are in at the end, or beyond:
+            a liar may send one anywhere.
+        struck: Kind of fault -> how often it really took place.
+        cuts: Different ways in which the network was cut.
+        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...;
+            and how many were lied to in the last round.
+        reports: What the peers reported, by event, before the last round with its lie.
+        judged: Invariant -> how often it was judged.
+        judged_by: Checker -> how often it has judged what could have been wrong.
+        left: Of the way to what is to be learnt, the share that half of the peers have yet
+            to go, at least.
+    """
+
+    schedule: Schedule
+    violation: ViolationRecord | None
+    trace_hash: str
+    rounds: int
+    simulated_s: float
+    struck: Mapping[str, int]
+    cuts: int
+    counts: Mapping[str, int]
+    reports: Mapping[str, int]
+    judged: Mapping[str, int]
+    judged_by: Mapping[str, int] = field(default_factory=dict)
+    left: float = nan
+
+
+Folder = dict[PeerId, tuple[int, str, str]]
+"""Incarnation, control and bulk address of everybody's present life:
+what the run's folder of addresses says."""
+
+
+class CachedTopology(Topology):
+    """Makes each plan once. A topology is a pure function,
+    and all peers of a swarm ask it for much the same."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+
+    def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
+        key = roster, round_id, seed, *options.items()
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans[key] = super().__call__(roster, round_id, seed, **options)
+        return plan
+
+
+class _SeedingPeer(Peer):
+    """Writes its address into the folder as it starts, and reads the others', as a node does."""
+
+    def __init__(self, folder: Folder, *arguments: Any, **addresses: Any) -> None:
+        super().__init__(*arguments, **addresses)
+        self._folder, self._addresses = folder, (addresses["control"], addresses["bulk"])
+
+    def _on_started(self, now: float) -> list[Effect]:
+        effects = super()._on_started(now)
+        self._folder[self.local] = (self.membership.incarnation, *self._addresses)
+        for peer, (incarnation, control, bulk) in sorted(self._folder.items()):
+            effects += self._dispatch(AddressLearned(peer, control, bulk, incarnation), now)
+        return effects
+
+
+def _begotten(swarm: Swarm[Peer]) -> Violation:
+    """Messages that beget messages never let the clock go on: a violation of S15,
+    however long one waits."""
+    event = swarm.handling
+    what = type(event.message if isinstance(event, Received) else event).__name__
+    text = f"{swarm.deliveries_max} events so far, this one a {what}: they beget each other"
+    return Violation("S15", swarm.handler, swarm.now, text)
+
+
+def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationResult:
+    """Plays a schedule to its end or to its first violation.
+
+    Args:
+        observers: Look on beside the checkers.
+    """
+    nemesis, panel = Nemesis(schedule), panel_of(schedule)
+    swarm = make_swarm(schedule, nemesis)
+    swarm.hooks.extend([*panel.observers, *observers])
+    rounds = schedule.duration_s / schedule.compute_s[0]
+    most = int(
+        EVENTS_LEAST
+        + schedule.everybody * (500 * schedule.duration_s + 40 * schedule.everybody * rounds)
+    )
+    swarm.deliveries_max = min(most, swarm.deliveries_max)
+    swarm.too_many = _begotten
+    violation: ViolationRecord | None = None
+    found: tuple[int, float, float, dict[str, int]] | None = None  # before the end
+    lied_to = 0
+    try:
+        nemesis.begin(swarm)
+        swarm.run_for(schedule.active_s)
+        nemesis.end(swarm)
+        panel.settle(swarm)
+        pace = _Pace(schedule, swarm)
+        swarm.run_for(max(0.0, schedule.duration_s - swarm.now))
+        while (
+            _reached(swarm, schedule.compute_s[0]) < schedule.rounds_min
+            and swarm.now < LONGER * schedule.duration_s
+        ):
+            swarm.run_for(SLICE_S)
+        panel.close(swarm)
+        pace.judge(swarm)
+        found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
+        if isinstance(panel, Panel):
+            swarm.hooks.remove(panel)  # the lie that comes forks the history
+            ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
+            everybody = next(each for each in panel.checkers if isinstance(each, EverybodyEnds))
+            at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
+            swarm.hooks.extend([ends, everybody, *at_the_end])
+            lied_to = play_end(swarm, ends.circumstances.attackers, ends)
+            play_gossip_end(swarm, everybody)
+    except Exception as error:  # noqa: BLE001
+        # whatever leaves a core is a finding, not an end of the search
+        blamed = panel.blame(swarm, error)
+        violation = ViolationRecord(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
+    now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
+    rounds, simulated_s, left, reports = found or now
+    return SimulationResult(
+        schedule,
+        violation,
+        swarm.trace_hash,
+        rounds,
+        simulated_s,
+        dict(nemesis.totals(swarm)),
+        len(nemesis.cuts_seen),
+        {**swarm.counts, "delivered": swarm.deliveries, "lied_to_at_last": lied_to},
+        reports,
+        panel.judged(),
+        panel.judged_by(),
+        left,
+    )
+
+
+def panel_of(schedule: Schedule) -> Panel | StagePanels:
+    """All checkers of a run."""
+    excused = circumstances(schedule)
+    if schedule.stages:
+        return stage_panels(schedule.members, schedule.micro_batches, excused)
+    return Panel(every_checker(excused))
+
+
+def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
+    return dict(
+        Counter(
+            report.event
+            for life in (*swarm.past, *swarm.hosts.values())
+            for _, report in life.reports
+        )
+    )
+
+
+class _Pace:
+    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they
+    compute, and a little more a round: for the rule, some round trips, and the rest of a probe."""
+
+    def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
+        self._since = swarm.now
+        self._from = _reached(swarm, schedule.compute_s[0])
+        self._round_s = schedule.compute_s[1] + schedule.rule_s + schedule.travel_s + AT_ONCE_S
+        self._compute_s = schedule.compute_s[0]
+
+    def judge(self, swarm: Swarm[Peer]) -> None:
+        running = {
+            peer: core
+            for peer, host in swarm.hosts.items()
+            if host.running and (core := host.inspection) is not None
+        }
+        if not running or not all(rule_has_enough(core, running) for core in running.values()):
+            return
+        least, done = (
+            int((swarm.now - self._since) / self._round_s) - 1,
+            _reached(swarm, self._compute_s) - self._from,
+        )
+        if done < least:
+            text = (
+                f"half of the peers have done {done} rounds since {self._since:.2f} s, when all "
+                f"had settled; {least} at least"
+            )
+            raise Violation("L2", min(swarm.hosts), swarm.now, text)
+
+
+def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
+    """The round that half of those who run are in, or beyond; of all, when nobody runs. Whom a
+    liar's state has sent far ahead counts only where all are: the others go on without it."""
+    most = swarm.now / compute_s + 1
+    running = [host for host in swarm.hosts.values() if host.running]
+    rounds = [host.core.rounds.round_id for host in running or swarm.hosts.values()]
+    return median_high(
+        [round_id for round_id in rounds if round_id <= most]
+        or [round_id % FAR_ROUNDS for round_id in rounds]
+    )
+
+
+def _left(swarm: Swarm[Peer]) -> float:
+    """As ``SimulationResult.left``; nan when nobody runs."""
+    trainers = [
+        host.trainer
+        for host in swarm.hosts.values()
+        if host.running and isinstance(host.trainer, ToyTrainer)
+    ]
+    if not trainers:
+        return nan
+    started_at = sqrt(float((trainers[0].target.astype(float) ** 2).mean()))
+    return median_high([trainer.distance for trainer in trainers]) / started_at
+
+
+def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
+    """Whose payloads trickle, or do not come, where nothing else is wrong, and most others' do
+    not."""
+    trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle | Unreadable)]
+    peers = {peer for fault in trickles for peer in fault.peers}
+    alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
+    return tuple(peers) if alone and 2 * len(peers) < schedule.peers else ()
+
+
+def _may_part(schedule: Schedule) -> bool:
+    """Whether one of two peers may go on alone while a result of the other, which stops, is on its
+    way: a link ends before it has carried a large one, and two peers need no majority."""
+    stops = any(isinstance(fault, Hang) for fault in schedule.faults)
+    return stops and schedule.bytes_per_s > 0 and schedule.peers < 3
+
+
+def circumstances(schedule: Schedule) -> RunConditions:
+    """What the faults of a schedule excuse. Flipped bits excuse no false words:
+    a checksum finds each of them."""
+    node_attacks = [fault for fault in schedule.faults if isinstance(fault, NodeAttack)]
+    equivocating = [peer for fault in node_attacks for peer in fault.peers]
+    attackers = [
+        peer
+        for fault in schedule.faults
+        if isinstance(fault, ByzantineFault)
+        for peer in fault.peers
+    ]
+    rewriting = [
+        peer for fault in schedule.faults if isinstance(fault, Rewritten) for peer in fault.peers
+    ]
+    answering = [fault for fault in schedule.faults if isinstance(fault, ActivationFault)]
+    found = RunConditions.of(
+        (*attackers, *equivocating, *rewriting),
+        rewriting=rewriting,
+        forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in schedule.faults),
+        equivocating=equivocating,
+        lies=[fault.lie for fault in node_attacks],
+        forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),
+        trickling=_trickling(schedule),
+        faultless=not schedule.faults and not schedule.joins_s,
+        untolerated=schedule.aggregator == "mean" and bool(attackers) and tolerated(schedule) > 0,
+    )
+    return replace(
+        found,
+        answering_falsely=frozenset([peer for fault in answering for peer in fault.peers]),
+        tampering=any(fault.lies_about != "audit" for fault in answering),
+    )
+
+
+def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
+    """The swarm of a schedule, before anything has happened.
+
+    Raises: ConfigError: There is no such topology or rule.
+    """
+    topology = CachedTopology(topologies.load(schedule.weighted_topology))
+    attackers = tolerated(schedule)
+    reducer, updates_for = reducer_of(schedule.aggregator, attackers)
+    step = step_of(schedule.aggregator) if topology.rolling and len(schedule.shards) > 1 else None
+    settings = CoreSettings(
+        b"simulate",
+        b"lineage!",
+        seed=schedule.seed,
+        peers=tuple(range(schedule.peers)),
+        room=schedule.everybody if schedule.joins_s else 0,
+        f=attackers,
+        updates_for=updates_for,
+        batch_policy=schedule.batch_policy,
+        cross_shard=step is not None,
+        local_steps=schedule.local_steps > 1,
+        slices="equal" if schedule.overlap and schedule.local_steps > 1 else "speed",
+        membership=MembershipSettings(
+            probe_interval_s=schedule.probe_interval_s, link_timeout_s=schedule.link_timeout_s
+        ),
+        rounds=RoundSettings(
+            quorum=schedule.quorum,
+            round_timeout_s=schedule.round_timeout_s,
+            start_timeout_s=schedule.start_timeout_s,
+            min_peers=schedule.min_peers,
+            patience_s=schedule.patience_s,
+            commit_log=schedule.commit_log,
+        ),
+        trust=TRUST,
+        pipeline=PipelineSettings(schedule.members, schedule.micro_batches, audit=schedule.audit)
+        if schedule.stages
+        else None,
+    )
+    folder: Folder = {}
+    saved: dict[int, tuple[int, bytes]] = {}  # checkpoints of stages
+    made: list[Swarm[Peer]] = []
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = address(peer, 0 if schedule.stable_addresses else incarnation)
+        known = replace(settings, had_round=max([had_round(swarm) for swarm in made], default=0))
+        return _SeedingPeer(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
+
+    rewrites = any(isinstance(fault, Rewritten) for fault in schedule.faults)
+    late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
+
+    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
+        stage = next((at for at, members in enumerate(schedule.members) if peer in members), 0)
+        kind = (
+            partial(
+                StageTrainer,
+                stage=stage,
+                stages=len(schedule.stages),
+                micro_batches=schedule.micro_batches,
+                lies=nemesis.activation_lies(peer),
+                saved=saved,
+            )
+            if schedule.stages
+            else ToyTrainer
+        )
+        return kind(
+            peer,
+            schedule.seed,
+            incarnation=incarnation,
+            sizes=schedule.shards,
+            compute_s=schedule.compute_s,
+            rule_s=schedule.rule_s,
+            slowness=nemesis.slowness(peer),
+            lie=nemesis.lies.get(peer),
+            reducer=reducer,
+            step=step,
+            second_reading=nemesis.second_reading if rewrites else None,
+            samples_total=None if schedule.stages else SAMPLES,
+            rates=RATES if topology.rolling else (),
+            initial=peer + PEERS_MAX * incarnation if schedule.apart else None,
+            prepare_s=schedule.prepare_s if incarnation else late.get(peer, PREPARE_S),
+            piece_bytes=schedule.piece_bytes,
+            local_steps=schedule.local_steps,
+            overlap=schedule.overlap,
+            fragments=schedule.fragments,
+            further_every=schedule.further_every,
+        )
+
+    link = LinkModel(
+        schedule.delay_s, bytes_per_s=schedule.bytes_per_s or None, queue_s=schedule.queue_s
+    )
+    network = Network(
+        link, heartbeat_s=(schedule.link_timeout_s, schedule.link_timeout_s + HEARTBEAT_S)
+    )
+    swarm = Swarm(
+        make_core,
+        schedule.peers,
+        schedule.seed,
+        network,
+        make_trainer=make_trainer,
+        progress_s=schedule.probe_interval_s,  # as a node does
+        stable_addresses=schedule.stable_addresses,
+        absent=schedule.absent,
+    )
+    swarm.copies_per_s = schedule.copies_per_s
+    swarm.travel_s = schedule.travel_s
+    made.append(swarm)
+    return swarm
+
+
+def had_round(swarm: Swarm[Peer]) -> int:
+    """The furthest round that an honest peer has been in,
+    as far as peers write that down in their run's folder."""
+    lives = (*swarm.past, *swarm.hosts.values())
+    rounds = [
+        report.fields["round"]
+        for life in lives
+        for _, report in life.reports
+        if report.event == "round"
+    ]
+    return max(rounds, default=0)
+
+
+def tolerated(schedule: Schedule) -> int:
+    """The f of a schedule: at least one, whether anybody lies or not, but for the mean. Who lies
+    about updates and who lies about states are counted apart: each rule has to bear with either."""
+    attackers = {
+        peer
+        for fault in schedule.faults
+        if isinstance(fault, ByzantineFault)
+        for peer in fault.peers
+    }
+    donors = {
+        peer
+        for f in schedule.faults
+        if isinstance(f, NodeAttack) and f.lie in STATE_ATTACKS
+        for peer in f.peers
+    }
+    return max(
+        schedule.f, *(() if schedule.aggregator == "mean" else (1, len(attackers), len(donors))), 0
+    )
+
+
+def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
+    """How updates become one, and the least number of updates that takes with 0, 1, ...
+    ``f`` liars among them.
+
+    The plain mean is summed here in a fixed order; every other rule is the very one that real runs
+    use, which needs torch.
+    Raises: ConfigError: There is no such rule, its options cover fewer liars,
+        or it needs the loss of a trainer.
+    """
+    if aggregator == "mean":
+        return weighted_mean, (1,)
+    import torch
+
+    from gossip import aggregators
+
+    # eight numbers are nothing to share, and the threads of many searches would
+    # fight for processors
+    torch.set_num_threads(1)
+    rule = aggregators.load(aggregator)
+    if rule.needs_trainer:
+        raise ConfigError(
+            f"{rule.name} asks the trainer for its loss, and simulated trainers have none",
+            "gossip demo runs it",
+        )
+    if rule.needs_center:
+        raise ConfigError(
+            f"{rule.name} starts from the own update, which simulated trainers do not name",
+            "gossip demo --topology random-k runs it",
+        )
+
+    needs = tuple([rule.at_least(fewer) for fewer in range(f + 1)])
+    rule.check(f, needs[f])
+
+    def reduce(
+        rows: Sequence[Values],
+        samples: Sequence[int],
+        tolerated: int,
+        last: Values | None,
+        round_id: int,
+        **lengths: float,
+    ) -> RuleResult | RuleRefusal:
+        previous = torch.tensor(last, dtype=torch.float32) if last is not None else None
+        try:
+            with torch.no_grad():
+                verdict = rule.explain(
+                    torch.tensor(rows, dtype=torch.float32),
+                    f=tolerated,
+                    previous=previous,
+                    round_id=round_id,
+                    **lengths,
+                )
+        except ConfigError as error:
+            return RuleRefusal(str(error))
+        except Exception as error:  # noqa: BLE001
+            # as in a node: whatever a rule raises costs its round and nothing else
+            return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
+        return RuleResult(
+            verdict.aggregate.tolist(),
+            tuple(verdict.weights.tolist()),
+            tuple(verdict.outlyingness.tolist()),
+            verdict.length,
+        )
+
+    return reduce, needs
+
+
+def step_of(aggregator: str) -> Step | None:
+    """How the rule takes its steps where the shards of a vector decide together;
+    None: it does not."""
+    if aggregator == "mean":
+        return None
+    import torch
+
+    from gossip import aggregators
+    from gossip.aggregators import ShardedRule
+    from gossip.node import take_step
+
+    bound = aggregators.load(aggregator)
+    if not bound.cross_shard:
+        return None
+    rule = ShardedRule(bound)
+
+    def payload_of(aggregate: torch.Tensor) -> Payload | None:
+        payload = payload_of_values(aggregate.tolist(), digest=True)
+        return payload if payload.finite else None
+
+    def step(ask: Aggregate) -> Aggregated:
+        updates = torch.tensor(np.array([row.payload.data for row in ask.rows]))
+        last = {} if ask.previous is None else {"previous": torch.tensor(ask.previous.data)}
+        with torch.no_grad():
+            return take_step(rule, ask, updates, last, payload_of)
+
+    return step
+
+
+RunFunction = Callable[[Schedule], SimulationResult]
+"""What searches call: ``run``, or something that stands in for it."""

@@ -1,0 +1,321 @@
+"""Plays many schedules, in several processes, and adds up what came of them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from multiprocessing.synchronize import Event
+
+from gossip.errors import ConfigError, LocalError, TooFewUpdates
+from gossip.faults import FaultPlan
+from gossip.interpreter import spawn_context
+from gossip_lab.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate, generate_pipeline
+
+from . import play
+from .play import SimulationResult
+
+INTERRUPTIBLE_S = 0.2
+BATCH = 2  # schedules that a worker is given at a time: a second's work
+ENOUGH = 8  # schedules in which a kind of fault was drawn, after which it must have struck
+CUTS_MIN = 2  # different partitions, in a campaign that draws any
+EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
+"""What peers must have reported in a large campaign:
+else its faults were too gentle to prove anything."""
+LARGE = 200  # schedules
+OF_GOSSIP_ROUNDS = ("L12",)
+"""Promises that are judged in these alone."""
+OF_ONE_STAGE = ("L7", "L10", "L11", "S27")
+"""Promises that nothing drawn for pipelines puts to the test: nobody joins there, none is asked to
+leave, no payload trickles, and the model has no fragments."""
+EVERY_CHECKER = 1000  # schedules after which each has had something to judge
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What to look for: the seeds from ``first`` on, with some of what they would draw replaced.
+
+    Attributes:
+        count: How many seeds; None: no end.
+        plan: These faults, and this world, in place of the drawn ones.
+        pipelines: Draw a pipeline in each; nothing else is given then.
+    """
+
+    first: int = 0
+    count: int | None = None
+    peers: int | None = None
+    topology: str | None = None
+    aggregator: str | None = None
+    plan: FaultPlan | None = None
+    pipelines: bool = False
+
+    def schedule(self, seed: int) -> Schedule:
+        """The schedule of one seed. Raises: ConfigError: The plan does not fit, or there are no
+        such peers or seeds."""
+        if seed < 0:
+            raise ConfigError(f"seed {seed}: seeds are counted from 0")
+        if self.pipelines:
+            return generate_pipeline(seed)
+        # Before anything is drawn for so many.
+        if self.plan is not None:
+            Schedule(seed).with_plan(replace(self.plan, faults=()))
+        if self.peers is not None:
+            replace(Schedule(seed), peers=self.peers).checked()
+        if self.plan is None:
+            return generate(
+                seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator
+            ).checked()
+        world = self.plan.simulate
+        # A rule is drawn against the liars that are drawn: it has nothing to do with the plan's.
+        aggregator = self.aggregator or world.get("aggregator") or Schedule(seed).aggregator
+        drawn = generate(
+            seed,
+            peers=self.peers or world.get("peers"),
+            topology=self.topology or world.get("topology"),
+            aggregator=aggregator,
+        )
+        given = {
+            "peers": drawn.peers,
+            "topology": drawn.topology,
+            "aggregator": aggregator,
+            "seed": seed,
+        }
+        return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
+
+    def check_rule(self, seed: int) -> None:
+        """Of a rule that was asked for, which is the same in all schedules.
+
+        Raises: ConfigError: It cannot tolerate the liars of this seed's schedule, or ever be given
+            as many updates as it needs.
+        """
+        schedule = self.schedule(seed)
+        if schedule.aggregator == self.aggregator or self.plan is not None:
+            f = play.tolerated(schedule)
+            needed = play.reducer_of(schedule.aggregator, f)[1][f]
+            most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
+            # One schedule may be what was left of a failure when it was made small.
+            if needed > most and self.count != 1:
+                raise TooFewUpdates(schedule.aggregator, f, needed, most)
+
+    @property
+    def seeds(self) -> Iterator[int]:
+        return iter(
+            itertools.count(self.first)
+            if self.count is None
+            else range(self.first, self.first + self.count)
+        )
+
+
+def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
+    """Plays the schedules one after the other and yields what came of each, in no particular order.
+
+    Args:
+        jobs: Processes. With one everything happens in this one.
+    Raises: LocalError: A process was killed.
+    """
+    if jobs <= 1:
+        for seed in question.seeds:
+            yield play.run(question.schedule(seed))
+        return
+    seeds = question.seeds
+    with ExitStack() as stack:
+        context = stack.enter_context(spawn_context())
+        over = context.Event()
+        pool = stack.enter_context(
+            ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,))
+        )
+        # Futures in the order of their seeds: what is yielded first must not depend on where
+        # objects lie in memory.
+        pending: dict[Future[list[SimulationResult]], bool] = {}
+        try:
+            while True:
+                while len(pending) < 2 * jobs and (batch := list(itertools.islice(seeds, BATCH))):
+                    with _uninterrupted():
+                        future = pool.submit(_play, question, batch)
+                    pending[future] = True
+                if not pending:
+                    return
+                # An end comes between these blocks: within one it could leave a lock of the pool
+                # locked, and nothing would end.
+                with _uninterrupted():
+                    wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
+                    finished = [future for future in pending if future.done()]
+                    outcomes = [outcome for future in finished for outcome in future.result()]
+                    for future in finished:
+                        del pending[future]
+                yield from outcomes
+        except BrokenProcessPool as error:
+            raise LocalError(
+                f"a process of the search was killed, perhaps for want of memory ({jobs} jobs)"
+            ) from error
+        finally:
+            over.set()  # what a process has been given already cannot be taken back
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """For the start of a process, which must not be cut short. It inherits the mask, so Ctrl-C is
+    for the parent alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _SearchWorker:
+    """One process of a search."""
+
+    over: Event | None = None
+
+
+def _begin_work(over: Event) -> None:
+    _SearchWorker.over = over
+    end_with_parent()
+    # a run makes a great deal and next to no circles: looking for them meanwhile takes a
+    # twentieth of the time
+    gc.freeze()
+    gc.disable()
+
+
+def end_with_parent() -> None:
+    """For a worker. A parent that is killed cannot shut its pool down,
+    and a pool without a parent waits for ever."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=_await_orphanhood, daemon=True).start()
+
+
+def _await_orphanhood() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _play(question: SearchQuery, seeds: list[int]) -> list[SimulationResult]:
+    played = []
+    for seed in seeds:
+        if _SearchWorker.over is not None and _SearchWorker.over.is_set():
+            break
+        played.append(play.run(question.schedule(seed)))
+    gc.collect()  # the swarms themselves
+    return played
+
+
+@dataclass(slots=True)
+class CampaignTally:
+    """What came of a campaign so far."""
+
+    schedules: int = 0
+    simulated_s: float = 0.0
+    rounds: list[int] = field(default_factory=list)  # of each schedule that ran to its end
+    violations: list[SimulationResult] = field(default_factory=list)
+    # kind of fault -> schedules that were to have it
+    drawn: Counter[str] = field(default_factory=Counter)
+    occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
+    struck: Counter[str] = field(default_factory=Counter)  # how often in all
+    counts: Counter[str] = field(default_factory=Counter)
+    reports: Counter[str] = field(default_factory=Counter)
+    judged: Counter[str] = field(default_factory=Counter)
+    judged_by: Counter[str] = field(default_factory=Counter)  # checker -> what it has judged
+    topologies: Counter[str] = field(default_factory=Counter)
+    pipelines: int = 0  # schedules whose peers are in stages
+    aggregators: Counter[str] = field(default_factory=Counter)
+    # of the way to the optimum, of each schedule in which somebody is there
+    left: list[float] = field(default_factory=list)
+    cuts: int = 0
+    # kinds of fault that took place -> schedules
+    kinds: Counter[int] = field(default_factory=Counter)
+
+    def add(self, outcome: SimulationResult) -> None:
+        from gossip_lab.simulation.world import name_of
+
+        self.schedules += 1
+        self.simulated_s += outcome.simulated_s
+        if outcome.violation is not None:
+            self.violations.append(outcome)
+        else:
+            self.rounds.append(outcome.rounds)
+            if isfinite(outcome.left):
+                self.left.append(outcome.left)
+            self.kinds[len(outcome.struck)] += 1
+            self.drawn.update({name_of(fault): 1 for fault in outcome.schedule.faults}.keys())
+        self.occurred.update(outcome.struck.keys())
+        self.struck.update(outcome.struck)
+        self.counts.update(outcome.counts)
+        self.reports.update(outcome.reports)
+        self.judged.update(outcome.judged)
+        self.judged_by.update(outcome.judged_by)
+        self.topologies[outcome.schedule.topology.split(":")[0]] += 1
+        self.aggregators[outcome.schedule.aggregator] += 1
+        self.pipelines += bool(outcome.schedule.stages)
+        self.cuts += outcome.cuts
+
+    def idle(self, drawn_min: int) -> list[str]:
+        """The kinds of fault that so many schedules had, and that never took place."""
+        return [
+            kind
+            for kind in sorted(self.drawn)
+            if self.drawn[kind] >= drawn_min and not self.occurred[kind]
+        ]
+
+    @property
+    def long_share(self) -> float:
+        """Of the schedules that ran to their end,
+        how many came to the round that they are played for."""
+        return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
+
+    @property
+    def vacuous(self) -> list[str]:
+        """What this campaign pretends to have tested and has not."""
+        found = [
+            f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
+            for kind in self.idle(ENOUGH)
+        ]
+        if (
+            self.drawn["partition"] + self.drawn["partition_one_way"] >= ENOUGH
+            and self.cuts < CUTS_MIN
+        ):
+            found.append(f"the network was cut in {self.cuts} different ways")
+        if self.rounds and not self.judged_by.get("RuleAnswers", 1):
+            found.append(
+                f"{' and '.join(sorted(self.aggregators))} never had as many updates as it needs"
+            )
+        if len(self.rounds) >= LARGE and self.drawn:
+            found += [
+                f"no peer ever reported {event!r}"
+                for event in EXPECTED_REPORTS
+                if not self.reports[event]
+            ]
+            excused: set[str] = set()
+            if not self.topologies.keys() - {"rolling"}:
+                excused.update(OF_GOSSIP_ROUNDS)
+            if self.pipelines == self.schedules:
+                excused.update(OF_ONE_STAGE)
+            found += [
+                f"{invariant} was never judged"
+                for invariant in sorted(self.judged)
+                if not self.judged[invariant] and invariant not in excused
+            ]
+        if (
+            len(self.rounds) >= EVERY_CHECKER
+            and self.drawn
+            and {"rolling", "random-k"} <= self.topologies.keys()
+        ):
+            found += [
+                f"{checker} has never judged"
+                for checker in sorted(self.judged_by)
+                if not self.judged_by[checker]
+            ]
+        return found

@@ -1,0 +1,339 @@
+"""What all checkers share: the violation that they raise, and in what circumstances they judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+from gossip.core import CoreSettings, PeerId
+from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
+from gossip_lab.simulation.world import AnySwarm, Observer
+
+Record = TypeVar("Record")
+
+Life = tuple[PeerId, int]
+"""A process: a peer and its incarnation."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold.
+
+    Attributes:
+        invariant: its number, ``"S1"`` .. ``"S33"``, ``"L1"`` .. ``"L12"``.
+        peer: where it was seen.
+        now_s: virtual time, seconds.
+        text: what is the case and what should be.
+    """
+
+    def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
+        # args mirror the signature: violations cross processes
+        super().__init__(invariant, peer, now_s, text)
+        self.invariant, self.peer, self.now_s, self.text = invariant, peer, now_s, text
+
+    def __str__(self) -> str:
+        return f"{self.invariant} at {self.now_s:.6f} s, peer {self.peer}: {self.text}"
+
+
+REFUSALS = ("refused_result", "bad_commit")
+"""What a peer reports of a result that it does not take."""
+
+FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
+"""By which honest peers come to apply two results of one round for a while. A server that tells
+each another result is found out by the next round's hashes only, until results are compared. Who
+forges others' farewells speaks in their name, which nothing prevents before there are keys, and
+shrinks the roster until half of it is a majority."""
+
+SPLITTING_ATTACKS = frozenset(
+    (
+        *(
+            "wrong_results",
+            "scaled_results",
+            "slightly_wrong_results",
+            "broken_results",
+            "nan_results",
+        ),
+        *("kept_results", "strange_roster", "wrong_decisions"),
+        *CLAIM_ATTACKS,
+    )
+)
+"""By which the liar holds another result than all others, who refused what it said. Peers that are
+started again have forgotten what they held, too: of five, two that forgot and the liar are as good
+as a majority. And whoever returns into that round takes the liar's result if the liar shows
+it then as it is."""
+
+INVENTING_ATTACKS = frozenset({"forged_incarnations"})
+"""By which honest peers come to believe in lives that never were: of peers that have not spoken to
+them, until they do; and in refutations that never were, which the peer then outbids."""
+
+FATAL_ATTACKS = frozenset({"false_deaths"})
+"""By which honest peers come to take for dead one that has never spoken to them: of such a one they
+have others' word alone, and a single word that it died before they came is believed
+until it speaks."""
+
+QUIET_ATTACKS = frozenset(
+    (
+        *("sign_flip", "nan", "huge", "two_updates"),
+        *(
+            "wrong_results",
+            "scaled_results",
+            "slightly_wrong_results",
+            "broken_results",
+            "nan_results",
+        ),
+        *("kept_results", "two_results", "strange_roster", "usurper"),
+        *CLAIM_ATTACKS,
+        *STATE_ATTACKS,
+        *("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions"),
+        "strangers",
+    )
+)
+"""By which nobody comes to believe anything of another's health: they are about updates, results
+and states. All other lies may make an honest peer accuse another, or close a connection to it."""
+
+TIMELY_ATTACKS = frozenset(
+    ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
+) - {"far_states"}
+"""That cost a round no time: an update is taken or left,
+and a state is asked for beside the rounds."""
+
+FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
+"""By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of
+fewer than f + 1 was all that there was. Whoever took it over, and who took it over from that one,
+holds other parameters than the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunConditions:
+    """What a run does to its peers, as far as it decides what may be demanded of them.
+
+    Attributes:
+        attackers: peers that lie, about their updates at least.
+        forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a
+            round timeout), so that two branches come to be for a while. Without that, at most one
+            digest is ever applied for a round.
+        equivocating: peers whose node says other things than it holds: what they hold themselves is
+            compared with nobody's.
+        lies: what they say (the names of ``gossip.inject.message_attacks``): each excuses what the
+            sets above say, and no more.
+        forgetting: some are killed and started again, and know nothing of what they promised; or
+            their trainer hangs, so that they have no update of their own to compare a result with,
+            and are passed over while they hold one.
+        faultless: nothing at all is done to them.
+        trickling: nothing is done but that the payloads of these get through slowly, or not; empty:
+            something else is, too.
+        rewriting: these write over their updates once they have been looked at.
+        answering_falsely: members of a stage of a pipeline that lie about micro-batches, or about
+            the audits of others'.
+        tampering: some of these give wrong activations or gradients.
+        untolerated: the rule tolerates fewer attackers than the run has: a majority may refuse the
+            result of an honest server.
+    """
+
+    attackers: frozenset[PeerId] = frozenset()
+    forks: bool = False
+    equivocating: frozenset[PeerId] = frozenset()
+    lies: frozenset[str] = frozenset()
+    forgetting: bool = False
+    untolerated: bool = False
+    faultless: bool = False
+    trickling: frozenset[PeerId] = frozenset()
+    rewriting: frozenset[PeerId] = frozenset()
+    answering_falsely: frozenset[PeerId] = frozenset()
+    tampering: bool = False
+
+    @staticmethod
+    def of(
+        attackers: Collection[PeerId] = (),
+        *,
+        equivocating: Collection[PeerId] = (),
+        lies: Collection[str] = (),
+        trickling: Collection[PeerId] = (),
+        rewriting: Collection[PeerId] = (),
+        **conditions: bool,
+    ) -> RunConditions:
+        """Some lies fork the history like a network that loses commits. ``conditions``: the other
+        attributes, by name."""
+        found = RunConditions(
+            attackers=frozenset(attackers),
+            equivocating=frozenset(equivocating),
+            lies=frozenset(lies),
+            trickling=frozenset(trickling),
+            rewriting=frozenset(rewriting),
+            answering_falsely=frozenset(),
+            **conditions,
+        )
+        return replace(found, forks=found.forks or found.forking_lies)
+
+    @property
+    def forking_lies(self) -> bool:
+        """A lie may come out long after it was told;
+        what one peer holds and all others refuse, likewise."""
+        if self.untolerated:
+            return True
+        return not FORKING_ATTACKS.isdisjoint(self.lies) or (
+            self.forgetting and self.splitting_lies
+        )
+
+    @property
+    def splitting_lies(self) -> bool:
+        """Whether a liar may hold a result that all others refuse."""
+        return not SPLITTING_ATTACKS.isdisjoint(self.lies)
+
+    @property
+    def defaming(self) -> bool:
+        """Whether somebody lies so that an honest peer may come to accuse another."""
+        return not QUIET_ATTACKS.issuperset(self.lies)
+
+    @property
+    def delaying(self) -> bool:
+        """Whether somebody lies so that rounds take longer."""
+        return self.untolerated or not TIMELY_ATTACKS.issuperset(self.lies)
+
+    @property
+    def invented_lives(self) -> bool:
+        return not INVENTING_ATTACKS.isdisjoint(self.lies)
+
+    @property
+    def unfounded_deaths(self) -> bool:
+        return not FATAL_ATTACKS.isdisjoint(self.lies)
+
+    @property
+    def false_states(self) -> bool:
+        return not FALSE_STATES.isdisjoint(self.lies)
+
+
+class PassiveObserver(Observer):
+    """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that
+    ``on_event``, ``on_effect`` and ``after_event`` are for; none means all. A type of message
+    stands for ``Received`` or ``Send`` with such a one. That saves time only: it passes over what
+    it does not want by itself."""
+
+    events: ClassVar[tuple[type, ...]] = ()
+    effects: ClassVar[tuple[type, ...]] = ()
+    afters: ClassVar[tuple[type, ...]] = ()
+
+
+class Checker(PassiveObserver):
+    """Raises ``Violation`` as soon as its invariant is broken.
+
+    Attributes:
+        judged: how often there was something to judge, which could have been wrong. A checker that
+            never judged proves nothing.
+    """
+
+    invariant: ClassVar[str]
+
+    def __init__(self, circumstances: RunConditions | None = None) -> None:
+        self.circumstances = circumstances or RunConditions()
+        self.judged = 0
+        self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
+        self.make_records()
+
+    def make_records(self) -> None:
+        """Create what the checker records of a run."""
+
+    def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
+        """Return records of each peer's present life: ``make`` creates one when a life begins.
+        Without it a life begins with none."""
+        records: dict[PeerId, Record] = {}
+        self._of_lives.append((records, make))
+        return records
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        for records, make in self._of_lives:
+            if make is None:
+                records.pop(peer, None)
+            else:
+                records[peer] = make()
+
+    def begin_calm(self, swarm: AnySwarm) -> None:
+        """Every fault is over, and everybody who is to come back was told to start."""
+
+    def settled(self, swarm: AnySwarm) -> None:
+        """In the calm, all has come about that must."""
+
+    def finish(self, swarm: AnySwarm) -> None:
+        """The run is over."""
+
+    def violated(self, swarm: AnySwarm, peer: PeerId, text: str) -> Violation:
+        return Violation(self.invariant, peer, swarm.now, text)
+
+    def demand(self, holds: bool, swarm: AnySwarm, peer: PeerId, text: str) -> None:
+        """For where the text costs nothing to make."""
+        self.judged += 1
+        if not holds:
+            raise self.violated(swarm, peer, text)
+
+
+def life_of(swarm: AnySwarm, peer: PeerId) -> Life:
+    return peer, swarm.hosts[peer].incarnation
+
+
+def updates_needed(
+    settings: CoreSettings, roster: Iterable[PeerId], proven: Collection[PeerId]
+) -> int:
+    """Updates that are enough for the rule. Each that is proven to lie is one less
+    for it to tolerate."""
+    return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
+
+
+def lose_start(
+    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: AnySwarm, peer: PeerId
+) -> None:
+    """The last who had what the run began with is dying, before any round was over: who is left
+    begins with something else."""
+    others = [other for other in swarm.up if other != peer]
+    if any(
+        core.rounds.round_id > 0
+        for other in others
+        if (core := swarm.inspections.get(other)) is not None
+    ):
+        return
+    held = [getattr(swarm.hosts[other].trainer, "digest", None) for other in others]
+    for key in [key for key, (value, _) in known.items() if key[0] == 0 and value not in held]:
+        del known[key]
+
+
+class TaintedStates:
+    """Who holds a liar's state: took it over from the liar, or from one who did,
+    and has taken over no other since.
+
+    Nobody is for whom more than f have vouched, where no more than f are liars or misled.
+    """
+
+    def __init__(self, circumstances: RunConditions) -> None:
+        self.circumstances = circumstances
+        self._peers: dict[PeerId, None] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._peers
+
+    def forget(self, peer: PeerId) -> None:
+        """A new life begins."""
+        self._peers.pop(peer, None)
+
+    @property
+    def lying(self) -> set[PeerId]:
+        """Whose state cannot be relied on."""
+        return {*self.circumstances.equivocating, *self._peers}
+
+    def restores(self, swarm: AnySwarm, peer: PeerId) -> None:
+        """``peer`` takes over the state of its donor."""
+        core = swarm.inspections.get(peer)
+        if core is None or not self.circumstances.false_states:
+            return
+        self._peers.pop(peer, None)
+        lying, need = self.lying, core.recovery.need
+        if core.recovery.donor in lying and (
+            need == 1 or len(lying) >= need or took_unattested_state(swarm, peer)
+        ):
+            self._peers[peer] = None
+
+
+def took_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
+    """Whether it has said so of the state that it is taking over."""
+    for _, report in reversed(swarm.hosts[peer].reports):
+        if report.event in ("recovering", "unattested_state"):
+            return report.event == "unattested_state"
+    return False

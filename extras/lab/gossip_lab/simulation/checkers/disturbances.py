@@ -1,0 +1,177 @@
+"""Who was disturbed when: stood still, was cut off; and when the network was worse than a
+protocol has to bear.
+
+Several invariants hold for the undisturbed only, and for them without exception.
+"""
+
+from __future__ import annotations
+
+from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
+from gossip_lab.simulation.world import NS, AnySwarm, LinkModel
+
+from .base import Checker, PassiveObserver, RunConditions
+
+STILL_S = 0.25
+"""A process that was stopped for so long stood still."""
+
+# of the messages on a link, up to which nobody may be taken for dead (docs/design_notes.md N5)
+LOSS_MAX = 0.2
+DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
+LOOK_EVERY_S = 0.1
+LATE_S = 0.05
+"""A message that takes so long may come when its sender is skipped already: half of what a probe
+waits for its answer."""
+
+NEVER = float("-inf")
+
+
+class Disturbances(PassiveObserver):
+    """Must come before the checkers that ask it."""
+
+    events = (TimerFired, Applied, ClockJumped)
+
+    def __init__(self) -> None:
+        self.crashed_at: dict[PeerId, float] = {}
+        self.still_until: dict[PeerId, float] = {}
+        """When the last pause of each peer ended."""
+        self.still_s: dict[PeerId, float] = {}
+        """How long that pause was."""
+        self.behind_until: dict[PeerId, float] = {}
+        """When each peer's node last had so much to do that what came had to wait for long."""
+        self.bad_network_until = NEVER
+        self.uneven_until = NEVER
+        """When the network last did to some messages what it did not to others: cut, lost, or
+        delayed them for long."""
+        self.weather_until = NEVER
+        """When the network was last bad in any way but cut."""
+        self.cuts_changed_at = NEVER
+        self._cut_until: dict[PeerId, float] = {}
+        self._cut: tuple[PeerId, ...] = ()
+        self._changed = -1
+        self._look_at = NEVER
+        self._default: LinkModel | None = None
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        if self._default is None:
+            self._default = swarm.network.default
+        self.still_until.pop(peer, None)
+
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
+        if (still_s := stands_s(swarm, peer)) > STILL_S:
+            self.still_until[peer], self.still_s[peer] = swarm.now, still_s
+
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        now = swarm.now
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self._look(swarm)
+
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self.crashed_at[peer] = swarm.now
+
+    def slept(self, swarm: AnySwarm, peer: PeerId) -> tuple[float, float]:
+        """(when the last pause of ``peer``, which handles an event just now, ended; how long it
+        was). Never: -inf, 0."""
+        return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
+
+    def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
+        """For how long ``peer``, which runs, has neither stood still nor been at either end of a
+        cut, in a bearable network."""
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        self._look(swarm)
+        if peer in self._cut or (
+            swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S
+        ):
+            return 0.0
+        own = (
+            self.still_until.get(peer, NEVER),
+            self._cut_until.get(peer, NEVER),
+            self.behind_until.get(peer, NEVER),
+        )
+        ends = (*own, self.bad_network_until)
+        return swarm.now - max(ends)
+
+    def all_undisturbed_since(self, swarm: AnySwarm, since_s: float, but: PeerId) -> bool:
+        """Whether nobody but ``but`` was disturbed, crashed or was started since then."""
+        for peer, host in swarm.hosts.items():
+            if peer == but:
+                continue
+            if self.crashed_at.get(peer, NEVER) >= since_s:
+                return False
+            if host.running and swarm.now - self.undisturbed_s(swarm, peer) > since_s:
+                return False
+        return True
+
+    def calm_since(self, swarm: AnySwarm) -> float:
+        """Since when the network is what it ought to be, but for cuts, which have not changed; and
+        nobody stood still or had more to do than it had time for."""
+        if swarm.network.changed != self._changed:
+            self._on_cuts(swarm)
+        self._look(swarm)
+        return max(
+            self.weather_until,
+            self.cuts_changed_at,
+            *self.still_until.values(),
+            *self.behind_until.values(),
+            NEVER,
+        )
+
+    def _on_cuts(self, swarm: AnySwarm) -> None:
+        self._changed = swarm.network.changed
+        for peer in self._cut:
+            self._cut_until[peer] = swarm.now
+        self.uneven_until = self.cuts_changed_at = swarm.now
+        self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
+
+    def _look(self, swarm: AnySwarm) -> None:
+        network = swarm.network
+        for peer, host in swarm.hosts.items():
+            late_s = len(host.waiting) * host.machine.handling_ns / NS
+            if late_s > LATE_S or host.machine.slowness > 1.0:
+                self.behind_until[peer] = swarm.now
+        if network.models or network.default != self._default:
+            self.weather_until = swarm.now
+        if network.cuts or any(
+            _loses(model) for model in (network.default, *network.models.values())
+        ):
+            self.uneven_until = swarm.now
+        for model in (network.default, *network.models.values()):
+            # What was damaged is dropped; a message that takes so long holds up all behind it.
+            spike_s = model.spike_s if model.spike else 0.0
+            if model.loss + model.corrupt > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
+                self.bad_network_until = swarm.now
+                return
+
+
+def _loses(model: LinkModel) -> bool:
+    """Whether a message may be lost, or come so late that others have gone on without it; one that
+    comes twice has come."""
+    if (
+        model.loss
+        or model.corrupt
+        or model.corrupt_payload
+        or model.reset
+        or model.bytes_per_s is not None
+        or model.unreadable
+    ):
+        return True
+    late_s = (model.spike_s if model.spike else 0.0) + (model.reorder_s if model.reorder else 0.0)
+    return model.delay_s[1] + late_s > LATE_S
+
+
+def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
+    """How long a process that is stopped, or goes on just now, has been standing still."""
+    return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS
+
+
+class DisturbedChecker(Checker):
+    """Checker that excuses the peers that were disturbed."""
+
+    def __init__(
+        self, disturbances: Disturbances, circumstances: RunConditions | None = None
+    ) -> None:
+        super().__init__(circumstances)
+        self.disturbances = disturbances

@@ -1,0 +1,146 @@
+"""All checkers of a run behind one observer, which calls each only for what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+
+from gossip.core import Event, Message, PeerId, Received, Send
+from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
+
+from .base import Checker, PassiveObserver, Violation
+from .liveness import Liveness
+from .safety import NothingRaises
+from .transitions import TableChecker, TableWatch, watch_life
+
+SLICE_S = 0.25  # of a calm phase, between two looks at whether all is well
+
+MESSAGES = get_args(Message)
+WANTS = {"on_event": "events", "on_effect": "effects", "after_event": "afters"}
+"""The attribute in which a checker says what it looks at, at each moment."""
+
+
+class Panel(Observer):
+    """Seventeen checkers for the price of three: a run has some ten thousand events, most of which
+    concern one or two."""
+
+    def __init__(self, checkers: Iterable[PassiveObserver]) -> None:
+        self.checkers = tuple(checkers)
+        self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
+        self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
+        self._watches: dict[PeerId, TableWatch] = {}
+        self.observers: tuple[Observer, ...] = (self,)
+        self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
+
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        """The checkers' that look at ``kind``; tables are looked at by ourselves."""
+        carrier = (Send if moment == "on_effect" else Received) if kind in MESSAGES else kind
+        found: list[Watcher] = [self._look_at_table] if moment == "after_event" else []
+        for checker in self.checkers:
+            if moment == "after_event" and isinstance(checker, TableChecker):
+                continue
+            wanted = getattr(checker, WANTS[moment])
+            if not wanted or kind in wanted or carrier in wanted:
+                found += checker.watchers(moment, kind)
+        return tuple(found)
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        watch_life(self._watches, swarm, peer)
+        for checker in self.checkers:
+            if isinstance(checker, TableChecker):
+                checker.born(swarm, peer)
+            else:
+                checker.on_start(swarm, peer)
+
+    def _look_at_table(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        watch = self._watches.get(peer)
+        if watch is not None and (watch.sink or len(watch.members) != watch.count):
+            self._look(swarm, peer, event)
+
+    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        for checker in self.checkers:
+            checker.on_flood(swarm, peer, event)
+
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
+        for checker in self.checkers:
+            checker.on_resume(swarm, peer)
+
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self._look(swarm, peer, None)
+        for checker in self.checkers:
+            if not isinstance(checker, TableChecker):
+                checker.on_crash(swarm, peer)
+
+    # --- the calm phase, and the end --------------------------------------------------------------
+
+    def begin_calm(self, swarm: AnySwarm) -> None:
+        """Every fault is over, and everybody who is to come back was told to start."""
+        for checker in self._judges:
+            checker.begin_calm(swarm)
+
+    def settle(self, swarm: AnySwarm) -> float:
+        """The calm phase: runs until every liveness checker is content, then lets all judge.
+
+        Returns: how long that took, virtual seconds. Raises: Violation:
+            something did not come about in time.
+        """
+        self.begin_calm(swarm)
+        began = swarm.now
+        waiting: list[Liveness] = [
+            checker for checker in self._judges if isinstance(checker, Liveness)
+        ]
+        lacking = waiting
+        while lacking:
+            swarm.run_for(SLICE_S)
+            lacking = [checker for checker in waiting if checker.lacks(swarm) is not None]
+            for checker in lacking:
+                if swarm.now >= checker.deadline_at(swarm):
+                    checker.finish(swarm)
+        self.finish(swarm)
+        for judge in self._judges:
+            judge.settled(swarm)
+        return swarm.now - began
+
+    def finish(self, swarm: AnySwarm) -> None:
+        """The run is over: lets all judge. Raises Violation;
+        ValueError when the calm phase was too short to tell."""
+        for checker in self._judges:
+            checker.finish(swarm)
+
+    def close(self, swarm: AnySwarm) -> None:
+        """Some time after all had settled: lets all judge once more, and nothing may be lacking
+        again. Raises: Violation."""
+        for checker in self._judges:
+            if not isinstance(checker, Liveness):
+                checker.finish(swarm)
+            elif (shortcoming := checker.lacks(swarm)) is not None:
+                peer, text = shortcoming
+                raise checker.violated(swarm, peer, f"{text}, though all had settled")
+
+    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
+        """What an exception that left ``swarm`` amounts to: itself if it is a violation,
+        else one of S14."""
+        if isinstance(error, Violation):
+            return error
+        return (self._raises or [NothingRaises()])[0].blame(swarm, error)
+
+    def judged(self) -> dict[str, int]:
+        """How often each invariant was judged, by its number:
+        what was never judged is not proven."""
+        totals: dict[str, int] = {}
+        for checker in self._judges:
+            totals[checker.invariant] = totals.get(checker.invariant, 0) + checker.judged
+        return totals
+
+    def judged_by(self) -> dict[str, int]:
+        """How often each checker has judged, by its name: several look at one invariant, and one
+        may look in vain."""
+        return {type(checker).__name__: checker.judged for checker in self._judges}
+
+    def _look(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
+        watch = self._watches.get(peer)
+        if watch is None:
+            return
+        for transition in watch.fresh():
+            for checker in self._tables:
+                checker.judge(swarm, peer, transition, event)

@@ -1,0 +1,261 @@
+"""S14, S15, S17: no exception out of a core, no flood, no unbounded memory, no timer that fires
+twice, silence after the end."""
+
+from __future__ import annotations
+
+from gossip.core import (
+    COPIES_MAX,
+    HISTORY_ROUNDS,
+    PIECES_MAX,
+    PLANS_KEPT,
+    RELAYS_MAX,
+    TAKERS_MAX,
+    TIMES_KEPT,
+    CancelTimer,
+    Effect,
+    Event,
+    GossipInspection,
+    Halt,
+    Inspection,
+    MembershipInspection,
+    PeerId,
+    Received,
+    Send,
+    SetTimer,
+    TimerFired,
+    Token,
+)
+from gossip_lab.simulation.checkers.base import Checker, Violation
+from gossip_lab.simulation.world import MANY, AnySwarm
+
+STASH_MAX = 9  # rounds: the present one and eight ahead
+EVERY = 32  # timers of a peer between two looks at all its memory: about a second
+# sends to each peer that one event may cause, beside the commits for one that is behind
+PER_TICK = 16
+
+
+class NothingRaises(Checker):
+    """S14: nothing that comes makes a core raise, send a flood,
+    or halt because of what one peer says.
+
+    An exception leaves ``Swarm.step`` by itself; ``blame`` turns it into a violation that
+    names the event.
+    """
+
+    invariant = "S14"
+    effects = (Halt,)
+
+    def make_records(self) -> None:
+        self._most: dict[PeerId, int] = {}
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        core, shards = swarm.inspections.get(peer), 16
+        n = len(core.settings.everybody) if core is not None else len(swarm.hosts)
+        self._most[peer] = PER_TICK * n + (
+            core.settings.rounds.commit_log * shards if core is not None else 0
+        )
+        assert self._most[peer] >= MANY, "fewer are not looked at"
+
+    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
+            raise self.violated(
+                swarm,
+                peer,
+                f"sends more than {self._most[peer]} messages because of {_words(event)}",
+            )
+
+    def finish(self, swarm: AnySwarm) -> None:
+        """Every event has been judged."""
+        self.judged += swarm.deliveries
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Halt):
+            core, event = swarm.inspections.get(peer), swarm.handling
+            if core is not None and core.stop_reason == effect.reason:
+                return  # it was asked to leave, and nobody needs it any more
+            if isinstance(event, Received) and event.sender in self.circumstances.attackers:
+                raise self.violated(
+                    swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}"
+                )
+
+    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
+        """The violation that an exception of a run amounts to,
+        with the last event that any core was given."""
+        text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
+        return self.violated(swarm, swarm.handler, text)
+
+
+def _words(event: Event | None) -> str:
+    return repr(event)[:400] if event is not None else "nothing"
+
+
+class Bounded(Checker):
+    """S15: everything that a core keeps stays within what its settings and the
+    number of peers allow.
+
+    Looked at now and then, and at the end of each life:
+    what has grown too large does not shrink by itself.
+    """
+
+    invariant = "S15"
+    afters = (TimerFired,)
+
+    def make_records(self) -> None:
+        self._timers: dict[PeerId, int] = {}
+
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        if type(event) is TimerFired:
+            count = self._timers[peer] = self._timers.get(peer, 0) + 1
+            if count % EVERY == 0:
+                self.look(swarm, peer)
+
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self.look(swarm, peer)
+
+    def finish(self, swarm: AnySwarm) -> None:
+        """Looks at everybody once more."""
+        for peer in swarm.up:
+            self.look(swarm, peer)
+
+    def look(self, swarm: AnySwarm, peer: PeerId) -> None:
+        """Compares all that a core keeps with its bounds."""
+        host, n = swarm.hosts[peer], len(swarm.hosts)
+        self.judged += 1
+        if host.membership is not None:
+            self._judge(swarm, peer, host.membership.stores(), table_bounds(host.membership, n))
+        if host.inspection is not None:
+            self._judge(swarm, peer, host.inspection.stores(), core_bounds(host.inspection, n))
+
+    def _judge(
+        self, swarm: AnySwarm, peer: PeerId, stores: dict[str, int], bounds: dict[str, int]
+    ) -> None:
+        for what, size in stores.items():
+            if size > bounds[what]:
+                text = f"{size} {what}, at most {bounds[what]} are allowed"
+                raise self.violated(swarm, peer, text)
+
+
+def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
+    """How much a membership may keep among ``n`` peers."""
+    return {
+        "members in the table": n,
+        "rumours waiting": n * membership.accusers_max,
+        "probes under way": n,
+        "probes for others under way": RELAYS_MAX,
+        "peers on the probing circle": n,
+        "voices without an address": n,
+        "changes that nobody was told of": 0,
+    }
+
+
+def core_bounds(core: Inspection, n: int) -> dict[str, int]:
+    """Likewise, of what a whole peer keeps beside its membership."""
+    rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
+    pipeline = core.settings.pipeline
+    micro_batches = 0 if pipeline is None else pipeline.micro_batches
+    audits = n if pipeline is not None and pipeline.audit else 0  # of a micro-batch
+    return {
+        "timers pending": 16 + RELAYS_MAX + 4 * n + 4 * shards + (1 + audits) * micro_batches,
+        "micro-batches": micro_batches,
+        "micro-batches with attempts": micro_batches,
+        "messages kept for the next round": 2 * micro_batches + n,
+        "members that have counted": n,
+        "audits": n * micro_batches,
+        "audits drawn": n * micro_batches,
+        "answers to auditors": n * micro_batches,
+        "stages' words": n,
+        "hellos": n,
+        "takers of the state": TAKERS_MAX,
+        "who waits for an attestation": n,
+        "states that are kept": COPIES_MAX,
+        "takers of pieces": TAKERS_MAX,
+        "pieces of a state": PIECES_MAX,
+        "peers heard of in other rounds": n,
+        **(
+            _gossip_bounds(core, n)
+            if isinstance(rounds, GossipInspection)
+            else _rolling_bounds(core, n, shards)
+        ),
+    }
+
+
+def _rolling_bounds(core: Inspection, n: int, shards: int) -> dict[str, int]:
+    settings, round_bytes = core.settings.rounds, sum(core.rounds.shard_bytes)
+    return {
+        "commits kept, in rounds": max(2, settings.commit_log),
+        "commits kept, in bytes": max(settings.commit_log_bytes, 2 * round_bytes),
+        # Each round's updates, queries, commits, and what was measured or is overdue, one of a
+        # kind, sender and shard.
+        "messages kept for later rounds": STASH_MAX * 5 * n * shards,
+        "rounds with messages kept": STASH_MAX,
+        "commits of former lives kept": STASH_MAX * n * shards,
+        "answers of a shard": n,
+        "rules asked": n * shards + shards,
+        "measures of shards": shards,
+        "measures that were asked for": n * shards,
+        "peers that want to join": n,
+        "peers that have finished": n,
+        "branches heard of": n,
+        "hashes of the lineage": HISTORY_ROUNDS,
+        "snapshots": 8,
+    }
+
+
+def _gossip_bounds(core: Inspection, n: int) -> dict[str, int]:
+    return {
+        "pushes kept": 2 * n * (core.settings.gossip.staleness_max + 1),
+        "peers heard pushing": 2 * n,
+        "sketches": n,
+        "plans": PLANS_KEPT,
+        "times of contributions": TIMES_KEPT,
+        "rules asked": 2,
+        "peers that have finished": n,
+        "peers with a standing": n,
+    }
+
+
+class TimersAndHalt(Checker):
+    """S17: a timer's token is used once, fires at most once and not after it was cancelled; a core
+    that has halted says nothing any more."""
+
+    invariant = "S17"
+    events = (TimerFired,)
+    effects = (SetTimer, CancelTimer, Halt)
+
+    def make_records(self) -> None:
+        self._pending = self.per_life(dict[Token, None])
+        self._used = self.per_life(set[Token])
+
+    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        if isinstance(event, TimerFired):
+            self.judged += 1
+            if event.token not in self._pending[peer]:
+                raise self.violated(
+                    swarm,
+                    peer,
+                    f"timer {event.token} fires, which is not pending: fired, cancelled or never "
+                    "set",
+                )
+            del self._pending[peer][event.token]
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, SetTimer):
+            if effect.token in self._used[peer]:
+                raise self.violated(
+                    swarm, peer, f"sets timer {effect.token}, a token that it has used before"
+                )
+            self._used[peer].add(effect.token)
+            self._pending[peer][effect.token] = None
+        elif isinstance(effect, CancelTimer):
+            if self._pending[peer].pop(effect.token, self) is self:
+                raise self.violated(
+                    swarm, peer, f"cancels timer {effect.token}, which is not pending"
+                )
+        elif isinstance(effect, Halt):
+            # It is given nothing more to handle, so these are all that it can still say.
+            later = [other for at, other in enumerate(swarm.asked) if effect in swarm.asked[:at]]
+            if later:
+                raise self.violated(swarm, peer, f"asks for {repr(later[0])[:400]} after it halted")
+
+
+__all__ = ["Bounded", "NothingRaises", "TimersAndHalt", "core_bounds", "table_bounds"]

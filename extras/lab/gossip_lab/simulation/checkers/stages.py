@@ -1,0 +1,172 @@
+"""The checkers of a swarm, for each stage of a pipeline by itself: a stage is what a swarm is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from gossip.core import Event, Message, PeerId
+from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
+
+from .base import Checker, Violation
+from .liveness import Liveness
+from .panel import SLICE_S, Panel
+
+
+class _OfStage(Mapping[PeerId, Any]):
+    """What is known of each peer, of the members of one stage."""
+
+    def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
+        self._of_all, self._members = of_all, members
+
+    def __getitem__(self, peer: PeerId) -> Any:
+        if peer not in self._members:
+            raise KeyError(peer)
+        return self._of_all[peer]
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return (peer for peer in self._of_all if peer in self._members)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class StageWorld:
+    """A swarm in which there is nobody but the members of one stage. Everything else is the
+    swarm's."""
+
+    def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:
+        self._swarm, self._members = swarm, frozenset(members)
+        self.hosts = _OfStage(swarm.hosts, self._members)
+        self.inspections = _OfStage(swarm.inspections, self._members)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._swarm, name)
+
+    @property
+    def cores(self) -> dict[PeerId, Any]:
+        return {peer: host.core for peer, host in self.hosts.items()}
+
+    @property
+    def up(self) -> tuple[PeerId, ...]:
+        return tuple([peer for peer, host in self.hosts.items() if host.running])
+
+
+class StagePanel(Observer):
+    """``panel``, of the events of one stage."""
+
+    def __init__(self, members: Collection[PeerId], panel: Panel) -> None:
+        self.members, self.panel = frozenset(members), panel
+        self._seen: tuple[AnySwarm, Any] | None = None
+
+    def world(self, swarm: AnySwarm) -> Any:
+        """The swarm as the stage's checkers see it."""
+        if self._seen is None or self._seen[0] is not swarm:
+            self._seen = swarm, StageWorld(swarm, self.members)
+        return self._seen[1]
+
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        inner, members = self.panel.watchers(moment, kind), self.members
+
+        def see(swarm: AnySwarm, peer: PeerId, what: Any) -> None:
+            if peer in members:
+                world = self.world(swarm)
+                for watcher in inner:
+                    watcher(world, peer, what)
+
+        return (see,) if inner else ()
+
+    def _see(self, see: Callable[..., None], swarm: AnySwarm, peer: PeerId, *what: Any) -> None:
+        if peer in self.members:
+            see(self.world(swarm), peer, *what)
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self._see(self.panel.on_start, swarm, peer)
+
+    def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        self._see(self.panel.on_flood, swarm, peer, event)
+
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self._see(self.panel.on_resume, swarm, peer)
+
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self._see(self.panel.on_crash, swarm, peer)
+
+    def on_fault(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
+        if peer in self.members or peer < 0:
+            self.panel.on_fault(self.world(swarm), peer, text)
+
+    def on_mishap(
+        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
+    ) -> None:
+        if peer in self.members and to in self.members:
+            self.panel.on_mishap(self.world(swarm), peer, to, what, message)
+
+
+class StagePanels:
+    """A panel for each stage, and one for all of them together.
+
+    Args:
+        stages: The members and the panel of each.
+        together: Of checkers that look at all stages.
+    """
+
+    def __init__(self, stages: Iterable[StagePanel], together: Panel) -> None:
+        self.stages, self.together = tuple(stages), together
+        self.observers: tuple[Observer, ...] = (together, *self.stages)  # it has the onlookers
+        self._panels = (*[each.panel for each in self.stages], together)
+        self.checkers = tuple([checker for panel in self._panels for checker in panel.checkers])
+
+    def _seen(self, swarm: AnySwarm) -> list[tuple[Panel, Any]]:
+        """Each panel, and the swarm as it sees it."""
+        return [
+            *[(each.panel, each.world(swarm)) for each in self.stages],
+            (self.together, swarm),
+        ]
+
+    def settle(self, swarm: AnySwarm) -> float:
+        """As ``Panel.settle``: of all stages at once."""
+        began, seen = swarm.now, self._seen(swarm)
+        for panel, world in seen:
+            panel.begin_calm(world)
+        waiting = [(c, world) for panel, world in seen for c in _liveness(panel)]
+        lacking = waiting
+        while lacking:
+            swarm.run_for(SLICE_S)
+            lacking = [(c, world) for c, world in waiting if c.lacks(world) is not None]
+            for checker, world in lacking:
+                if swarm.now >= checker.deadline_at(world):
+                    checker.finish(world)
+        for panel, world in seen:
+            panel.finish(world)
+            for judge in panel.checkers:
+                if isinstance(judge, Checker):
+                    judge.settled(world)
+        return swarm.now - began
+
+    def close(self, swarm: AnySwarm) -> None:
+        """As ``Panel.close``."""
+        for panel, world in self._seen(swarm):
+            panel.close(world)
+
+    def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
+        """As ``Panel.blame``."""
+        return self.together.blame(swarm, error)
+
+    def judged(self) -> dict[str, int]:
+        return _added(panel.judged() for panel in self._panels)
+
+    def judged_by(self) -> dict[str, int]:
+        return _added(panel.judged_by() for panel in self._panels)
+
+
+def _liveness(panel: Panel) -> list[Liveness]:
+    return [checker for checker in panel.checkers if isinstance(checker, Liveness)]
+
+
+def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for each in counts:
+        for name, number in each.items():
+            total[name] = total.get(name, 0) + number
+    return total

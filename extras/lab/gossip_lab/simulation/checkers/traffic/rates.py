@@ -1,0 +1,261 @@
+"""S15: how often a peer speaks up by itself: of each kind of message about twice what the protocol
+needs at most, and when all has settled hardly anything beside its probes."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import ceil
+
+from gossip.core import (
+    RETURN_HELLO_EVERY,
+    RETURN_INTERVAL_S,
+    STRAY_EVERY,
+    CommitRequest,
+    Effect,
+    Gossip,
+    Hello,
+    LinkUp,
+    MembershipInspection,
+    Nack,
+    PeerId,
+    Ping,
+    PingRequest,
+    PushPull,
+    Received,
+    Restore,
+    Send,
+    StateRequest,
+    TimerFired,
+    retransmit_limit,
+)
+from gossip_lab.simulation.checkers.base import Checker
+from gossip_lab.simulation.world import AnySwarm
+
+TIMES = 2.0
+"""What the protocol needs is an estimate: so much more of it is too much."""
+
+SETTLES_S = 1.0
+"""What all have in common by then is not yet known of by all."""
+
+PAUSE_S = 0.2
+"""Who has said nothing for so long has fallen silent."""
+
+LISTENERS = 3
+"""Nobody is told news about itself: with fewer there may be nobody to tell them to."""
+
+RUMORS_KINDS = (Ping, PingRequest, Gossip)
+"""Of which one that defames others may have any number said,
+by accusing faster than it is answered."""
+
+
+def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
+    """What one of ``n`` peers says by itself in the busiest second: each of the others comes, goes
+    or is accused once in it.
+
+    A probe is a few pings, and a few requests to helpers when they were not answered. Hellos are
+    counted for each receiver.
+    """
+    settings, others = membership.settings, n - 1
+    turns = 1.0 / settings.probe_interval_s
+    probes = turns + others
+    return {
+        Ping: settings.probe_tries * probes + turns / STRAY_EVERY,
+        PingRequest: settings.indirect_probes * probes,
+        Gossip: settings.gossip_fanout / settings.gossip_interval_s + others,
+        # with the first it is linked to, and after it stood still
+        PushPull: 1.0 / settings.push_pull_interval_s + 2.0,
+        # when it comes back; a new link, a new member
+        Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
+        CommitRequest: 1.0 / RETURN_INTERVAL_S,
+        # all are asked again: in turn what they hold, and what they will before a round
+        StateRequest: 1.5 * turns * others,
+    }
+
+
+def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
+    """What it says in a second when all see each other. One that has been away hears from others'
+    tables who has died meanwhile, and tells that as often as it takes."""
+    settings = membership.settings
+    turns = 1.0 / settings.probe_interval_s
+    nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
+    # of one that is just leaving
+    probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))
+    told = {
+        Gossip: float(retransmit_limit(n, settings)),
+        PushPull: 1.0 / settings.push_pull_interval_s,
+    }
+    return {**nothing, **probe, **told, Ping: turns * (1 + 1 / STRAY_EVERY)}
+
+
+class SpeaksInMeasure(Checker):
+    """S15: in no second does a peer say more than twice what the protocol needs, of each kind of
+    message that is no answer."""
+
+    invariant = "S15"
+    effects = (
+        Ping,
+        PingRequest,
+        Gossip,
+        PushPull,
+        Hello,
+        CommitRequest,
+        StateRequest,
+        Nack,
+        Restore,
+    )
+
+    def make_records(self) -> None:
+        self._said = self.per_life(dict[tuple[type, PeerId], deque[float]])
+        self._most: dict[PeerId, dict[type, int]] = self.per_life()
+        self._quiet_from = float("inf")
+        self._n = 0  # peers that there were when the bounds were made
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        super().on_start(swarm, peer)
+        if len(swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
+            self._n = len(swarm.hosts)
+            for said in self._said.values():
+                said.clear()
+            self._most.clear()
+
+    def settled(self, swarm: AnySwarm) -> None:
+        self._quiet_from = swarm.now + SETTLES_S
+        for said in self._said.values():
+            said.clear()
+        self._most.clear()
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        if type(effect) is Restore and self.circumstances.equivocating:
+            # each result that a server tells differently costs another state
+            self._said[peer].pop((StateRequest, -1), None)
+        if type(effect) is not Send:
+            return
+        kind, now = type(effect.message), swarm.now
+        calm = self._quiet_from != float("inf")
+        if calm and now < self._quiet_from:
+            return
+        if self._is_called_for(swarm, peer, effect):
+            return
+        if kind in RUMORS_KINDS and not calm and self._is_accused(swarm):
+            return
+        bounds = self._most.get(peer)
+        if bounds is None:
+            bounds = self._most[peer] = self._bounds(swarm, peer, calm)
+        most = bounds.get(kind)
+        if most is None:
+            return
+        self.judged += 1
+        key = kind, effect.peer if kind is Hello else -1
+        said = self._said[peer].get(key)
+        if said is None:
+            said = self._said[peer][key] = deque(maxlen=most)
+        if len(said) == most and now - said[0] < 1.0:
+            when = "when all has settled" if calm else "in a second"
+            raise self.violated(
+                swarm,
+                peer,
+                f"says more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are "
+                "needed",
+            )
+        said.append(now)
+
+    def _is_accused(self, swarm: AnySwarm) -> bool:
+        """Whether somebody defames others, or starves and answers so late that all ask about it."""
+        starves = any(machine.slowness > 1.0 for machine in swarm.machines.values())
+        return starves or bool(self.circumstances.lies and self.circumstances.defaming)
+
+    def _is_called_for(self, swarm: AnySwarm, peer: PeerId, send: Send) -> bool:
+        """Whether something else than the clock decides how often it is said."""
+        kind, message = type(send.message), send.message
+        if isinstance(message, PushPull):
+            return message.reply
+        if isinstance(message, StateRequest):
+            # A piece: see FetchesInMeasure. Who equivocates holds what it has lied about, and
+            # nobody else does: after each of its turns it needs the others' state.
+            return bool(message.piece) or peer in self.circumstances.equivocating
+        if kind in (Hello, Ping) and _is_greeting(swarm, kind, send.peer):
+            return True  # a link comes up as often as the network resets it
+        if kind is Ping:
+            return _is_relayed(swarm, send.peer)
+        # a denial, to one that accuses it
+        asked = swarm.handling
+        return kind is Gossip and type(asked) is Received and asked.sender == send.peer
+
+    def _bounds(self, swarm: AnySwarm, peer: PeerId, calm: bool) -> dict[type, int]:
+        membership = swarm.hosts[peer].membership
+        if membership is None:
+            return {}
+        # Where payloads fill queues, answers go on being late, and others are asked about who is
+        # late. Where nodes need time to copy them, who was told of a result asks for it.
+        calm = calm and not swarm.network.default.queue_s and not swarm.copies_per_s
+        needed = (
+            needed_in_the_calm(membership, len(swarm.hosts))
+            if calm
+            else needed_a_second(membership, len(swarm.hosts))
+        )
+        return {kind: ceil(TIMES * times) + 1 for kind, times in needed.items()}
+
+
+class FallsSilent(Checker):
+    """S15: who has had no news for as long as it takes to tell them stops talking; while it has
+    somebody to tell them to. A message that is for rumours alone has one."""
+
+    invariant = "S15"
+    effects = (Gossip,)
+
+    def make_records(self) -> None:
+        # how many it has had, since when it tells the last, when it did
+        self._news: dict[PeerId, tuple[int, float, float]] = self.per_life()
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        if (
+            type(effect) is not Send
+            or type(effect.message) is not Gossip
+            or type(swarm.handling) is not TimerFired
+        ):
+            return
+        membership, now = swarm.hosts[peer].membership, swarm.now
+        if membership is None:
+            return
+        if not effect.message.rumors:
+            raise self.violated(swarm, peer, f"tells peer {effect.peer} no rumour at all")
+        news, settings = membership.news, membership.settings
+        known, since, told_at = self._news.get(peer, (-1, 0.0, 0.0))
+        listeners = sum(member.linked and not member.gone for member in membership.others())
+        if news != known or now - told_at > PAUSE_S or listeners < LISTENERS:
+            since = now
+        self._news[peer] = news, since, now
+        most_s = TIMES * retransmit_limit(len(swarm.hosts), settings) * settings.gossip_interval_s
+        self.judged += 1
+        if now - since > most_s:
+            text = f"goes on saying {effect.message} {now - since:.2f} s after its last news"
+            raise self.violated(swarm, peer, f"{text}, which take {most_s / TIMES:.2f} s to tell")
+
+
+def _is_relayed(swarm: AnySwarm, to: PeerId) -> bool:
+    """Whether a ping is for one who has asked for it, and there is no other such ping."""
+    event = swarm.handling
+    if (
+        type(event) is not Received
+        or type(event.message) is not PingRequest
+        or event.message.target != to
+    ):
+        return False
+    return _says_once(swarm, Ping, to)
+
+
+def _is_greeting(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
+    """Whether it is said because the link to that peer came up, once."""
+    return (
+        type(swarm.handling) is LinkUp and swarm.handling.peer == to and _says_once(swarm, kind, to)
+    )
+
+
+def _says_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
+    return (
+        sum(
+            type(asked) is Send and type(asked.message) is kind and asked.peer == to
+            for asked in swarm.asked
+        )
+        == 1
+    )

@@ -1,0 +1,140 @@
+"""A log of every change in a table of members, also of those that are overwritten before the core
+is done with an event.
+
+A member that is watched gets a class of the same layout whose attributes say when they change. It
+behaves as it did.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+from gossip.core import Event, Member, MembershipInspection, PeerId, Status, incarnation_of
+from gossip_lab.simulation.world import AnySwarm
+
+from .base import Checker
+
+NOTED = frozenset({"standing", "status", "control", "bulk"})
+
+
+class TableTransition(NamedTuple):
+    """One attribute of one row changed; the rest is the row as it was just then,
+    the change included."""
+
+    subject: PeerId
+    field: str  # one of ``NOTED``, or "enlisted" for a row that was not there before
+    before: Any
+    standing: int
+    status: Status
+    control: str
+    bulk: str
+
+    @property
+    def incarnation(self) -> int:
+        return incarnation_of(self.standing)
+
+
+def _transition(member: Member, field: str, before: Any) -> TableTransition:
+    return TableTransition(
+        member.peer, field, before, member.standing, member.status, member.control, member.bulk
+    )
+
+
+class _Watched(Member):
+    __slots__ = ()
+    sinks: ClassVar[list[list[TableTransition]]] = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in NOTED:
+            object.__setattr__(self, name, value)
+            return
+        before = getattr(self, name, None)  # None in a copy that is being made
+        object.__setattr__(self, name, value)
+        if before is not None and before != value:
+            for sink in self.sinks:
+                sink.append(_transition(self, name, before))
+
+
+class TableWatch:
+    """Collects the transitions of one membership from now on.
+    Any number of watches may look at the same one.
+
+    There is something fresh when ``sink`` holds anything,
+    or ``members`` is not as long as ``count``.
+    """
+
+    def __init__(self, membership: MembershipInspection) -> None:
+        self.members = membership.members
+        self.sink: list[TableTransition] = []
+        self.count = 0
+        self._known: dict[PeerId, Member] = {}
+        present = type(membership.me)
+        if issubclass(present, _Watched):
+            self._cls: type[_Watched] = present
+        else:
+            self._cls = type("_Watched", (_Watched,), {"__slots__": (), "sinks": []})
+        self._cls.sinks.append(self.sink)
+        self._take_in()
+
+    def _take_in(self) -> None:
+        for peer, member in self.members.items():
+            if self._known.get(peer) is not member:
+                self._known[peer] = member
+                if type(member) is not self._cls:
+                    object.__setattr__(member, "__class__", self._cls)
+                self.sink.append(_transition(member, "enlisted", None))
+        self.count = len(self._known)
+
+    def fresh(self) -> list[TableTransition]:
+        """What has happened since the last call, in order. A row that appeared is told of as it is
+        at the end of its event."""
+        if len(self.members) != self.count:
+            self._take_in()
+        if not self.sink:
+            return []
+        noted = self.sink.copy()
+        self.sink.clear()  # the class keeps appending to this very list
+        return noted
+
+
+class TableChecker(Checker):
+    """Judges transitions. In a panel they come from a watch that all of these share."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._watches: dict[PeerId, TableWatch] = {}
+
+    @abstractmethod
+    def judge(
+        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
+    ) -> None:
+        """``peer`` has changed a row while it handled ``event`` (None: it crashed while it did)."""
+
+    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
+        """A life of ``peer`` begins, with an empty table."""
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        watch_life(self._watches, swarm, peer)
+        self.born(swarm, peer)
+
+    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        self._look(swarm, peer, event)
+
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self._look(swarm, peer, None)
+
+    def _look(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
+        watch = self._watches.get(peer)
+        if watch is not None:
+            for transition in watch.fresh():
+                self.judge(swarm, peer, transition, event)
+
+
+def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:
+    """A life begins: watches its table, when it has one."""
+    membership = swarm.hosts[peer].membership
+    if membership is not None:
+        watches[peer] = TableWatch(membership)
+    else:
+        watches.pop(peer, None)

@@ -1,0 +1,306 @@
+"""S14, L6: who is passed over because its results do not come. It takes more than f who say of the
+same rounds that they have waited for them in vain; whoever has says so; and it lasts as long as it
+should, on all peers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import floor, log
+
+from gossip.core import (
+    ACCUSATIONS_MAX,
+    Aggregated,
+    Apply,
+    Commit,
+    Committed,
+    Effect,
+    Inspection,
+    PeerId,
+    Report,
+    Send,
+    TrustSettings,
+)
+from gossip_lab.simulation.checkers.base import Checker
+from gossip_lab.simulation.world import AnySwarm
+
+HISTORIES_KEPT = 512
+TURNS = ("passed_over", "serves_again")
+KNOWN_MAX = 32  # of what one has waited for, as many as it surely remembers
+OPEN_MAX = 16
+"""Rounds of one server of which some have said so, from which on a core may forget the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundTurns:
+    """Who serves after a round, and what that has to follow from.
+
+    Attributes:
+        rounds: As in ``Waits``, with this round.
+        out: Who was passed over or in quarantine already.
+        again: Who was passed over before.
+        due: Who has been passed over for long enough.
+        passed_over: Who is so from now on.
+        back: Who serves again.
+    """
+
+    round_id: int
+    roster: Collection[PeerId]
+    rounds: dict[PeerId, tuple[int, int]]
+    out: set[PeerId]
+    again: frozenset[PeerId]
+    due: list[PeerId]
+    passed_over: list[PeerId]
+    back: list[PeerId]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What a history says of who has waited for whose results in vain. ``wrong`` says what was made
+    of it that does not follow.
+
+    Attributes:
+        said: Server and round -> who has waited for its result in that.
+        rounds: Of a server, of which more than f have said so since it was passed over last, and
+            since a result of it was taken.
+        rests: For how many rounds a server is still passed over.
+        again: Who was passed over before: it takes fewer rounds the next time.
+    """
+
+    settings: TrustSettings
+    f: int
+    said: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
+    rounds: dict[PeerId, tuple[int, int]] = field(default_factory=dict)
+    rests: dict[PeerId, int] = field(default_factory=dict)
+    again: frozenset[PeerId] = frozenset()
+    wrong: tuple[PeerId, str] | None = None
+
+    @property
+    def window(self) -> int:
+        """Rounds after which nobody need say so any more."""
+        return 64 + 16 * self.f
+
+    def enough(self, start: float) -> int:
+        """Rounds that take a server's standing from ``start`` below the threshold."""
+        return (
+            floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
+        )
+
+    def lacks(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
+        """Whether it is of use in ``round_id`` that ``by`` says so of that round."""
+        known = self.said.get((server, of_round), frozenset())
+        open_rounds = sum(peer == server for peer, _ in self.said)
+        told = by in known or len(known) > self.f
+        return (
+            not told
+            and server not in self.rests
+            and of_round >= round_id - self.window
+            and open_rounds < OPEN_MAX
+        )
+
+    def after(
+        self,
+        commits: Sequence[Commit],
+        turns: Iterable[tuple[PeerId, str]],
+        locked: Collection[PeerId],
+    ) -> Waits:
+        """What one more round makes of it.
+
+        Args:
+            turns: What is made of it elsewhere: ``(peer, "passed_over" or "serves_again")``.
+            locked: Who is in quarantine after this round.
+        """
+        round_id, roster = commits[0].round_id, commits[0].roster
+        passed_over, back = ([peer for peer, turn in turns if turn == which] for which in TURNS)
+        rests = {peer: left - 1 for peer, left in self.rests.items() if left > 1}
+        due = [peer for peer, left in self.rests.items() if left == 1]
+        said, rounds = dict(self.said), dict(self.rounds)
+        for commit in commits:
+            if commit.digest and commit.server in rounds:
+                rounds[commit.server] = rounds[commit.server][0], 0
+        for commit in commits:
+            for accusation in commit.accusations:
+                key = accusation.peer, accusation.round_id
+                before = said.get(key, frozenset())
+                fresh = (
+                    accusation.peer not in rests
+                    and accusation.round_id >= round_id - self.window
+                    and len(before) <= self.f
+                )
+                if accusation.silent and accusation.peer != commit.server and fresh:
+                    said[key] = before | {commit.server}
+                    if len(said[key]) > self.f:
+                        rounds[accusation.peer] = tuple(
+                            number + 1 for number in rounds.get(accusation.peer, (0, 0))
+                        )  # type: ignore[assignment]
+        out, again = {*rests, *locked}, self.again | set(due)
+        wrong = self._why(_RoundTurns(round_id, roster, rounds, out, again, due, passed_over, back))
+        for peer in passed_over:
+            rests[peer], rounds[peer] = self.settings.quarantine_rounds, (0, 0)
+        said = {key: by for key, by in said.items() if key[1] >= round_id - self.window}
+        return replace(self, said=said, rounds=rounds, rests=rests, again=again, wrong=wrong)
+
+    def _why(self, turn: _RoundTurns) -> tuple[PeerId, str] | None:
+        round_id, roster, rounds, out = turn.round_id, turn.roster, turn.rounds, turn.out
+        passed_over = turn.passed_over
+        for peer in {*turn.due} ^ {*turn.back}:
+            does = "serves" if peer in turn.back else "does not serve"
+            return peer, f"{does} again after round {round_id}"
+        for peer in passed_over:
+            least = self.enough(self.settings.suspect_below if peer in turn.again else 1.0)
+            if (number := rounds.get(peer, (0, 0))[0]) < least:
+                return (
+                    peer,
+                    (
+                        f"is passed over with round {round_id}: more than f have waited in vain "
+                        f"in {number}, of {least}"
+                    ),
+                )
+        if passed_over and len({*out, *passed_over}) > self.f:
+            return (
+                passed_over[0],
+                (
+                    f"is passed over with round {round_id}, and {sorted(out)} are out of {self.f} "
+                    "that may be"
+                ),
+            )
+        room = min(self.f - len(out), (len(roster) - 1) // 2 - len(out.intersection(roster)))
+        silent = [
+            peer
+            for peer, (_, since) in rounds.items()
+            if since >= self.enough(1.0) and peer in roster and peer not in out
+        ]
+        for peer in silent if len(silent) <= room else ():
+            if peer not in passed_over:
+                text = (
+                    f"serves on after round {round_id}, though more than f have waited for it in "
+                    "vain"
+                )
+                return peer, f"{text} in {rounds[peer][1]} of its turns, one after the other"
+        return None
+
+
+class OmissionsFollowTheCommits(Checker):
+    """S14: along a history a server is passed over for as long as it should be, when more than f
+    have waited in vain in enough rounds, and not before; meanwhile it makes no result; and whoever
+    has waited itself says so in what it commits next."""
+
+    invariant = "S14"
+    effects = (Committed, Apply, Report, Commit)
+
+    def make_records(self) -> None:
+        self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
+        self._turns = self.per_life(list[tuple[PeerId, str]])
+        self._pending = self.per_life(list[Committed])
+        # for whose result of which round, in vain
+        self._waited = self.per_life(dict[tuple[PeerId, int], None])
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        core = swarm.inspections.get(peer)
+        if core is None or not core.settings.f or core.rolling is None:
+            return
+        if isinstance(effect, Report):
+            self._on_report(peer, core, effect)
+        elif isinstance(effect, Send):
+            if (
+                isinstance(effect.message, Commit)
+                and effect.message.server == peer
+                and type(swarm.handling) is Aggregated
+            ):
+                self._judge_accusations(swarm, peer, core, effect.message)
+        elif isinstance(effect, Committed):
+            self._pending[peer].append(effect)
+        elif isinstance(effect, Apply):
+            done, self._pending[peer] = self._pending[peer], []
+            turns, self._turns[peer] = self._turns[peer], []
+            if done and done[0].chain not in self._histories:
+                self._follow(swarm, peer, core, done, turns)
+
+    def _on_report(self, peer: PeerId, core: Inspection, report: Report) -> None:
+        if report.event in TURNS:
+            self._turns[peer].append((report.fields["subject"], report.event))
+        elif report.event == "attempt" and report.fields["reason"].endswith("in time"):
+            self._on_wait(peer, core, report)
+        elif report.event == "ready" and (rounds := core.rolling) is not None:
+            self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
+
+    def _on_wait(self, peer: PeerId, core: Inspection, report: Report) -> None:
+        rounds = core.rolling
+        assert rounds is not None
+        # Without a majority within its reach, and f more who may keep their updates to themselves,
+        # it could make nothing.
+        if (
+            report.fields["round"] != rounds.round_id
+            or len(rounds.server.expected()) - core.settings.f < rounds.quorum()
+        ):
+            return
+        silent = int(report.fields["reason"].split()[3])  # no commit from PEER in time
+        waited = self._waited[peer]
+        if silent != peer:
+            waited[silent, rounds.round_id] = None
+        while len(waited) > KNOWN_MAX:
+            del waited[next(iter(waited))]
+
+    def _judge_accusations(
+        self, swarm: AnySwarm, peer: PeerId, core: Inspection, commit: Commit
+    ) -> None:
+        history = self._histories.get(commit.parent)
+        if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
+            return
+        told = {
+            (accusation.peer, accusation.round_id)
+            for accusation in commit.accusations
+            if accusation.silent
+        }
+        for server, of_round in self._waited[peer]:
+            if history.lacks(peer, server, of_round, commit.round_id):
+                text = (
+                    f"has waited for peer {server} in round {of_round}, in vain, and does not say "
+                    "so in its"
+                )
+                self.demand(
+                    (server, of_round) in told,
+                    swarm,
+                    peer,
+                    f"{text} result of round {commit.round_id}",
+                )
+
+    def _follow(
+        self,
+        swarm: AnySwarm,
+        peer: PeerId,
+        core: Inspection,
+        done: list[Committed],
+        turns: list[tuple[PeerId, str]],
+    ) -> None:
+        commits = [committed.commit for committed in done]
+        before = self._histories.get(commits[0].parent)
+        rounds = core.rolling
+        assert rounds is not None
+        if before is None or rounds.round_id != commits[0].round_id + 1:
+            # it took over a state of which nobody has seen the history,
+            # or has applied several rounds at once
+            return
+        trust = rounds.replicated.trust
+        others = [
+            other
+            for other in commits[0].roster
+            if other not in before.rests and trust.may_serve(other)
+        ]
+        for commit in commits:
+            if commit.server in before.rests and len(others) > core.settings.f:
+                text = (
+                    f"round {commit.round_id}, shard {commit.shard} was made by peer "
+                    f"{commit.server}, which is passed over"
+                )
+                raise self.violated(swarm, peer, text)
+        after = before.after(commits, turns, trust.quarantined())
+        self.judged += bool(turns or before.rounds)
+        if after.wrong is not None:
+            raise self.violated(swarm, peer, f"peer {after.wrong[0]} {after.wrong[1]}")
+        self._histories[done[0].chain] = after
+        if len(self._histories) > HISTORIES_KEPT:
+            del self._histories[next(iter(self._histories))]
+
+
+__all__ = ["OmissionsFollowTheCommits", "Waits"]

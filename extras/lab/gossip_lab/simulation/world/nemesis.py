@@ -1,0 +1,581 @@
+"""Carries a schedule's faults out in a swarm, ends them for the calm phase, and counts which of
+them really took place.
+
+A fault that finds nothing to strike (the peer is dead already, no message was sent while they were
+to be lost) is not counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+
+import numpy as np
+
+from gossip.core import Aggregate, Commit, Effect, PeerId, Row, Send, StartRound
+from gossip.errors import BadFault
+from gossip.faults import (
+    ActivationFault,
+    Blow,
+    Break,
+    ByzantineFault,
+    Corrupt,
+    Crash,
+    CrashBroadcast,
+    CrashMidway,
+    Delay,
+    Drift,
+    Duplicate,
+    Fault,
+    FaultPlan,
+    Flap,
+    Hang,
+    HangServer,
+    HangTrainer,
+    KillTrainer,
+    LateStart,
+    LateTimers,
+    Leave,
+    Loss,
+    Narrow,
+    NetworkFault,
+    NeverStarts,
+    NodeAttack,
+    Partition,
+    ProcessFault,
+    Reorder,
+    Reset,
+    Restart,
+    Rewritten,
+    Ring,
+    ServerFault,
+    Slow,
+    SlowNode,
+    Spike,
+    StartFault,
+    Starve,
+    Trickle,
+    Unreadable,
+    Weather,
+    near,
+    severed,
+)
+from gossip_lab.simulation.schedules import Schedule
+
+from .launchers import Launchers
+from .liars import ByzantinePeers
+from .network import Link, LinkModel
+from .observer import Observer
+from .proof import FaultEffects, drops
+from .stage_trainer import StageTrainer
+from .toy_lies import PerReceiverAttack, ToyAttack
+from .toy_trainer import ToyTrainer, Vector
+
+if TYPE_CHECKING:
+    from .driver import AnySwarm
+    from .host import SimProcess
+
+
+CarriedOut: TypeAlias = (
+    Blow
+    | Slow
+    | ByzantineFault
+    | NetworkFault
+    | ProcessFault
+    | ServerFault
+    | StartFault
+    | NodeAttack
+    | Rewritten
+    | ActivationFault
+)
+"""What takes place in simulated swarms."""
+EVENT_S = 0.001
+"""Processor time that a node takes for an event, in which a starved one falls behind."""
+
+
+def name_of(fault: Fault) -> str:
+    """What a fault is counted as."""
+    match fault:
+        case NodeAttack():
+            return f"lie_{fault.lie}"
+        case Partition(one_way=True):
+            return "partition_one_way"
+        case Narrow() if drops(fault):
+            return "queue_full"
+        case _:
+            return fault.kind
+
+
+class Nemesis(Observer):
+    """What goes wrong in one run.
+
+    Attributes:
+        struck: How often each kind of fault took place.
+        cuts_seen: Each different way in which the network was cut.
+
+    Raises: BadFault: The schedule has a fault that the simulator cannot carry out.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        for fault in schedule.faults:
+            if not isinstance(fault, CarriedOut):
+                raise BadFault(
+                    f"the simulator cannot carry out {fault}: it knows no {type(fault).__name__}",
+                    "leave it out, or add it to extras/lab/gossip_lab/simulation/world/nemesis.py",
+                )
+        self.schedule = schedule
+        self.struck: Counter[str] = Counter()
+        self.cuts_seen: dict[tuple[Link, ...], bool] = {}
+        self.lies: dict[PeerId, ToyAttack] = {
+            peer: ToyAttack(fault, peer, schedule)
+            for fault in schedule.faults
+            if isinstance(fault, ByzantineFault)
+            for peer in fault.peers
+        }
+        self._slow = [fault for fault in schedule.faults if isinstance(fault, Slow)]
+        self._slow_now = [fault for fault in self._slow if fault.at_s is None]
+        # waits for its victim, or whoever serves, to come to the round
+        self._at_round: list[Blow] = []
+        self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left to live
+        self._servers: list[ServerFault] = []  # for whoever serves next
+        # of the last commit: who, round, shard, told how many
+        self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)
+        self._weather: dict[int, Weather] = {}
+        self._cuts: dict[int, tuple[Link, ...]] = {}
+        self._on_now: dict[int, bool] = {}
+        self._proofs = FaultEffects()
+        # faults that made a node slow, and how many events had waited there before
+        self._slow_nodes: list[tuple[SlowNode | Starve, int]] = []
+        self._attackers: ByzantinePeers | None = None
+        self._launchers = Launchers() if schedule.told else None
+        self._calm = False
+        self._rewritten: dict[Rewritten, bool] = {}  # those that were read
+
+    def _tell(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
+        for look in swarm.hooks.fault:
+            look(swarm, peer, text)
+
+    def slowness(self, peer: PeerId) -> float:
+        """Factor on the peer's compute time."""
+        if self._calm:
+            return 1.0
+        return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
+
+    def activation_lies(self, peer: PeerId) -> tuple[ActivationFault, ...]:
+        """What the peer says of micro-batches that is not so."""
+        return FaultPlan(self.schedule.faults).activation_lies(peer)
+
+    def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
+        """The update of a row as it lies in its owner's memory when a server adds up."""
+        vector: Vector = row.payload.data
+        for fault in self.schedule.faults:
+            if isinstance(fault, Rewritten) and row.peer in fault.peers and not self._calm:
+                assert fault.at_s is not None
+                if fault.at_s <= now < fault.at_s + fault.for_s:
+                    self._rewritten[fault] = True
+                    # every third one is not finite any more
+                    return vector * np.float32(3.0 if (round_id + row.peer) % 3 else np.nan)
+        return vector
+
+    def begin(self, swarm: AnySwarm) -> None:
+        """Takes up its place beside a new swarm: everything that has a time is scheduled.
+
+        It looks on only when it has to wait for a moment, and then as the last: others see the
+        effect that a peer dies before.
+        """
+        self._arm_attackers(swarm)
+        if any(
+            isinstance(f, CrashMidway | ServerFault)
+            or getattr(f, "peer", 0) == "server"
+            or _has_round(f)
+            for f in self.schedule.faults
+        ):
+            swarm.hooks.append(self)
+        if any(isinstance(fault, NetworkFault) for fault in self.schedule.faults):
+            swarm.hooks.append(self._proofs)
+        for number, fault in enumerate(self.schedule.faults):
+            self._plan(swarm, number, fault)
+        if self._launchers is not None:
+            self._launchers.begin(
+                swarm, dict(enumerate(self.schedule.joins_s, self.schedule.peers))
+            )
+        for number, at_s in enumerate(self.schedule.joins_s):
+            swarm.at(at_s, partial(self._join, swarm, self.schedule.peers + number))
+
+    def _arm_attackers(self, swarm: AnySwarm) -> None:
+        attackers: dict[PeerId, list[str]] = {}
+        for fault in self.schedule.faults:
+            if isinstance(fault, NodeAttack):
+                for peer in fault.peers:
+                    attackers.setdefault(peer, []).append(fault.lie)
+        if attackers:
+            swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
+        apart = {peer: lie for peer, lie in self.lies.items() if lie.tells_each}
+        if apart:
+            swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
+
+    def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
+        """Schedules a fault, or lets it wait for its moment. Who is slow or lies is so from the
+        first round on, in the trainer."""
+        if isinstance(fault, NetworkFault):
+            self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
+            self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
+        elif isinstance(fault, ProcessFault):
+            self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
+        elif isinstance(fault, StartFault):
+            if not isinstance(fault, NeverStarts):
+                swarm.at(fault.at_s, partial(self._come, swarm, fault))
+        elif isinstance(fault, ServerFault):
+            self._later(swarm, fault.at_s, partial(self._servers.append, fault))
+        elif isinstance(fault, Slow) and fault.at_s is not None:
+            self._later(swarm, fault.at_s, partial(self._slow_down, swarm, fault, True))
+            if fault.for_s is not None:
+                until = fault.at_s + fault.for_s
+                self._later(swarm, until, partial(self._slow_down, swarm, fault, False))
+        elif isinstance(fault, Blow):
+            if fault.at_s is None:
+                self._at_round.append(fault)
+            else:
+                self._later(swarm, fault.at_s, partial(self._blow, swarm, fault))
+
+    def _slow_down(self, swarm: AnySwarm, fault: Slow, begins: bool) -> None:
+        """A fault of the trainer begins, or is over."""
+        (self._slow_now.append if begins else self._slow_now.remove)(fault)
+        host = swarm.hosts.get(fault.peer)
+        if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
+            host.trainer.slowness = self.slowness(fault.peer)
+            self.struck["slow"] += begins
+        self._tell(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
+
+    def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
+        """It is there, or was waited for in vain until the calm. Took place if the others have
+        ended a round without it; in a pipeline, where they cannot, if any has begun one."""
+        others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
+        waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
+        if waited_for or any(rounds.round_id > 0 for rounds in others):
+            self.struck[name_of(fault)] += 1
+        self._tell(swarm, fault.peer, str(fault))
+        if isinstance(fault, LateStart):
+            self._join(swarm, fault.peer)
+
+    def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
+        """A newcomer has the same weather as the others."""
+        self._tell(swarm, peer, "joins")
+        swarm.join(peer)
+        self._reshape(swarm)
+
+    def end(self, swarm: AnySwarm) -> None:
+        """Ends every fault: the network is whole, who stood still goes on. Those who crashed for
+        good stay away; liars lie."""
+        for number, fault in enumerate(self.schedule.faults):
+            if number in self._on_now and isinstance(fault, NetworkFault):
+                self._off(swarm, number, fault)
+        for fault in self.schedule.faults:
+            if isinstance(fault, NeverStarts):
+                self._come(swarm, fault)
+        self._calm = True
+        self._tell(swarm, -1, "all faults are over")
+        if self._attackers is not None:
+            self._attackers.active = False
+        self._at_round.clear()
+        self._midway.clear()
+        self._servers.clear()
+        for peer, host in swarm.hosts.items():
+            if host.trainer_stopped:
+                swarm.resume_trainer(peer)
+            if host.state == "paused":
+                swarm.resume(peer)
+            swarm.drift(peer, 1.0)
+            swarm.make_timers_late(peer, 0.0)
+            swarm.slow_down(peer, 1.0)
+            if isinstance(host.trainer, ToyTrainer):
+                host.trainer.slowness = 1.0
+
+    def totals(self, swarm: AnySwarm) -> Counter[str]:
+        """``struck``, with those who lied and those who were slow."""
+        found = Counter(self.struck)
+        found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
+        found.update(map(name_of, self._rewritten))
+        for fault, before in self._slow_nodes:
+            found[fault.kind] += swarm.machines[fault.peer].waited > before
+        for lie in self.lies.values():
+            found[lie.attacker.kind] += lie.told > 0
+        for host in (*swarm.past, *swarm.hosts.values()):
+            if isinstance(host.trainer, StageTrainer):
+                found.update(host.trainer.told.keys())
+        if self._attackers is not None:
+            found.update(
+                {f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times}
+            )
+        for peer in {fault.peer for fault in self._slow if fault.at_s is None}:
+            lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
+            found["slow"] += any(
+                isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed)
+                for life in lives
+            )
+        return +found
+
+    # --- blows to a process -----------------------------------------------------------------------
+
+    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        if self._midway and peer in self._midway:
+            left, midway = self._midway[peer]
+            self._midway[peer] = (left - 1, midway)
+            if left <= 0:
+                del self._midway[peer]
+                self._kill(swarm, midway, peer, midway.after_s)
+                return
+        if self._servers:
+            self._strike_server(swarm, peer, effect)
+        if self._at_round and isinstance(effect, StartRound | Aggregate):
+            for fault in [
+                fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)
+            ]:
+                self._at_round.remove(fault)
+                if isinstance(fault, Hang):
+                    swarm.at(swarm.now, partial(self._blow, swarm, fault))
+                else:
+                    self._kill(
+                        swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None
+                    )
+
+    def _strike_server(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
+        fault = self._servers[0]
+        match fault, effect:
+            case HangServer(), Aggregate():
+                swarm.at(swarm.now, partial(self._hang_server, swarm, fault, peer))
+            case CrashBroadcast(told=told), Send(
+                message=Commit(server=maker, round_id=round_id, shard=shard)
+            ) if maker == peer:
+                before = self._told[3] if self._told[:3] == (peer, round_id, shard) else 0
+                self._told = (peer, round_id, shard, before + 1)
+                if before < told:
+                    return
+                self._kill(swarm, fault, peer, fault.after_s)
+            case _:
+                return
+        self._servers.remove(fault)
+
+    def _hang_server(self, swarm: AnySwarm, fault: HangServer, peer: PeerId) -> None:
+        if swarm.hosts[peer].state == "up":
+            self._tell(swarm, peer, str(fault))
+            swarm.pause_for(peer, fault.for_s)
+            self.struck[name_of(fault)] += 1
+
+    def _is_due(
+        self, fault: Blow, peer: PeerId, effect: StartRound | Aggregate, now: float
+    ) -> bool:
+        if fault.peer == "server":
+            serves = (
+                isinstance(effect, Aggregate)
+                and effect.shard == 0
+                and effect.step in ("whole", "measure")
+            )
+            return serves and (effect.round_id == fault.round if fault.round is not None else True)
+        return (
+            fault.peer == peer
+            and isinstance(effect, StartRound)
+            and fault.round is not None
+            and fault.round <= effect.round_id
+        )
+
+    def _blow(self, swarm: AnySwarm, fault: Blow) -> None:
+        """A crash, restart or hang whose time has come."""
+        if fault.peer == "server":
+            self._at_round.append(Crash("server"))  # whoever serves next
+            return
+        host = swarm.hosts.get(fault.peer)
+        if host is None:
+            return  # it is not there yet
+        match fault:
+            case Crash():
+                self._kill(swarm, fault, fault.peer, None)
+            case Restart():
+                self._kill(swarm, fault, fault.peer, fault.after_s)
+            case Hang():
+                if host.state == "up":
+                    self._tell(swarm, fault.peer, str(fault))
+                    swarm.pause_for(fault.peer, fault.for_s)
+                    self.struck["hang"] += 1
+            case _:
+                assert_never(fault)
+
+    def _kill(
+        self, swarm: AnySwarm, fault: Fault, peer: PeerId, again_after_s: float | None
+    ) -> None:
+        if not swarm.hosts[peer].running:
+            return
+        self.struck[name_of(fault)] += 1
+        self._tell(swarm, peer, str(fault))
+        swarm.crash(peer)
+        if again_after_s is not None:
+            # Not from within an event of the life that ends here.
+            swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
+        elif self._launchers is not None:
+            self._launchers.has_ended(swarm, peer)
+
+    def _strike(self, swarm: AnySwarm, fault: ProcessFault) -> None:
+        host = swarm.hosts.get(fault.peer)
+        if host is None or host.state != "up" or host.trainer is None:
+            return
+        self._tell(swarm, fault.peer, str(fault))
+        match fault:
+            case CrashMidway():
+                self._midway[fault.peer] = (fault.effect, fault)
+                return  # counted when it dies
+            case HangTrainer():
+                swarm.stop_trainer(fault.peer)
+                swarm.at(
+                    swarm.now + fault.for_s,
+                    lambda: swarm.resume_trainer(fault.peer) if host.trainer_stopped else None,
+                )
+            case KillTrainer():
+                swarm.lose_trainer(fault.peer)
+                swarm.at(swarm.now, partial(swarm.restart, fault.peer, fault.after_s))
+            case Leave():
+                swarm.stop(fault.peer, "asked to leave")
+            case Drift():
+                swarm.drift(fault.peer, fault.rate)
+                self._later(
+                    swarm, swarm.now + fault.for_s, partial(self._set_clock_right, swarm, host)
+                )
+            case LateTimers():
+                swarm.make_timers_late(fault.peer, fault.late_s)
+                self._later(
+                    swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, fault.peer, 0.0)
+                )
+            case SlowNode() | Starve():
+                slowness = 1.0 / fault.share if isinstance(fault, Starve) else 1.0
+                busy_s = fault.handling_s if isinstance(fault, SlowNode) else EVENT_S * slowness
+                swarm.slow_down(fault.peer, slowness, busy_s)
+                self._slow_nodes.append((fault, host.machine.waited))
+                self._later(
+                    swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0)
+                )
+                return  # counted when an event has had to wait
+            case _:
+                assert_never(fault)
+        self.struck[name_of(fault)] += 1
+
+    def _set_clock_right(self, swarm: AnySwarm, host: SimProcess[Any]) -> None:
+        """Makes a peer's clock that of a healthy machine, if this life goes on."""
+        if swarm.hosts[host.peer] is host:
+            swarm.drift(host.peer, 1.0)
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def _on(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
+        self._on_now[number] = True
+        self._tell(swarm, -1, f"begins: {fault}")
+        if isinstance(fault, Flap):
+            self._swing(swarm, number, fault)
+        elif isinstance(fault, Partition | Ring):
+            self._break(swarm, number, fault, severed(fault))
+        else:
+            self._weather[number] = fault
+            self._proofs.watch(number, fault, near(fault, tuple(swarm.hosts)))
+            self._reshape(swarm)
+
+    def _off(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
+        if self._on_now.pop(number, None) is None:
+            return  # ended before its time
+        self._proofs.rest(number)
+        self._tell(swarm, -1, f"ends: {fault}")
+        if isinstance(fault, Break):
+            self._cuts.pop(number, None)
+            self._cut(swarm)
+        else:
+            del self._weather[number]
+            self._reshape(swarm)
+            if isinstance(fault, Narrow | Trickle):
+                for link in near(fault, tuple(swarm.hosts)):
+                    swarm.let_go(*link)
+
+    def _break(self, swarm: AnySwarm, number: int, fault: Break, links: Iterable[Link]) -> None:
+        self._cuts[number] = tuple(links)
+        self._proofs.watch(number, fault, self._cuts[number])
+        self._cut(swarm)
+
+    def _swing(self, swarm: AnySwarm, number: int, fault: Flap) -> None:
+        if number not in self._on_now:
+            return  # it is over
+        if number in self._cuts:
+            del self._cuts[number]
+            self._proofs.rest(number)
+            self._cut(swarm)
+        else:
+            self._break(swarm, number, fault, severed(fault))
+        self._later(
+            swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault)
+        )
+
+    def _cut(self, swarm: AnySwarm) -> None:
+        """Makes the network's cuts those of all faults that are on."""
+        wanted = {link: True for links in self._cuts.values() for link in links}
+        for link in [link for link in swarm.network.cuts if link not in wanted]:
+            del swarm.network.cuts[link]
+            swarm.network.changed += 1
+        for link in [link for link in wanted if link not in swarm.network.cuts]:
+            swarm.network.cut(*link, both_ways=False)
+        if wanted:
+            self.cuts_seen[tuple(sorted(wanted))] = True
+
+    def _reshape(self, swarm: AnySwarm) -> None:
+        """Makes every link as bad as the faults that are on make it together."""
+        peers, network = tuple(swarm.hosts), swarm.network
+        network.models.clear()
+        for fault in self._weather.values():
+            for link in near(fault, peers):
+                network.models[link] = _worse(network.models.get(link, network.default), fault)
+
+    def _later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
+        """Unless the calm has begun by then."""
+        swarm.at(t, lambda: act() if not self._calm else None)
+
+
+def _slower(model: LinkModel, fault: Narrow | Trickle) -> LinkModel:
+    slowest = min(fault.bytes_per_s, model.bytes_per_s or inf)
+    queue_bytes = fault.queue_bytes if isinstance(fault, Narrow) else model.queue_bytes
+    return replace(model, bytes_per_s=slowest, queue_bytes=queue_bytes, slowed=True)
+
+
+def _has_round(fault: Fault) -> bool:
+    return getattr(fault, "round", None) is not None
+
+
+def _worse(model: LinkModel, fault: Weather) -> LinkModel:
+    match fault:
+        case Loss():
+            return replace(model, loss=max(model.loss, fault.share))
+        case Duplicate():
+            return replace(model, duplicate=max(model.duplicate, fault.share))
+        case Corrupt():
+            worst = max(model.corrupt, fault.share)
+            return replace(model, corrupt=worst, corrupt_payload=worst)
+        case Reset():
+            return replace(model, reset=max(model.reset, fault.share))
+        case Reorder():
+            return replace(
+                model,
+                reorder=max(model.reorder, fault.share),
+                reorder_s=max(model.reorder_s, fault.held_s),
+            )
+        case Spike():
+            return replace(
+                model,
+                spike=max(model.spike, fault.share),
+                spike_s=max(model.spike_s, fault.spike_s),
+            )
+        case Delay():
+            least, most = model.delay_s
+            return replace(model, delay_s=(least, max(most, fault.delay_s)))
+        case Narrow() | Trickle():
+            return _slower(model, fault)
+        case Unreadable():
+            return replace(model, unreadable=True)
+        case _:
+            assert_never(fault)

@@ -1,0 +1,68 @@
+"""Commands that come with other packages."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gossip.errors import ConfigError
+from gossip.launch.cli import commands
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Entry:
+    """An entry point, as an installed package declares it."""
+
+    name: str
+    load: Callable[[], object]
+
+
+def app_with(monkeypatch: pytest.MonkeyPatch, *entries: Entry) -> typer.Typer:
+    monkeypatch.setattr(commands, "entry_points", lambda group: entries)
+    made = typer.Typer(rich_markup_mode=None)
+    made.command("run")(lambda: None)
+    commands._add_satellites(made)
+    return made
+
+
+@pytest.mark.parametrize("words", [["simulate", "--seeds", "20"], ["bench", "step", "-n", "4"]])
+def test_a_command_that_is_not_installed_names_its_package(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        CliRunner().invoke(app_with(monkeypatch), words, catch_exceptions=False)
+    assert str(refused.value) == f"gossip {words[0]} comes with gossip-lab"
+    assert refused.value.hint == "pip install gossip-lab"
+    assert words[0] not in CliRunner().invoke(app_with(monkeypatch), ["--help"]).output
+
+
+def test_commands_and_groups_of_any_package_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = typer.Typer()
+    group.command("inner")(lambda: print("inner ran"))
+    group.command("other")(lambda: None)
+    made = app_with(
+        monkeypatch,
+        Entry("theirs", lambda: lambda: print("theirs ran")),
+        Entry("bench", lambda: group),
+    )
+    assert "theirs ran" in CliRunner().invoke(made, ["theirs"]).output
+    assert "inner ran" in CliRunner().invoke(made, ["bench", "inner"]).output
+
+
+def test_each_command_of_a_satellite_is_known_and_there() -> None:
+    declared = {}
+    for path in (ROOT / "extras").glob("*/pyproject.toml"):
+        project = tomllib.loads(path.read_text("utf-8"))["project"]
+        for name in project["entry-points"]["gossip.commands"]:
+            declared[name] = project["name"]
+    assert declared == commands.SATELLITES
+    ours = {each.name for each in typer.main.get_command(commands.app).commands.values()}  # type: ignore[attr-defined]
+    assert declared.keys() <= ours
