@@ -53,12 +53,12 @@ venv: $(INSTALLED)  ## make .venv with the tested versions of everything
 
 # torch first and pinned, so that no other package can pull in another one (a few GiB of CUDA
 # libraries on some indexes).
-$(INSTALLED): pyproject.toml extras/lab/pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml extras/lab/pyproject.toml extras/clusters/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gossip needs Python 3.11 or newer, $(PYTHON) is " \
 	  + sys.version.split()[0] + ". Give another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'extras/lab[records]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'extras/lab[records]' --editable extras/clusters
 	# What tests compare our rules with; without what it needs for plots and training (torchvision among it, which wants a torch of its own).
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
 	@touch $@

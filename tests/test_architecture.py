@@ -47,7 +47,7 @@ LAYERS = (
     ("integrations",),
     ("launch",),
 )
-SATELLITES = ("gossip_lab",)
+SATELLITES = {"gossip_clusters": "clusters", "gossip_lab": "lab"}
 """Distributions of their own: they import from the runtime, which never imports from them."""
 # A rule is nothing to the protocol, nor to what carries its bytes.
 NEVER = {"core": {"aggregators"}, "transport": {"aggregators", "topologies"}}
@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["gossip"] = {"lazy", "errors", "topologies", "aggregators", "testing", "training"}
 MAY_IMPORT["launch"].add("gossip")
 for satellite in SATELLITES:
-    MAY_IMPORT[satellite] = {*MAY_IMPORT, "launch"}
+    MAY_IMPORT[satellite] = MAY_IMPORT.keys() - SATELLITES
 MAY_IMPORT["integrations"] = {"gossip", "errors", "training"}
 """The package itself: what a user's script imports, the demo's among them."""
 
@@ -231,7 +231,8 @@ def imports_of(text: str, package: str) -> tuple[Imported, ...]:
 
 def modules(root: Path) -> dict[str, Path]:
     """Return the modules of the package and of all satellites: their names -> their files."""
-    bases = [(root, "gossip"), *((root.joinpath("extras", "lab"), name) for name in SATELLITES)]
+    satellites = [(root / "extras" / folder, name) for name, folder in SATELLITES.items()]
+    bases = [(root, "gossip"), *satellites]
     return {
         ".".join(path.relative_to(base).with_suffix("").parts).removesuffix(".__init__"): path
         for base, package in bases
@@ -538,7 +539,7 @@ def picture(root: Path) -> str:
 # those of the rules, too.
 OPEN = {"gossip.aggregators.attacks", "gossip.aggregators.kernels"}
 # Folders that hold nothing but packages have no face.
-GROUPS = {"gossip", "gossip.launch", "gossip.launch.contrib", *SATELLITES}
+GROUPS = {"gossip", "gossip.launch", *SATELLITES}
 
 
 def face_of(target: str, package: str) -> str:

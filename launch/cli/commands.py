@@ -3,6 +3,7 @@ command that needs it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -17,8 +18,6 @@ import typer
 from gossip.errors import ConfigError, GossipError
 from gossip.launch import options
 from gossip.launch.checkpoints import command as checkpoints
-from gossip.launch.contrib.condor import condor
-from gossip.launch.contrib.kubernetes import kubernetes
 from gossip.launch.doctor import doctor
 from gossip.launch.drill import command as drill
 from gossip.launch.join import join
@@ -65,9 +64,15 @@ app = typer.Typer(
     ),
 )
 
-SATELLITES = {"bench": "gossip-lab", "simulate": "gossip-lab"}
+SATELLITES = {
+    "bench": "gossip-lab",
+    "simulate": "gossip-lab",
+    "condor": "gossip-clusters",
+    "kubernetes": "gossip-clusters",
+}
 """Commands of packages of ours that may not be installed."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NOT_OF_DEMO = (
     "room",
     "min_peers",
@@ -100,13 +105,12 @@ def _in_short(told: str | None) -> str:
 
 def _add_satellites(to: typer.Typer) -> None:
     """Add the commands of other packages; a missing one of ours names what to install."""
-    found = {entry.name: entry.load() for entry in entry_points(group="gossip.commands")}
-    for name, command in found.items():
-        if isinstance(command, typer.Typer):
-            to.add_typer(command, name=name)
-        else:
-            to.command(name)(command)
-    for name in SATELLITES.keys() - found.keys():
+    for entry in entry_points(group="gossip.commands"):
+        entry.load()(to)
+    commands = {
+        each.name or each.callback.__name__ for each in to.registered_commands if each.callback
+    }
+    for name in SATELLITES.keys() - commands - {each.name for each in to.registered_groups}:
         to.command(name, hidden=True, context_settings=ANYTHING)(_refusal_of(name))
 
 
@@ -256,8 +260,6 @@ app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_
 )
 app.command(context_settings={"allow_interspersed_args": False})(slurm)
 app.command(context_settings={"allow_interspersed_args": False})(ray)
-app.command(context_settings={"allow_interspersed_args": False})(kubernetes)
-app.command(context_settings={"allow_interspersed_args": False})(condor)
 for command in (
     doctor,
     keygen.keygen,
@@ -294,7 +296,10 @@ def main() -> None:
     # Job runners may leave it ignored: then the kernel forgets how a process has ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except GossipError as error:
         print_error(error)
         sys.exit(error.exit_code)
@@ -303,6 +308,13 @@ def main() -> None:
     except BrokenPipeError:
         # Whoever read our lines has left (`gossip run ... | head`): nobody to tell.
         sys.stderr.close()
+        sys.exit(ConfigError.exit_code)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it still has
+        where = error.filename or "the output"
+        print_error(ConfigError(f"cannot write {where}: {error.strerror}", "free some space"))
         sys.exit(ConfigError.exit_code)
 
 

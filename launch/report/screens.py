@@ -3,13 +3,14 @@ redrawn in place while others pass above them."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, TextIO
+from typing import Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -53,16 +54,42 @@ class Screen(Protocol):
         """The run is over."""
 
 
-class _Output(Console):
-    """A console whose reader may leave (``| head``): further lines go to the file ``spare``."""
+class LastingStream(io.TextIOBase):
+    """A stream that may be lost: its reader leaves (``| head``), its terminal is closed, its disk
+    is full. Then text goes to the file ``spare``, as far as there is room for it."""
 
-    spare = os.devnull
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._lost = stream, False
+        self.spare = os.devnull
 
-    def on_broken_pipe(self) -> None:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, self.file.fileno())  # what is buffered, and what others write, goes nowhere
-        os.close(null)
-        self.file = open(self.spare, "a")  # noqa: SIM115 - to the end of the run
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def isatty(self) -> bool:
+        return not self._lost and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        if not self._lost:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except OSError:
+                self._lost = True
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, self.fileno())  # the end of what is buffered, and what others write
+                os.close(null)
+        if self._lost:
+            with contextlib.suppress(OSError), open(self.spare, "a", encoding="utf-8") as file:
+                file.write(text)
+        return len(text)
+
+
+def _console(stream: LastingStream, soft_wrap: bool = False) -> Console:
+    return Console(file=cast(TextIO, stream), highlight=False, soft_wrap=soft_wrap)
 
 
 class PlainScreen:
@@ -84,8 +111,8 @@ class PlainScreen:
         name: Callable[[int], str] = lambda peer: f"{peer}|",
         output: str = "all",
     ) -> None:
-        self._console = _Output(file=out or sys.stdout, highlight=False, soft_wrap=True)
-        self._errors = _Output(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._streams = [LastingStream(stream) for stream in (out or sys.stdout, sys.stderr)]
+        self._console, self._errors = (_console(stream, soft_wrap=True) for stream in self._streams)
         self._every_s, self._quiet, self._name = every_s, quiet, name
         self._output, self._folder = PeerOutput(output), EventFolder()
         self._began = time.monotonic()
@@ -95,7 +122,8 @@ class PlainScreen:
 
     def introduce(self, about: About) -> None:
         """Say what was started. Once nobody reads the lines, they go to a file of the run."""
-        self._console.spare = self._errors.spare = os.path.join(about.folder, SCREEN_LOG)
+        for stream in self._streams:
+            stream.spare = os.path.join(about.folder, SCREEN_LOG)
         self.say(about.in_words())
 
     def output(self, peer: int, text: str, err: bool) -> None:
@@ -152,10 +180,13 @@ class LiveScreen:
 
     def __init__(self, about: About, output: str = "merged") -> None:
         self._about = about
-        self._region = _Region(Console(highlight=False))
+        streams = [LastingStream(stream) for stream in (sys.stdout, sys.stderr)]
+        for stream in streams:
+            stream.spare = os.path.join(about.folder, SCREEN_LOG)
+        self._region = _Region(_console(streams[0]))
         self._errors: Console | None = None
         if not sys.stderr.isatty():
-            self._errors = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+            self._errors = _console(streams[1], soft_wrap=True)
         self._output, self._folder = PeerOutput(output), EventFolder()
         self._began = time.monotonic()
         self._drawn_at = float("-inf")

@@ -392,7 +392,7 @@ def test_a_launcher_that_cannot_say_that_it_is_over_leads_its_folder_to_its_end(
         ("/venv/bin/python3.12 /venv/bin/gossip demo", True),
         ("python -m gossip.launch.cli run train.py", True),
         ("/opt/python -u -P -W error -X dev -m gossip.launch.ssh.agent host", True),
-        ("python -Bm gossip.launch.contrib.kubernetes.peer", True),
+        ("python -Bm gossip_clusters.kubernetes.peer", True),
         ("python train.py gossip", False),
         ("python -c pass gossip", False),
         ("python -m pytest gossip", False),

@@ -21,8 +21,13 @@ from condor import Description, Wrong, read_dag, words
 from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
-from gossip.launch.contrib.condor import peer as condor_peer, verdict as condor_verdict
-from gossip.launch.contrib.condor.contact import (
+from gossip.launch.schedulers import task_words
+from gossip.launch.schedulers.condor_job import condor_task, run_of
+from gossip.run.keys import read_pair
+from gossip.run.rendezvous import SeedFolder
+from gossip.run.scheduler_env import Task, meet
+from gossip_clusters.condor import peer as condor_peer, verdict as condor_verdict
+from gossip_clusters.condor.contact import (
     COMES,
     DONE,
     Contact,
@@ -33,12 +38,7 @@ from gossip.launch.contrib.condor.contact import (
     next_incarnation,
     read_lines,
 )
-from gossip.launch.contrib.condor.files import quoted
-from gossip.launch.schedulers import task_words
-from gossip.launch.schedulers.condor_job import condor_task, run_of
-from gossip.run.keys import read_pair
-from gossip.run.rendezvous import SeedFolder
-from gossip.run.scheduler_env import Task, meet
+from gossip_clusters.condor.files import quoted
 
 GOLDEN = Path(__file__).with_name("golden") / "condor"
 WORDS = [

@@ -20,7 +20,7 @@ from gossip.interpreter import importing_users_modules, python_command, spawn_co
 from gossip.topologies import load
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("gossip", "launch", "aggregators", "topologies")
+FOLDERS = ("gossip", "launch", "aggregators", "topologies", "extras")
 KNOWN = {
     ("gossip/interpreter.py", "sys.executable"): "the one place",
     ("gossip/interpreter.py", "get_context"): "the one place",
@@ -28,7 +28,10 @@ KNOWN = {
     ("launch/local/warm.py", "sys.executable"): "recognises the trainer's command",
     ("launch/ssh/ssh.py", "sys.executable"): "which interpreter a host has",
     ("launch/ssh/hostfacts.py", "sys.executable"): "which interpreter a host has",
-    ("launch/contrib/condor/command.py", "sys.executable"): "which interpreter jobs have",
+    (
+        "extras/clusters/gossip_clusters/condor/command.py",
+        "sys.executable",
+    ): "which interpreter jobs have",
     ("launch/options.py", "-m"): "an option of gossip run",
     ("extras/lab/gossip_lab/bench/exchange.py", "-m"): "an option of gossip run",
 }

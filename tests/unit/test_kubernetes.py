@@ -22,11 +22,11 @@ from kube import read
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
-from gossip.launch.contrib.kubernetes import peer as kubernetes_peer
 from gossip.launch.registry.join_server import JoinServer
 from gossip.launch.registry.registry import LISTENING, PeerEntry
 from gossip.launch.schedulers import task_words
 from gossip.run.keys import make_pair, parse_pair, read_pair
+from gossip_clusters.kubernetes import peer as kubernetes_peer
 
 GOLDEN = Path(__file__).with_name("golden")
 WORDS = ["--aggregator", "mean", "train.py", "--lr", "0.1", "a b", "$(HOME)", 'no: "x"']

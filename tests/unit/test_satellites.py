@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -48,21 +49,28 @@ def test_commands_and_groups_of_any_package_are_added(monkeypatch: pytest.Monkey
     group = typer.Typer()
     group.command("inner")(lambda: print("inner ran"))
     group.command("other")(lambda: None)
-    made = app_with(
-        monkeypatch,
-        Entry("theirs", lambda: lambda: print("theirs ran")),
-        Entry("bench", lambda: group),
-    )
+
+    def add_to(app: typer.Typer) -> None:
+        app.command("theirs")(lambda: print("theirs ran"))
+        app.add_typer(group, name="bench")
+
+    made = app_with(monkeypatch, Entry("theirs", lambda: add_to))
     assert "theirs ran" in CliRunner().invoke(made, ["theirs"]).output
     assert "inner ran" in CliRunner().invoke(made, ["bench", "inner"]).output
 
 
 def test_each_command_of_a_satellite_is_known_and_there() -> None:
-    declared = {}
+    added = {}
     for path in (ROOT / "extras").glob("*/pyproject.toml"):
         project = tomllib.loads(path.read_text("utf-8"))["project"]
-        for name in project["entry-points"]["gossip.commands"]:
-            declared[name] = project["name"]
-    assert declared == commands.SATELLITES
-    ours = {each.name for each in typer.main.get_command(commands.app).commands.values()}  # type: ignore[attr-defined]
-    assert declared.keys() <= ours
+        [(_, entry)] = project["entry-points"]["gossip.commands"].items()
+        module, _, function = entry.partition(":")
+        app = typer.Typer()
+        getattr(import_module(module), function)(app)
+        names = [each.callback.__name__ for each in app.registered_commands if each.callback]
+        names += [str(each.name) for each in app.registered_groups]
+        added |= dict.fromkeys(names, project["name"])
+    assert added == commands.SATELLITES
+    ours = typer.main.get_command(commands.app)
+    shown = {name for name, each in ours.commands.items() if not each.hidden}  # type: ignore[attr-defined]
+    assert added.keys() <= shown

@@ -1,4 +1,4 @@
-"""``python -m gossip.launch.contrib.kubernetes.peer``: a pod of an indexed job that shares no
+"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job that shares no
 volume with the others.
 
 Settings and swarm key come as files. Each pod has a stable name, and a join server at the same port

@@ -1,4 +1,4 @@
-"""``python -m gossip.launch.contrib.condor.peer``: a job of HTCondor that shares no folder
+"""``python -m gossip_clusters.condor.peer``: a job of HTCondor that shares no folder
 with the others.
 
 Settings and swarm key come with the job; where the others are stands in the contact file. A job

@@ -79,7 +79,7 @@ class Submission:
         words = (
             ["run", *self.command] if self.workdir else [str(self.folder / CONTACT), *self.command]
         )
-        module = "gossip.launch.cli" if self.workdir else "gossip.launch.contrib.condor.peer"
+        module = "gossip.launch.cli" if self.workdir else "gossip_clusters.condor.peer"
         return (
             (
                 f"# One job is one peer of {self.peers}. The DAG has a node for each, and says "
@@ -101,7 +101,7 @@ class Submission:
                 "# It joins the newest run of this submission, if there is room.\n"
             )
             + self._job(
-                "gossip.launch.contrib.condor.join",
+                "gossip_clusters.condor.join",
                 [contact, *self.joining],
                 "more-$(ClusterId)-$(Process)",
             )
@@ -121,9 +121,7 @@ class Submission:
                     "universe": "local",
                     "executable": self.python,
                     "transfer_executable": "false",
-                    "arguments": quoted(
-                        python_command("-m", "gossip.launch.contrib.condor.verdict")[1:]
-                    ),
+                    "arguments": quoted(python_command("-m", "gossip_clusters.condor.verdict")[1:]),
                     "initialdir": str(where),
                     "output": str(self.folder / "verdict.out"),
                     "error": str(self.folder / "verdict.err"),

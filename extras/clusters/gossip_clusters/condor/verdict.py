@@ -1,4 +1,4 @@
-"""``python -m gossip.launch.contrib.condor.verdict``: the last node of a DAG: how the run went,
+"""``python -m gossip_clusters.condor.verdict``: the last node of a DAG: how the run went,
 from what its peers have left.
 
 It ends with 0 when peers came to the end, whatever became of the others, and so does the DAG.

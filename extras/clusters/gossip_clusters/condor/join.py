@@ -1,4 +1,4 @@
-"""``python -m gossip.launch.contrib.condor.join``: a job of HTCondor that adds a peer to a run that
+"""``python -m gossip_clusters.condor.join``: a job of HTCondor that adds a peer to a run that
 other jobs have begun.
 
 With a contact file it joins at the join servers that stand there; without one, by the run's folder,

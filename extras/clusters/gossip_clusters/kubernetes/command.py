@@ -139,7 +139,7 @@ def kubernetes(
         files = {CONFIG: config.model_dump_json(), **key_file(given["key"], config)}
         own = program_of(context, words).words
         command = [
-            "gossip.launch.contrib.kubernetes.peer",
+            "gossip_clusters.kubernetes.peer",
             GIVEN,
             OWN,
             name,

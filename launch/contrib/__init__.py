@@ -1,1 +1,0 @@
-"""Launchers for systems that come with files of their own."""
