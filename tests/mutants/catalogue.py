@@ -11,11 +11,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # folders of the package that lie at the top of the repository
 LINKED = ("aggregators", "topologies", "launch")
+LAB = "gossip_lab"
+
+
+def placed(file: str, gossip: Path, lab: Path) -> Path:
+    """Return where a file of a mutant is, below folders that have the packages."""
+    return lab / file if file.startswith(f"{LAB}/") else gossip / "gossip" / file
+
+
+def source(file: str) -> Path:
+    return placed(file, ROOT, ROOT / "extras" / "lab")
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    file: str  # below gossip/
+    file: str  # below gossip/, or with gossip_lab/ in front
     old: str
     new: str
 
@@ -23,9 +33,7 @@ class Edit:
         """Raises: ValueError: ``old`` does not occur exactly once."""
         count = text.count(self.old)
         if count != 1:
-            raise ValueError(
-                f"gossip/{self.file} has {count} times, where once is wanted:\n{self.old}"
-            )
+            raise ValueError(f"{self.file} has {count} times, where once is wanted:\n{self.old}")
         return text.replace(self.old, self.new)
 
 
@@ -36,12 +44,12 @@ class Mutant:
     edits: tuple[Edit, ...]
     seed: int | None = None  # of a schedule that has killed it
 
-    def texts(self, package: Path) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         """File -> what is in it with the mutant at work. Raises: ValueError: the mutant does not
         fit the source (any more)."""
         texts: dict[str, str] = {}
         for edit in self.edits:
-            before = texts.get(edit.file) or (package / edit.file).read_text("utf-8")
+            before = texts.get(edit.file) or source(edit.file).read_text("utf-8")
             texts[edit.file] = edit.apply(before)
         return texts
 
@@ -66,7 +74,8 @@ def plant(mutant: Mutant | None, folder: Path) -> Path:
     shutil.copytree(ROOT / "gossip", folder / "gossip", symlinks=True, ignore=ours)
     for name in LINKED:
         shutil.copytree(ROOT / name, folder / name, ignore=ours)
+    shutil.copytree(ROOT / "extras" / "lab" / LAB, folder / LAB, ignore=ours)
     if mutant is not None:
-        for file, text in mutant.texts(ROOT / "gossip").items():
-            (folder / "gossip" / file).write_text(text, "utf-8")
+        for file, text in mutant.texts().items():
+            placed(file, folder, folder).write_text(text, "utf-8")
     return folder

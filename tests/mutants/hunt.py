@@ -35,7 +35,7 @@ from types import FrameType
 from typing import Any
 
 import reach
-from catalogue import ROOT, Mutant, load, plant
+from catalogue import Mutant, load, plant
 
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
@@ -307,7 +307,7 @@ def hunt(
     Raises: ValueError: one of them does not fit the source.
     """
     for mutant in mutants:
-        mutant.texts(ROOT / "gossip")
+        mutant.texts()
     fates = []
     with (
         tempfile.TemporaryDirectory(prefix="gossip-mutants-") as folder,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from catalogue import ROOT, Mutant, plant
+from catalogue import Mutant, placed, plant, source
 
 PROBES = '''"""Which mutants made a difference since this was emptied, by number."""
 
@@ -185,12 +185,12 @@ def plant_probes(mutants: Sequence[Mutant], folder: Path) -> Path:
     plant(None, folder)
     changed: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for number, mutant in enumerate(mutants):
-        for file, text in mutant.texts(ROOT / "gossip").items():
+        for file, text in mutant.texts().items():
             changed[file].append((number, text))
     always: set[int] = set()
     for file, texts in changed.items():
-        ours = ast.parse((ROOT / "gossip" / file).read_text("utf-8"))
-        (folder / "gossip" / file).write_text(_probed(ours, texts, always), "utf-8")
+        ours = ast.parse(source(file).read_text("utf-8"))
+        placed(file, folder, folder).write_text(_probed(ours, texts, always), "utf-8")
     (folder / "gossip/mutant_probes.py").write_text(
         f"{PROBES}\n\nalways = {sorted(always)}\n", "utf-8"
     )
