@@ -359,7 +359,9 @@ class CheckpointSaver:
 
     def _fails(self, why: str) -> None:
         if not self.failed:
-            self._say(f"cannot save checkpoints to {self.folder}: {why}; training goes on")
+            self._say(
+                f"cannot save checkpoints to {self.folder}: {why}; earlier ones are as they were"
+            )
         self.failed = why
         self._written = None
 

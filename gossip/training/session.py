@@ -144,6 +144,9 @@ class Session:
     _lost_at = 0  # ``_lost_steps`` of the state that was taken over
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
+    _stopped = False
+    """By a signal: the node then ends as it does after the last round."""
+
     def __init__(
         self,
         place: PeerPlace,
@@ -1083,8 +1086,11 @@ class Session:
         it has the state of others, and has yet to apply the rounds that they have had since."""
         exchange = self._exchange
         if self._model is not None and self._join is None and not exchange.has_begun:
-            with suppress(SystemExit):  # of a run that is over
+            try:
                 exchange.wait_go()
+            except SystemExit:
+                if not self.finished:
+                    raise
         return exchange
 
     @property
@@ -1096,7 +1102,8 @@ class Session:
     def finished(self) -> bool:
         """Whether the run is over: all its rounds are done, or it was asked to end."""
         halted = self._exchange.halted
-        return self._out_of_rounds or (halted is not None and halted.exit_code == 0)
+        ended = halted is not None and halted.exit_code == 0 and not self._stopped
+        return self._out_of_rounds or ended
 
     @property
     def confirmed(self) -> bool | None:
@@ -2238,6 +2245,7 @@ class Session:
         self._stop()
 
     def _stop(self) -> None:
+        self._stopped = True
         self.close("stopped")
         if self._termination.interrupted:
             raise KeyboardInterrupt

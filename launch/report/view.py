@@ -244,8 +244,9 @@ class RunView:
 
     @property
     def not_saved(self) -> str:
-        """Why the last checkpoint is not there, of a run whose peers have all looked for it."""
-        done = [peer for peer, row in self.rows.items() if row.state == "done"]
+        """Why the last checkpoint is not there: the reason of all peers that came to the end, or of
+        all that were stopped."""
+        done = [peer for peer, row in self.rows.items() if row.state == "done"] or [*self.halted]
         said = [str(self.halted.get(peer, {}).get("not_saved") or "") for peer in done]
         return said[0] if said and all(said) else ""
 

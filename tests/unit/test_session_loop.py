@@ -1112,3 +1112,22 @@ def test_an_optimizer_that_is_made_anew_within_a_loop_of_steps_is_refused():
         optimizer.step()
         with pytest.raises(ConfigError, match="AdamW steps the parameters of"):
             next(steps)
+
+
+@pytest.mark.parametrize("loop", ["steps", "epochs"])
+def test_a_signal_in_the_wait_for_a_round_is_no_end_of_the_run(loop: str) -> None:
+    """As it was: a node that leaves ends as after the last round, so the loop ended in silence."""
+    with FakeNodeSwarm(echo) as swarm:
+        session, (model, optimizer) = swarm.session, small_model()
+        session.prepare(model, optimizer)
+        session.shard(DataLoader(TensorDataset(torch.zeros(8, 5))))
+
+        def wait_go() -> None:
+            session._stop()
+
+        session._exchange.wait_go = wait_go  # type: ignore[assignment,method-assign]
+        with pytest.raises(SystemExit) as ended:
+            list(getattr(session, loop)(5))
+        assert ended.value.code == 143
+        assert session._exchange.halted is not None
+        assert session._exchange.halted.exit_code == 0
