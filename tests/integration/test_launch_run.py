@@ -254,14 +254,15 @@ def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder:
     assert json.loads((folder / "out" / "summary.json").read_text())["finished"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("closed", ["| head -1", ">&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", ["| head -1", ">&-", ">&- 2>&- <&-", "> /dev/full"])
 def test_a_run_without_a_reader_of_its_output_comes_to_its_end(folder: Path, closed: str) -> None:
     line = f"({' '.join(command('train.py', '20'))}; echo $? > code) {closed}"
     subprocess.run(["bash", "-c", line], cwd=folder, check=False, timeout=60)
-    told = (folder / "out" / "screen.log").read_text() if "head" in closed else ""
+    lost = "head" in closed or "full" in closed
+    told = (folder / "out" / "screen.log").read_text() if lost else ""
     assert (folder / "code").read_text().strip() == "0"
     assert json.loads((folder / "out" / "summary.json").read_text())["status"] == "finished"
-    assert ("arguments ['20']" in told) == ("head" in closed)
+    assert ("arguments ['20']" in told) == lost
     assert "Traceback" not in (folder / "out" / "peer-0" / "out.log").read_text()
 
 

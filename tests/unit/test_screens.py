@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from terminal import Terminal
 
 from gossip.launch.report.live_frame import NO_LOSS, About
-from gossip.launch.report.screens import LiveScreen, PlainScreen, screen_for
+from gossip.launch.report.screens import LastingStream, LiveScreen, PlainScreen, screen_for
 from gossip.launch.report.view import RunView
 
 ABOUT = About("train-1", "2 peers, rolling, mean (f=0)", "runs/train-1")
@@ -199,3 +202,58 @@ def test_stderr_of_peers_goes_where_stderr_goes(
         screen.output(peer, "a warning", err=True)
     assert "a warning" not in out.getvalue()
     assert capsys.readouterr().err == "all| a warning\n"
+
+
+class Failing(io.StringIO):
+    """A stream that takes ``left`` writes more."""
+
+    def __init__(self, left: int, number: int, fd: int) -> None:
+        super().__init__()
+        self.left, self.number, self.fd = left, number, fd
+
+    def write(self, text: str) -> int:
+        if not self.left:
+            raise OSError(self.number, os.strerror(self.number))
+        self.left -= 1
+        return super().write(text)
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EIO, errno.ENOSPC])
+def test_lines_that_cannot_be_written_go_to_the_folder_of_the_run(
+    number: int, tmp_path: Path
+) -> None:
+    with (tmp_path / "theirs").open("w") as file:
+        inner = Failing(1, number, file.fileno())
+        stream = LastingStream(inner)
+        stream.spare = str(tmp_path / "screen.log")
+        for line in ("one\n", "two\n", "three\n"):
+            assert stream.write(line) == len(line)
+            assert stream.isatty() == (line == "one\n")
+        print("what others write", file=file, flush=True)
+    assert inner.getvalue() == "one\n"
+    assert (tmp_path / "screen.log").read_text() == "two\nthree\n"
+    assert (tmp_path / "theirs").read_text() == ""
+
+
+def test_lines_for_which_there_is_no_room_at_all_are_dropped(tmp_path: Path) -> None:
+    with (tmp_path / "theirs").open("w") as file:
+        stream = LastingStream(Failing(0, errno.ENOSPC, file.fileno()))
+        stream.spare = "/dev/full"
+        assert stream.write("one\n") == 4
+
+
+def test_a_live_screen_whose_terminal_is_closed_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "theirs").open("w") as file:
+        monkeypatch.setattr(sys, "stdout", Failing(0, errno.EIO, file.fileno()))
+        screen = LiveScreen(About("a", "b", str(tmp_path), 3))
+        screen.say("+ somebody is back")
+        screen.close(RunView(1))
+    assert "somebody is back" in (tmp_path / "screen.log").read_text()

@@ -24,6 +24,18 @@ FOUND = {
 }
 
 
+@pytest.mark.parametrize(("others", "missing"), [("step 7 to ck: no room", True), ("", False)])
+def test_a_stopped_run_knows_whether_its_last_checkpoint_is_there(
+    others: str, missing: bool
+) -> None:
+    view = RunView(2)
+    for peer, why in ((0, "step 7 to ck: no room"), (1, others)):
+        view.feed({"t": 1.0, "peer": peer, "event": "started", "incarnation": 0})
+        view.feed({"t": 2.0, "peer": peer, "event": "halted", "exit_code": 0, "not_saved": why})
+        view.rows[peer].state = "gone"
+    assert bool(view.not_saved) == missing
+
+
 def all_lines(
     folder: Path, status: str, code: int, monkeypatch: pytest.MonkeyPatch, lost: int = 0
 ) -> list[str]:
