@@ -108,6 +108,23 @@ def test_the_wheel_holds_the_linked_folders_as_packages(wheel: Path, checkout: P
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
+@pytest.mark.parametrize("folder", ["clusters", "lab"])
+def test_the_wheel_of_a_satellite_holds_its_package_and_its_commands(
+    folder: str, tmp_path: Path
+) -> None:
+    copy, package = tmp_path / folder, f"gossip_{folder}"
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    shutil.copytree(ROOT / "extras" / folder, copy, ignore=ignore)
+    ours = {path.relative_to(copy).as_posix() for path in (copy / package).rglob("*.*")}
+    name = python("-c", BUILD.format(kind="wheel"), str(tmp_path), cwd=copy).splitlines()[-1]
+    with zipfile.ZipFile(tmp_path / name) as archive:
+        names = set(archive.namelist())
+        [entries] = [name for name in names if name.endswith("/entry_points.txt")]
+        declared = archive.read(entries).decode()
+    assert {name for name in names if ".dist-info/" not in name} == ours
+    assert f"[gossip.commands]\n{folder} = {package}.commands:add_to" in declared
+
+
 def test_a_wheel_built_from_the_sdist_is_the_same(
     wheel: Path, checkout: Path, tmp_path: Path
 ) -> None:
