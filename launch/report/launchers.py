@@ -200,7 +200,7 @@ def is_launcher(pid: int, folder: Path) -> bool:
 
 def starts_peers(command: Sequence[str]) -> bool:
     """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or
-    ``python -m gossip.launch.X ...``."""
+    ``python -m gossip.launch.X ...``, or that of another package of ours, ``gossip_X``."""
     if not command:
         return False
     program, *words = map(os.path.basename, command)
@@ -215,7 +215,7 @@ def starts_peers(command: Sequence[str]) -> bool:
         elif not word.startswith("-"):
             return word == PROGRAM
         elif word.endswith("m"):
-            return next(rest, "").startswith(f"{PROGRAM}.launch.")
+            return next(rest, "").startswith((f"{PROGRAM}.launch.", f"{PROGRAM}_"))
         elif word.endswith("c"):
             return False
     return False

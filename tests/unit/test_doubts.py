@@ -339,6 +339,18 @@ def test_in_the_first_rounds_a_faint_result_may_be_as_long_as_a_faint_shard_is_a
     assert (ResultBench(f=1).judge(0, similarity) is not None) == refused
 
 
+def test_lengths_of_all_shards_are_known_however_many_there_are() -> None:
+    """As it was: with more than 16 shards each was forgotten before its next round."""
+    desk = ResultBench(f=1)
+    desk.result_validator.result_checks.lag_detector.shards = [desk.shard] * 17
+    for server in (3, 4):
+        for shard in range(17):
+            commit = replace(desk.commit(), round_id=server, shard=shard, server=server)
+            desk.result_validator.learn(commit, ResultSimilarity(0.01))
+    back = ResultSimilarity(0.44, 0.1, -0.44 * 0.1, even=1.0)
+    assert desk.judge(0, back, round_id=9) is not None
+
+
 def test_a_result_of_few_samples_may_be_longer() -> None:
     desk = ResultBench(f=1)
     for server in (3, 4):

@@ -31,7 +31,7 @@ from .server import Server
 from .shard import ShardRound
 
 LENGTHS_KEPT = 16
-"""Shards and kinds of steps, of which lengths of results are known."""
+"""Kinds of steps, of which lengths of results are known in each shard."""
 ROUNDS_KEPT = 256
 """Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are
 short, and now and then one is a hundred times as long: that is no lie,
@@ -240,7 +240,8 @@ class ResultValidator:
     def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
         """A result is taken."""
         lengths = self._lengths.setdefault((commit.shard, commit.kind), OrderedDict())
-        if len(self._lengths) > LENGTHS_KEPT:
+        shards = len(self.result_checks.lag_detector.shards)
+        if len(self._lengths) > LENGTHS_KEPT * max(1, shards):
             del self._lengths[next(iter(self._lengths))]
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
         while len(lengths) > ROUNDS_KEPT:
