@@ -276,8 +276,10 @@ def test_s10_one_that_makes_a_result_of_a_round_that_is_over_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     no_fork_is_excused(monkeypatch)
+    stopped = replace(STOPPED, seed=2, faults=(Hang(0, None, 0.7, 6.0),))
+    assert run(stopped).violation is None
     monkeypatch.setattr(LagDetector, "awaits_commit", lambda self, now: False)
-    violation = run(replace(STOPPED, seed=11)).violation
+    violation = run(stopped).violation
     assert violation is not None
     assert violation.invariant == "S10"
 

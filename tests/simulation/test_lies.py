@@ -219,8 +219,10 @@ def test_what_comes_of_a_life_and_a_farewell_that_were_invented_before_the_start
 def test_s6_one_that_does_not_answer_is_caught_where_nobody_invents_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    schedule = replace(OUTBID, seed=9, probe_interval_s=0.4)
+    assert run(schedule).violation is None
     monkeypatch.setattr(NoFalseDeath, "_is_outbid", lambda self, swarm, peer, subject: False)
-    violation = run(OUTBID).violation
+    violation = run(schedule).violation
     assert violation is not None
     assert violation.invariant == "S6"
 
