@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .kinds import ROUNDS, attack
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 STRENGTHS = tuple(2.0**power for power in range(-4, 8))
 REFINEMENTS = 6
+searching = partial(
+    attack, shape="together", tries=True, meaning="rounds between two searches", allowed=ROUNDS
+)
 _SECTION = (math.sqrt(5) - 1) / 2
 
 
@@ -104,13 +108,7 @@ def worst(
     return crowd.all_alike(ways[name](found.strength))
 
 
-@attack(
-    shape="together",
-    tries=True,
-    strength=10.0,
-    meaning="rounds between two searches",
-    allowed=ROUNDS,
-)
+@searching(strength=10.0)
 def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
     """The worst that was found: all send the honest mean plus t times a direction, for the t and
     the direction that carry this very rule's result farthest from the honest mean.
@@ -125,13 +123,7 @@ def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
     return worst(crowd, strength, ways)
 
 
-@attack(
-    shape="together",
-    tries=True,
-    strength=1.0,
-    meaning="rounds between two searches",
-    allowed=ROUNDS,
-)
+@searching(strength=1.0)
 def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``alie`` with the z that carries the result of the actual rule farthest from the honest mean:
     19 trials of it a search."""
@@ -139,13 +131,7 @@ def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
     return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
 
-@attack(
-    shape="together",
-    tries=True,
-    strength=1.0,
-    meaning="rounds between two searches",
-    allowed=ROUNDS,
-)
+@searching(strength=1.0)
 def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``ipm`` with the epsilon that carries the result of the actual rule farthest from the honest
     mean: 19 trials of it a search."""
@@ -153,13 +139,7 @@ def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     return worst(crowd, strength, {"epsilon": lambda epsilon: -epsilon * mean})
 
 
-@attack(
-    shape="together",
-    tries=True,
-    strength=1.0,
-    meaning="rounds between two searches",
-    allowed=ROUNDS,
-)
+@searching(strength=1.0)
 def optimal_inner_product(crowd: OmniscientView, *, strength: float) -> Tensor:
     """``alie`` or ``ipm``, with the z or epsilon that leaves the least of the honest mean in the
     result of the actual rule: the smallest inner product of the two. 38 trials of it a search."""

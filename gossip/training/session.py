@@ -145,7 +145,7 @@ class Session:
     _seeded = -1, 0  # the step that the generators were seeded for last, and with what
 
     _stopped = False
-    """By a signal: the node then ends as it does after the last round."""
+    """Whether a signal has ended this peer. Its node then ends as after the last round."""
 
     def __init__(
         self,

@@ -106,7 +106,10 @@ def _in_short(told: str | None) -> str:
 def _add_satellites(to: typer.Typer) -> None:
     """Add the commands of other packages; a missing one of ours names what to install."""
     for entry in entry_points(group="gossip.commands"):
-        entry.load()(to)
+        try:
+            entry.load()(to)
+        except Exception as error:  # noqa: BLE001 - of any package that is installed
+            print(f"! no commands of {entry.value}: {error!r}", file=sys.stderr)
     commands = {
         each.name or each.callback.__name__ for each in to.registered_commands if each.callback
     }

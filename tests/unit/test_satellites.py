@@ -24,6 +24,7 @@ class Entry:
 
     name: str
     load: Callable[[], object]
+    value: str = "their_package.commands:add_to"
 
 
 def app_with(monkeypatch: pytest.MonkeyPatch, *entries: Entry) -> typer.Typer:
@@ -57,6 +58,17 @@ def test_commands_and_groups_of_any_package_are_added(monkeypatch: pytest.Monkey
     made = app_with(monkeypatch, Entry("theirs", lambda: add_to))
     assert "theirs ran" in CliRunner().invoke(made, ["theirs"]).output
     assert "inner ran" in CliRunner().invoke(made, ["bench", "inner"]).output
+
+
+def test_a_package_that_cannot_be_imported_takes_no_other_command_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise ImportError("no module named numba")
+
+    made = app_with(monkeypatch, Entry("theirs", broken))
+    assert "no commands of their_package.commands:add_to" in capsys.readouterr().err
+    assert CliRunner().invoke(made, ["run"]).exit_code == 0
 
 
 def test_each_command_of_a_satellite_is_known_and_there() -> None:
