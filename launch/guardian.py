@@ -31,13 +31,20 @@ TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
 
 class ProcessStat(NamedTuple):
-    """What /proc says about a process: its state letter, process group, session, and start in clock
-    ticks since boot."""
+    """What /proc says about a process: its state letter, process group, session, pages read from a
+    disk so far, processor time so far and start since boot, both in clock ticks."""
 
     state: str
     group: int
     session: int
+    pages_read: int
+    ticks: int
     started: int
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """What changes while the process is not stuck, however slow it is."""
+        return self.ticks, self.pages_read
 
 
 def stat(pid: int) -> ProcessStat | None:
@@ -48,7 +55,14 @@ def stat(pid: int) -> ProcessStat | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     fields = text[text.rindex(")") + 2 :].split()  # a command's name may hold spaces and brackets
-    return ProcessStat(fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
+    return ProcessStat(
+        state=fields[0],
+        group=int(fields[2]),
+        session=int(fields[3]),
+        pages_read=int(fields[9]),
+        ticks=int(fields[11]) + int(fields[12]),
+        started=int(fields[19]),
+    )
 
 
 def starved_s(pid: int) -> float:

@@ -616,10 +616,12 @@ class Exchange:
     def _fragment_of(self, round_id: int, collectives: int) -> int:
         return fragment_of(round_id, collectives, len(self._trained.parts))
 
-    def settle(self) -> bool:
+    def settle(self, gives_up: Callable[[], bool] = lambda: False) -> bool:
         """Returns when the round of the update in flight, if there is one, is applied. The user's
         gradients stay as they are.
 
+        Args:
+            gives_up: Looked at about twice a second; once it is true, the round is not waited for.
         Returns: whether that round is the only step that was applied since the update was offered.
             Else what was computed beside it is of parameters that are older than one step, or of
             others.
@@ -629,7 +631,7 @@ class Exchange:
             return True
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         try:
-            self._settle(pending.go, pending.offer, pending.changes)
+            self._settle(pending.go, pending.offer, pending.changes, gives_up)
         finally:
             self._in_flight = None
         return self.restores == restores and self.step == pending.step + 1
@@ -786,14 +788,20 @@ class Exchange:
         told = self.last_state.leave(self.round_id, halted.reason, self._plan_state)
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
-    def _settle(self, go: control.StartRoundCommand, offer: _UpdateOffer, changes: int) -> None:
+    def _settle(
+        self,
+        go: control.StartRoundCommand,
+        offer: _UpdateOffer,
+        changes: int,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Serves the node until the step of what was offered is behind us; what was given to a
         collective operation is for one round only. ``changes``: of the parameters, until then."""
         restores, passed = self.restores, 0
         while True:
-            self._serve_until_over(go, offer)
+            self._serve(lambda: self._is_over(go, offer) or self._may_go or gives_up())
             again = self.go
-            if self.restores != restores or again is None or self._is_over(go, offer):
+            if self.restores != restores or again is None or self._is_over(go, offer) or gives_up():
                 return
             passed += offer.steps.kind > 0
             if passed > PASSED_MAX:
@@ -917,10 +925,6 @@ class Exchange:
         )
         if not self._outbox.may_wait(1 if current else 0):
             self._flush()
-
-    def _serve_until_over(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
-        """Until what was offered has had its round, or may be offered to another."""
-        self._serve(lambda: self._is_over(go, offer) or self._may_go)
 
     def _hear(self, messages: list[Any], descriptors: list[int]) -> None:
         fds = deque(descriptors)

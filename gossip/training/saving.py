@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import queue
 import threading
@@ -28,7 +29,8 @@ HANDED_OVER_S = 10.0
 """Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
 It may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
-TOLD_S = 0.5  # a save that waits for the one before it for so long says so
+TOLD_S, LOOK_AT_DISK_S = 5.0, 0.5
+"""Who waits for the disk for so long says so, and looks that often whether to give up."""
 SLOW_DISK_S = 2.0
 """So long training waits for the checkpoint before, once; then there is none until that is written.
 """
@@ -182,18 +184,13 @@ class CheckpointSaver:
         about: Mapping[str, Any],
     ) -> None:
         """Copies the state, or hands it to the operating system, and makes it durable in another
-        thread. Waits for the save before, if that is still under way.
+        thread. The save before must be over (``wait``).
 
         Args:
             own: What belongs to this peer alone.
             files: The checkpoint's, with ``ledger`` and ``about``; empty where another peer writes.
         """
-        if not self._idle.is_set():
-            began = time.monotonic()
-            self._idle.wait()
-            waited_s = time.monotonic() - began
-            if waited_s >= TOLD_S:
-                self._say(f"step {step} waited {waited_s:.1f} s for the checkpoint before it")
+        assert self.is_idle, "the memory is still being written from"
         of_own = None if own is None else self._copied("own", own)
         told = {**self._about, **about}
         if checkpoints.BASE_FILE in files:
@@ -257,9 +254,35 @@ class CheckpointSaver:
         file.write(memoryview(self._memory[name])[: file.nbytes])
         return memoryview(self._memory[name])[: file.length]
 
-    def wait(self) -> None:
-        """Until what was given to ``save`` is durable, or has failed."""
-        self._idle.wait()
+    def wait(
+        self,
+        gives_up: Callable[[], bool] = lambda: False,
+        serve: Callable[[Callable[[], bool]], None] = lambda waits: None,
+    ) -> bool:
+        """Wait until what was given to ``save`` is durable, or has failed.
+
+        Args:
+            gives_up: Looked at twice a second; once it is true, the disk is not waited for.
+            serve: What this thread does as long as its argument is true.
+        Returns: Whether nothing is being written any more.
+        """
+        began, tells_at = time.monotonic(), TOLD_S
+
+        def waits() -> bool:
+            nonlocal tells_at
+            if self.is_idle or gives_up():
+                return False
+            if time.monotonic() - began >= tells_at:
+                tells_at = math.inf
+                self._say("waits for the disk: a checkpoint is still being written")
+            return True
+
+        serve(waits)
+        while waits():
+            self._idle.wait(LOOK_AT_DISK_S)
+        if not self.is_idle:
+            self._fails("the disk did not finish a checkpoint in time")
+        return self.is_idle
 
     @property
     def is_idle(self) -> bool:
@@ -267,11 +290,11 @@ class CheckpointSaver:
         return self._idle.is_set()
 
     def close(self) -> None:
-        """Wait, and let another peer write."""
-        self.wait()
+        """Let another peer write. A save that the disk has not finished is left to itself."""
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join()
+            if self.is_idle:
+                self._thread.join()
             self._thread = None
         self.release()
 

@@ -107,7 +107,8 @@ HURRIED_CLOSE_S = 2.0
 TENSORS_NAMED_MAX = 8
 """Tensors that a report names, of those that differ."""
 SAVED_S = 20.0
-"""For the last checkpoint to be durable, when there is no hurry."""
+"""For another peer to write the last checkpoint, when there is no hurry; and for the disk to make
+it durable, from the signal on that ends this peer. Without a signal a slow disk has its time."""
 GIVEN_UP_SHOWN = 16
 UNUSED_REFERENCE = (
     "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
@@ -1131,6 +1132,7 @@ class Session:
         if reason == "finished" and self._termination.since is not None:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
+        until = time.monotonic() + patience_s
         hurry = lambda: self._termination.since is not None  # noqa: E731
         if self._local is not None and not self._in_round:
             self._local.boundary_is_over()
@@ -1138,7 +1140,7 @@ class Session:
         try:
             if reason == "finished":
                 with suppress(SystemExit):  # of a node that has ended as it should
-                    self._drain()
+                    self._drain(lambda: hurry() or time.monotonic() >= until)
             else:
                 self._exchange.abandon()
             self._share_parameters()
@@ -1404,11 +1406,11 @@ class Session:
             return True
         return (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
 
-    def _settle(self) -> bool:
+    def _settle(self, gives_up: Callable[[], bool] = lambda: False) -> bool:
         """Waits for the round in flight, and applies it to the parameters that all share. Returns
         whether no other was applied."""
         was_in_flight = bool(self._exchange.unsettled)
-        in_turn = self._exchange.settle()
+        in_turn = self._exchange.settle(gives_up)
         if self._local is not None and was_in_flight:
             self._local.settled(self._exchange.exchanged)
         return in_turn
@@ -1450,14 +1452,14 @@ class Session:
         saves = saver is not None and saver.is_due(self.step)
         return last or saves or self._termination.since is not None
 
-    def _drain(self) -> None:
-        """No round is in flight any more."""
+    def _drain(self, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the round in flight until ``gives_up``. Behind it none is in flight any more."""
         if not self._exchange.in_flight:
             return
         self._in_round = True
         try:
             with self._at_anchor():
-                self._settle()
+                self._settle(gives_up)
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
@@ -2046,6 +2048,8 @@ class Session:
             hurries = self.closed and self._termination.since is not None
             return time.monotonic() - began >= (HURRIED_CLOSE_S if hurries else SAVED_S)
 
+        if not saver.wait(self._gives_up_disk):
+            return
         ledger = self._exchange.ledger(gives_up) if whole else b""
         step = self.step  # behind whatever was applied while the ledger was waited for
         if not ledger:
@@ -2075,19 +2079,20 @@ class Session:
             mine = saver.is_writer() or saver.failed or waited_s >= HANDED_OVER_S
             return not mine and not saver.has(step) and waited_s < within_s
 
-        def writes() -> bool:
-            return not saver.is_idle and time.monotonic() - began < within_s
-
         self._exchange.serve_while(waits)
         self._save(saver, whole=saver.newest != step and not saver.has(step))
-        self._exchange.serve_while(writes)
-        saver.wait()
+        saver.wait(self._gives_up_disk, self._exchange.serve_while)
         said, self._not_saved = self._not_saved, ""
         if not saver.has(step):
             saver.release()  # others wait for it, and may be able to write
             self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if within_s == SAVED_S and not said:
                 self._say(f"the last checkpoint is not there: {self._not_saved}")
+
+    def _gives_up_disk(self) -> bool:
+        """Whether a checkpoint that is being written is not waited for any more."""
+        since = self._termination.since
+        return since is not None and time.monotonic() - since >= SAVED_S
 
     def _say(self, line: str) -> None:
         print(f"gossip: peer {self.id}: {line}", file=sys.stderr, flush=True)

@@ -36,13 +36,15 @@ from typing import Any, BinaryIO
 
 from gossip.errors import LocalError
 from gossip.interpreter import python_command
-from gossip.launch.guardian import TOKEN_VARIABLE, starved_s
+from gossip.launch.guardian import TOKEN_VARIABLE, stat
 
 from .program import MODULE, Program
 
 REQUEST_BYTES_MAX = 2**17
-READY_S = 90.0
-FORK_S = 10.0
+READY_S, FORK_S = 90.0, 10.0
+"""The process that forks is stuck if it has done nothing for so long, before it is ready and when
+it is to fork."""
+LOOK_S = 1.0
 ENDING_S = 0.5
 AGAIN_S = 1.0  # after a failure; twice as long after the next one
 FAILURES_MAX = 5  # one after the other
@@ -131,7 +133,7 @@ class WarmStart:
                 )
                 try:
                     while not said.done() and (timeout := left_s()) > 0:
-                        await asyncio.wait([said], timeout=timeout)
+                        await asyncio.wait([said], timeout=min(timeout, LOOK_S))
                     self._ready = said.done() and said.result() == READY
                 except OSError:
                     self._ready = False
@@ -142,10 +144,22 @@ class WarmStart:
             return self._ready
 
     def _count_down(self, seconds: float) -> Callable[[], float]:
-        """Return what is left of ``seconds``, without those that the process waits for a
-        processor: on a busy machine it is slow, and not stuck."""
-        pid, began = self._process.pid, time.monotonic() - starved_s(self._process.pid)
-        return lambda: began + seconds + starved_s(pid) - time.monotonic()
+        """Return what is left of ``seconds`` since the process was last seen to work: on a busy
+        machine, or on a slow disk, it is slow, and not stuck."""
+        seen, since = self._work, time.monotonic()
+
+        def left_s() -> float:
+            nonlocal seen, since
+            if (now := self._work) != seen:
+                seen, since = now, time.monotonic()
+            return since + seconds - time.monotonic()
+
+        return left_s
+
+    @property
+    def _work(self) -> tuple[int, int] | None:
+        found = stat(self._process.pid)
+        return None if found is None else found.work
 
     def _fail(self, when: str, why: str = "") -> None:
         """Ends the process, says so, and leaves it be for a while."""
@@ -199,7 +213,7 @@ class WarmStart:
         try:
             socket.send_fds(self._socket, [request], [out[1], err[1], status.fileno()])
             left_s = self._count_down(FORK_S)
-            while not select.select([self._socket], [], [], max(0.0, left_s()))[0]:
+            while not select.select([self._socket], [], [], min(max(0.0, left_s()), LOOK_S))[0]:
                 if left_s() <= 0:
                     raise TimeoutError(f"no answer for {FORK_S:.0f} s")
             answer = self._socket.recv(REQUEST_BYTES_MAX)

@@ -195,3 +195,23 @@ def test_a_guardian_that_somebody_has_stopped_does_not_keep_its_launcher() -> No
     if kept:
         os.kill(ours.pid, signal.SIGKILL)
     assert not kept
+
+
+def test_the_time_that_a_process_waits_for_a_processor_is_told_from_that_in_which_it_sleeps() -> (
+    None
+):
+    processor = min(os.sched_getaffinity(0))
+    pinned = f"import os, time; os.sched_setaffinity(0, [{processor}])"
+    busy = [subprocess.Popen([sys.executable, "-c", f"{pinned}\nwhile True: pass"]) for _ in "ab"]
+    idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        until = time.monotonic() + 60
+        while guardian.starved_s(busy[0].pid) < 1.0:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert guardian.starved_s(idle.pid) < 1.0
+    finally:
+        for process in (*busy, idle):
+            process.kill()
+            process.wait()
+    assert guardian.starved_s(idle.pid) == 0.0, "it is gone"

@@ -95,9 +95,10 @@ def test_nobody_is_suspected_for_being_far_away(way_s: float, jitter: float) -> 
     assert swarm.now - crashed_at < 2.2 + 4 * way_s
 
 
-def test_a_far_link_does_not_make_a_near_one_patient() -> None:
+@pytest.mark.parametrize("seed", [3, 6, 7])
+def test_a_far_link_does_not_make_a_near_one_patient(seed: int) -> None:
     network = Network(**WITHOUT_HINTS)
-    swarm = member_swarm(4, 3, network, encoded=False)
+    swarm = member_swarm(4, seed, network, encoded=False)
     network.shape([(3, peer) for peer in range(3)], delay_s=(0.2, 0.2))
     network.shape([(peer, 3) for peer in range(3)], delay_s=(0.2, 0.2))
     swarm.run_for(20)
@@ -106,7 +107,7 @@ def test_a_far_link_does_not_make_a_near_one_patient() -> None:
     swarm.crash(0)
     swarm.run_until(lambda: dead_everywhere(swarm, 0), 6.0)
     found = [at for at, by, _ in told(swarm, "suspect", since=crashed_at, about=0) if by != 3]
-    assert min(found) - crashed_at < 1.0
+    assert min(found) - crashed_at < 0.6, "0.75 to 0.94 with the patience of the far link"
 
 
 @pytest.mark.parametrize("pause_s", [0.3, 0.7, 2.0, 10.0])

@@ -9,7 +9,7 @@ import pytest
 from member_bench import NEXT_LIFE, MemberBench, rumor
 
 from gossip.core.events import Connect, Disconnect
-from gossip.core.membership.prober import LOADED_VERDICT_S, UNKNOWN_S
+from gossip.core.membership.prober import LOADED_VERDICT_S, TIMEOUT_MAX_S, UNKNOWN_S
 from gossip.core.membership.rumors import LAST_WORDS_S
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import REFUTATIONS, Member
@@ -161,6 +161,33 @@ def test_one_that_has_not_answered_yet_is_given_a_second_and_then_what_its_link_
     assert bench.core.prober._timeout_s(1) == pytest.approx(
         bench.settings.probe_timeout_s, abs=0.02
     )
+
+
+def _answer_late(bench: MemberBench, by_s: float) -> None:
+    """Peer 1 answers its next ping so much later."""
+    bench.mute = {1}
+    seen = len(bench.sent_to(1, Ping))
+    while len(bench.sent_to(1, Ping)) == seen:
+        bench.advance(0.01)
+    nonce = bench.sent_to(1, Ping)[seen].nonce  # type: ignore[union-attr]
+    bench.advance(by_s)
+    bench.say(1, Ack(nonce, 1, Progress(0, 0), ()))
+
+
+def test_one_late_answer_makes_a_link_little_more_patient() -> None:
+    bench = MemberBench(3)
+    bench.advance(2.0)
+    usual_s = bench.core.prober._usual_s(1)
+    _answer_late(bench, 3.0)
+    assert usual_s < bench.core.prober._usual_s(1) < 3 * usual_s
+
+
+def test_who_always_answers_late_gains_a_bounded_patience() -> None:
+    bench = MemberBench(3)
+    bench.advance(2.0)
+    for _ in range(60):
+        _answer_late(bench, 1.4 * bench.core.prober._usual_s(1))
+    assert bench.core.prober._usual_s(1) == TIMEOUT_MAX_S
 
 
 def test_a_ping_is_answered_with_its_nonce_and_the_trainers_progress() -> None:

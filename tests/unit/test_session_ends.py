@@ -41,9 +41,9 @@ def node(n):
         contributions = sum(isinstance(m, control.Contribute) for m in n.heard)
         say("closed:", reasons, "contributions:", contributions)
 
-def begin(**place):
+def begin(options={{}}, **place):
     global SCRIPT
-    config = RunConfig(peers=1, run="00" * 8, f=0, aggregator="mean", node="thread")
+    config = RunConfig(peers=1, run="00" * 8, f=0, aggregator="mean", node="thread", **options)
     start = lambda incarnation, end: FakeNode(incarnation, end, node)
     termination = TerminationHandler()
     termination.install()
@@ -59,8 +59,8 @@ def start() -> Iterator[Callable[..., Script]]:
     """Begins a script, of which nothing must be left when the test ends."""
     begun: list[Script] = []
 
-    def begin(body: str, pass_fds: Sequence[int] = ()) -> Script:
-        code = PREAMBLE.format(here=str(HERE)) + textwrap.dedent(body)
+    def begin(*parts: str, pass_fds: Sequence[int] = ()) -> Script:
+        code = PREAMBLE.format(here=str(HERE)) + textwrap.dedent("".join(parts))
         begun.append(
             zygote.Popen(
                 [sys.executable, "-c", code],
@@ -186,6 +186,73 @@ def test_a_signal_ends_the_wait_for_those_who_are_behind(start, number, code):
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
     assert "closed: ['finished', 'finished']" in out
+
+
+ROUND_NEVER_ENDS = """
+        def SCRIPT(n):
+            n.prepared()
+            n.go(0)
+            n.expect(control.Contribute)
+            say("in flight")
+            n.expect(control.Close)
+            n.send(control.Halted("finished", 0))
+
+        peer = begin({"overlap": 1})
+        peer.prepare(model, optimizer)
+        backward(model, 0)
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a_round_in_flight_is_not_waited_for_without_limit(start, by_signal):
+    """The others hang, and this peer has left its loop."""
+    process = start(
+        "" if by_signal else "        import gossip.training.session as s; s.CLOSE_S = 1.0\n",
+        ROUND_NEVER_ENDS,
+        "        peer.close()\n        say('left')\n",
+    )
+    wait_for(process, "in flight")
+    if by_signal:
+        process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "left" in out
+
+
+def test_a_disk_that_hangs_does_not_keep_a_peer_that_is_asked_to_go(start, tmp_path):
+    process = start(f"""
+        import gossip.training.session as s
+        from gossip.core.ledger import pack_ledger, squeeze
+        s.SAVED_S = 1.0
+        def hang(fd):
+            say("the disk hangs")
+            threading.Event().wait()
+        def SCRIPT(n):
+            n.prepared()
+            n.go(0)
+            offered = n.expect(control.Contribute)
+            n.apply(0, 0, n.arena.updates[offered.slot])
+            n.expect(control.AppliedReply)
+            n.go(1, 1)
+            n.expect(control.LedgerRequest)
+            tables = ([0], [], [], [], [], 0)
+            n.send(control.LedgerReply(1, squeeze(pack_ledger(1, bytes(16), tables, whole=True))))
+            n.expect(control.Close)
+            n.send(control.Halted("stopped", 0))
+        os.fsync = hang
+        peer = begin()
+        peer.prepare(model, optimizer)
+        for step in peer.steps(1, save={str(tmp_path / "saved")!r}):
+            backward(model, step)
+            optimizer.step()
+    """)
+    wait_for(process, "the disk hangs")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert "did not finish a checkpoint in time" in err
+    assert "closed:" in out
 
 
 def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(start, tmp_path):
