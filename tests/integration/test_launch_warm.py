@@ -190,7 +190,10 @@ async def test_the_process_that_forks_is_given_up_after_some_failures(
 
 @pytest.mark.parametrize(
     ("imports", "works"),
-    [("time.sleep(3600)", False), ("until = time.time() + 3\nwhile time.time() < until: pass", True)],
+    [
+        ("time.sleep(3600)", False),
+        ("until = time.time() + 3\nwhile time.time() < until: pass", True),
+    ],
     ids=["sleeps", "works"],
 )
 async def test_a_process_that_forks_is_not_given_up_while_it_works(

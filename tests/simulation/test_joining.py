@@ -16,6 +16,7 @@ from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.world import CrashBroadcast, Leave, Loss, NodeAttack, Partition
 from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import SimulationResult, run
+from gossip_lab.simulation.schedules import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
@@ -182,3 +183,10 @@ def test_who_has_answered_from_another_state_of_its_round_stays_for_its_end() ->
         run(Schedule(1565, peers=6, faults=(lie, leave), probe_interval_s=1.0, **times)).violation
         is None
     )
+
+
+def test_five_of_eight_leave_while_two_fifths_of_all_messages_are_lost() -> None:
+    """Rounds once stopped behind them (L2)."""
+    outcome = run(generate(923656))
+    assert outcome.violation is None, outcome.violation
+    assert outcome.struck["leave"] == 5

@@ -95,7 +95,7 @@ def test_nobody_is_suspected_for_being_far_away(way_s: float, jitter: float) -> 
     assert swarm.now - crashed_at < 2.2 + 4 * way_s
 
 
-@pytest.mark.parametrize("seed", [3, 6, 7])
+@pytest.mark.parametrize("seed", [5, 6, 7])
 def test_a_far_link_does_not_make_a_near_one_patient(seed: int) -> None:
     network = Network(**WITHOUT_HINTS)
     swarm = member_swarm(4, seed, network, encoded=False)

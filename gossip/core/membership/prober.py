@@ -179,6 +179,15 @@ class Prober:
             else [*self.timers.cancel(probe.token), *self._ask_in_turn(probe, now)]
         )
 
+    def restart(self, member: Member, now: float) -> list[Effect]:
+        """Begin a probe anew that made all its tries before its peer spoke at all: the answers may
+        have come before that peer's link to us stood, and are lost."""
+        nonce = self._nonces.get(member.peer)
+        tried_at = self.probes[nonce].pinged_at if nonce is not None else []
+        if len(tried_at) < self.settings.probe_tries or tried_at[-1] >= member.spoken_since:
+            return []
+        return self.drop(member.peer) + self.probe(member, now)
+
     def ping_once(self, peer: PeerId) -> list[Effect]:
         """A ping without consequences: to one that is thought dead, which shall hear of it."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]

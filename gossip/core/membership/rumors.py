@@ -79,7 +79,7 @@ class RumorHandler:
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]
-            member.heard_at = now
+            member.hear(now)
 
     def _about(self, rumor: Rumor, sender: PeerId, now: float, table: bool) -> list[Effect]:
         if not self.allows(rumor.peer) or not self.allows(rumor.origin):

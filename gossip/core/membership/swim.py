@@ -180,7 +180,7 @@ class Membership:
         if self._voices.get(peer) == member.incarnation:
             del self._voices[peer]
             self.heard(peer, member.incarnation, now)
-        return effects
+        return effects + self.prober.restart(member, now)
 
     def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
         """A message came. False when it must be dropped: from a stranger,
@@ -206,7 +206,7 @@ class Membership:
                 return False
             self._voices[sender] = incarnation
             return True
-        member.heard_at = now
+        member.hear(now)
         if self._voices:
             self._voices.pop(sender, None)
         if not member.met:

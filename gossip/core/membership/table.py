@@ -64,6 +64,7 @@ class Member:
     met: bool = False
     progress: Progress | None = None
     heard_at: float = float("-inf")  # last message of its own
+    spoken_since: float = float("-inf")  # the first one in this life
     sending_at: float = float("-inf")  # when some of a large payload came last
     # it takes a state until then, or may: from us, or the local peer from others
     takes_state_until: float = float("-inf")
@@ -107,6 +108,12 @@ class Member:
     def spoken(self) -> bool:
         """Whether this life of it has; what we know is else what others say."""
         return self.heard_at != float("-inf")
+
+    def hear(self, now: float) -> None:
+        """A message of its own has come."""
+        if not self.spoken:
+            self.spoken_since = now
+        self.heard_at = now
 
     def speaks_on(self, now: float) -> bool:
         """Whether it is there, though it is said to have left."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
 from gossip_lab.simulation.world import NS, AnySwarm, LinkModel
+from gossip_lab.simulation.world.links import HANDSHAKE_WAYS
 
 from .base import Checker, PassiveObserver, RunConditions
 
@@ -16,7 +17,9 @@ STILL_S = 0.25
 
 # of the messages on a link, up to which nobody may be taken for dead (docs/design_notes.md N5)
 LOSS_MAX = 0.2
-DELAY_MAX_S = 0.105  # one way, likewise: 100 ms of jitter and what a link takes anyway
+AWAY_MAX_S = 0.105
+"""Likewise: so much longer than the fastest of its link a message may be on its way. Where links
+are reset it waits until one stands again."""
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
 """A message that takes so long may come when its sender is skipped already: half of what a probe
@@ -141,7 +144,9 @@ class Disturbances(PassiveObserver):
         for model in (network.default, *network.models.values()):
             # What was damaged is dropped; a message that takes so long holds up all behind it.
             spike_s = model.spike_s if model.spike else 0.0
-            if model.loss + model.corrupt > LOSS_MAX or model.delay_s[1] + spike_s > DELAY_MAX_S:
+            least, most = model.delay_s
+            away_s = most - least + spike_s + HANDSHAKE_WAYS * least * (model.reset > 0)
+            if model.loss + model.corrupt > LOSS_MAX or away_s > AWAY_MAX_S:
                 self.bad_network_until = swarm.now
                 return
 

@@ -58,7 +58,7 @@ from .late_starts import begun_late, disturbed
 from .lots import FaultSampler
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
 from .situations import situated, standing
-from .strains import lent, starved, strained
+from .strains import far, lent, starved, strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
 """How often a swarm has so many: messages grow with the square of it, and most of what breaks among
@@ -244,7 +244,7 @@ def generate(
     if not is_free:
         return drawn
     made = _with_fragments(_with_overlap(_with_local_steps(_weighted(_placed(drawn)))))
-    return starved(_guarded(_with_further(made)))
+    return far(starved(_guarded(_with_further(made))))
 
 
 def _draw_faults(

@@ -17,6 +17,7 @@ from gossip.topologies import read_weights, write_weights
 
 PROBE_INTERVAL_S = (0.05, 10.0)
 COMMIT_LOG_MAX = 4096
+WAYS = 4  # one behind the other in a round: update, what servers of shards ask each other, result
 KINDS_MIN = 3  # of fault, in a random schedule
 PEERS_MAX = 64  # larger swarms are simulated by themselves, not by the thousand
 
@@ -139,11 +140,11 @@ class Schedule:
 
     @property
     def travel_s(self) -> float:
-        """What the updates and results of a round need, at most, on a link and to be taken in."""
+        """What the updates and results of a round need, at most, to be there and taken in."""
         nbytes = 4 * sum(self.shards)
         on_link_s = nbytes / self.bytes_per_s if self.bytes_per_s else 0.0
         taken_in_s = self.everybody * nbytes / self.copies_per_s if self.copies_per_s else 0.0
-        return 2.0 * (on_link_s + taken_in_s)
+        return 2.0 * (on_link_s + taken_in_s) + WAYS * self.delay_s[1]
 
     @property
     def weighted_topology(self) -> str:

@@ -35,6 +35,11 @@ SHARE, LENT_SHARE = 0.3, 0.08
 left, how many are of memory that is lent."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
 """Share of all schedules, and the time by which all processes have just begun."""
+FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
+"""Share of all schedules, time of a message one way, and by how much of that it varies."""
+FAR_PEERS = 3
+"""Two have no majority: what one says is known to the other a moment later, and both go on alone.
+"""
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
@@ -71,6 +76,18 @@ def starved(drawn: Schedule) -> Schedule:
     when = lots.random.choice((FIRST_S, lots.when())), lots.long(1.0, 12.0)
     starving = [Starve(peer, 0.1, *when) for peer in hungry]
     return replace(drawn, faults=(*drawn.faults, *starving))
+
+
+def far(drawn: Schedule) -> Schedule:
+    """Put the hosts as far apart as continents. A share of the schedules has such links, and is
+    otherwise as it was. Narrow ones stay near: their payloads take seconds as it is, about as long
+    as peers that have finished wait for others."""
+    lots = FaultSampler(Random(f"schedule/{drawn.seed}/far"), drawn.peers, drawn.active_s)
+    leaves = drawn.peers < FAR_PEERS or drawn.bytes_per_s > 0
+    if lots.random.random() >= FAR_SHARE or leaves:
+        return drawn
+    way_s, jitter = lots.long(*FAR_S), lots.random.choice(JITTERS)
+    return replace(drawn, delay_s=(way_s * (1 - jitter), way_s * (1 + jitter)), rounds_min=0)
 
 
 def _arranged(drawn: Schedule, chosen: StressScenario) -> Schedule:

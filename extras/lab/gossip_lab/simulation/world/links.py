@@ -12,7 +12,8 @@ from .host import C, Lane, SimProcess
 from .machine import to_ns
 from .network import Network, between
 
-FIRST_TRY_S = 0.001
+FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
+"""Until a connection stands, at least; and ways to and fro that it takes: TCP, then ZMTP."""
 
 
 class LinkEnvironment(Protocol[C]):
@@ -43,7 +44,7 @@ class Links(Generic[C]):
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
         host.lanes[to] = lane = Lane(control)
-        self._try_later(host, to, lane, FIRST_TRY_S)
+        self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def stand(self, host: SimProcess[C], to: SimProcess[C]) -> None:
         """It has been connected for long: it is told nothing of it any more."""
@@ -67,7 +68,7 @@ class Links(Generic[C]):
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
             return
         self.swarm.deliver(host, events.LinkDown(to, "closed"))
-        self._try_later(host, to, lane, FIRST_TRY_S)
+        self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def close_process(self, host: SimProcess[C]) -> None:
         """Its own connections are gone at once; others see theirs to it close a moment later."""
@@ -84,6 +85,11 @@ class Links(Generic[C]):
         self.swarm.at_ns(
             self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt
         )
+
+    def _handshake_s(self, a: PeerId, b: PeerId) -> float:
+        model = self.swarm.network.model
+        to_and_fro_s = model((a, b)).delay_s[0] + model((b, a)).delay_s[0]
+        return max(FIRST_TRY_S, HANDSHAKE_WAYS / 2 * to_and_fro_s)
 
     def _try(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int) -> None:
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
@@ -133,9 +139,9 @@ class Links(Generic[C]):
             return  # healed in time
         lane.up = False
         self.swarm.deliver(host, events.LinkDown(to, reason))
-        self._try_later(
-            host, to, lane, FIRST_TRY_S if reason == "closed" else self.swarm.network.reconnect_s
-        )
+        closed, network = reason == "closed", self.swarm.network
+        after_s = self._handshake_s(host.peer, to) if closed else network.reconnect_s
+        self._try_later(host, to, lane, after_s)
 
     def heartbeats(self) -> None:
         """Links over which nothing comes any more will time out."""

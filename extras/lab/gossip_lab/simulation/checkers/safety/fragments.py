@@ -28,8 +28,8 @@ class TakesTurns(Checker):
     effects = (Committed, StartRound)
 
     def make_records(self) -> None:
-        # The chain behind a round: steps in that history, and the roster of the next round.
-        self._steps: dict[bytes, tuple[int, tuple[PeerId, ...]]] = {}
+        # By the chain behind a round: steps in that history, roster and number of the next round.
+        self._steps: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
         self._before = self.per_life(dict[int, int])  # a round that is not applied: steps before
 
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
@@ -43,7 +43,7 @@ class TakesTurns(Checker):
         known = None if rounds is None else self._steps.get(rounds.chain)
         if not isinstance(effect, StartRound) or rounds is None or known is None:
             return
-        if rounds.round_id == effect.round_id:
+        if rounds.round_id == effect.round_id == known[2]:  # a liar may tell another of its state
             self.demand(
                 effect.round_id - effect.collectives == known[0],
                 *(swarm, peer),
@@ -55,14 +55,14 @@ class TakesTurns(Checker):
         commit = effect.commit
         if commit.shard:
             return  # what was collected is said with the first shard
-        beginning = (0, settings.peers) if commit.round_id == 0 else None
+        beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
         known = self._steps.get(commit.parent, beginning)
-        if known is None:
-            return  # of a history whose beginning nobody has applied
-        before, roster = known
+        if known is None or known[2] != commit.round_id:
+            return  # of a history whose beginning nobody has applied, or that a liar has renumbered
+        before, roster, _ = known
         operation = len(commit.collected) > settings.callers_too_few(len(roster))
         is_step = not (operation or is_further(commit.kind))
-        self._steps[effect.chain] = before + is_step, commit.roster
+        self._steps[effect.chain] = before + is_step, commit.roster, commit.round_id + 1
         self._before[peer][commit.round_id] = before
 
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:

@@ -172,10 +172,9 @@ def _calls_for_a_commit(
     if message.round_id != rounds.round_id or message.shard >= len(rounds.shards):
         return True  # it may be, when its round has come
     shard = rounds.shards[message.shard]
-    held = shard.commit is not None or rounds.holds_back
-    if not isinstance(message, Commit):
-        return held  # else it is waited for
-    return not held and (
+    if not isinstance(message, Commit):  # else it is waited for
+        return shard.commit is not None or rounds.holds_back
+    return shard.commit is None and (
         shard.server(shard.attempt) == rounds.local or message.made_at < shard.attempt
     )
 

@@ -37,6 +37,9 @@ TIMES = 2.0
 SETTLES_S = 1.0
 """What all have in common by then is not yet known of by all."""
 
+FAR_S = 0.005
+"""One way: so far apart are hosts that are not in one building."""
+
 PAUSE_S = 0.2
 """Who has said nothing for so long has fallen silent."""
 
@@ -186,8 +189,11 @@ class SpeaksInMeasure(Checker):
         if membership is None:
             return {}
         # Where payloads fill queues, answers go on being late, and others are asked about who is
-        # late. Where nodes need time to copy them, who was told of a result asks for it.
-        calm = calm and not swarm.network.default.queue_s and not swarm.copies_per_s
+        # late. Where nodes need time to copy them, or hosts are far apart, who was told of a
+        # result asks for it.
+        links = swarm.network.default
+        is_far = links.delay_s[1] > FAR_S
+        calm = calm and not (links.queue_s or swarm.copies_per_s or is_far)
         needed = (
             needed_in_the_calm(membership, len(swarm.hosts))
             if calm

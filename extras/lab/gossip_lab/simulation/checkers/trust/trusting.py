@@ -166,8 +166,10 @@ class TrustFollowsTheCommits(Checker):
         measured = {row.peer for row in ask.outside}
         if free := sorted(measured - suspects):
             raise self.violated(swarm, peer, f"{where}: {free} are outside, and not in quarantine")
-        inside = {row.peer for row in ask.rows} - measured
-        due = set(rounds.shards[ask.shard].usable()) & suspects - inside
+        inside, shard = {row.peer for row in ask.rows} - measured, rounds.shards[ask.shard]
+        kind = shard.find_kind(inside) if inside else None
+        usable = [peer for peer in shard.usable() if shard.answers[peer][0].kind == kind]
+        due = set(usable) & suspects - inside
         is_due = ask.round_id % core.settings.trust.measured_every == 0
         if ask.step in ("whole", "measure") and ask.rows and is_due and not due <= measured:
             text = f"{where}: of those in quarantine {sorted(due)} are to be measured"
