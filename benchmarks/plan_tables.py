@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # instances of the tests
-from pipeline_instances import WORK, alike, drawn_stages, uneven
+from pipeline_instances import WORK, alike, drawn_stages, try_every_cut, uneven
 
 from gossip.pipelines import (
     Costs,
@@ -36,7 +36,6 @@ from gossip.pipelines import (
     improved,
     played_step_s,
     search_placement,
-    try_every_cut,
 )
 
 ORIGIN = {(36, 8): "7.2 s", (24, 12): "1.8 s", (48, 24): "55 s", (64, 12): "97 s"}

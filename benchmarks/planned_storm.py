@@ -8,8 +8,8 @@ Faults come at random times, drawn from the seed: kills with a restart, peers th
 are slow, cuts in one and in both directions. Besides, peers join, and are asked to leave (SIGTERM)
 a while later. The same script runs once without faults and without pauses.
 
-Exit 1 when the run did not end in order, did not use each sample exactly once in each planned epoch,
-ended with replicas that differ, or with a loss on held-out samples that is more than 1 %
+Exit 1 when the run did not end in order, did not use each sample exactly once in each planned
+epoch, ended with replicas that differ, or with a loss on held-out samples that is more than 1 %
 above that without faults.
 """
 

@@ -21,7 +21,6 @@ GossipError
 └── SwarmError                     the swarm or the network between
     ├── NeverStarted               too few peers came before the start timeout
     ├── NobodyAnswers              no join server of the run answers at its address
-    ├── QuorumLost                 too few peers are left, and none came back in time
     ├── StateLost                  the run has had rounds, and no peer that had their state is left
     └── ReplicasDiverged           replicas differ again after they were made equal
 """
@@ -247,24 +246,6 @@ class NeverStarted(SwarmError):
     @property
     def hint(self) -> str:
         return "look at the log of the first missing peer, or raise --start-timeout"
-
-
-class QuorumLost(SwarmError):
-    """Too few peers are left to commit a round, and none came back in time."""
-
-    exit_code = 5
-
-    def __init__(self, need: int, alive: tuple[int, ...], waited_s: float) -> None:
-        super().__init__(need, alive, waited_s)
-        self.need, self.alive, self.waited_s = need, alive, waited_s
-
-    def __str__(self) -> str:
-        left = f"{len(self.alive)} {'peer is' if len(self.alive) == 1 else 'peers are'} left"
-        return f"{left}, a round needs {self.need}; waited {self.waited_s:.0f} s"
-
-    @property
-    def hint(self) -> str:
-        return "restart the lost peers, or choose --quorum available"
 
 
 class StateLost(SwarmError):

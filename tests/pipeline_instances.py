@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from itertools import combinations, islice
+from typing import Any
+
 import numpy as np
 
-from gossip.pipelines import Costs, StageCosts, TrainingStep
+from gossip.pipelines import Costs, Cut, StageCosts, TrainingStep, cut_at
+
+AT_ONCE = 200_000
+"""Cuts that are tried in one array."""
 
 
 def uneven(seed: int, layers: int, peers: int, *, tight: bool = False) -> Costs:
@@ -77,3 +84,21 @@ def drawn_stages(seed: int) -> tuple[StageCosts, tuple[tuple[int, ...], ...]]:
         for stage in range(stages)
     )
     return StageCosts(uneven(seed, layers, peers, tight=bool(seed % 2)), step), groups
+
+
+def try_every_cut(tables: Any) -> Cut | None:
+    """The best of all cuts, each of which is tried: what ``best_cut`` is compared with. There are
+    ``(L - 1)! / (S - 1)! / (L - S)!`` of them."""
+    stages, ends, _ = tables.fill.shape
+    every = combinations(range(1, ends - 1), stages - 1)
+    best: Cut | None = None
+    while some := list(islice(every, AT_ONCE)):
+        inner = np.array(some, dtype=np.intp).reshape(len(some), stages - 1)
+        bounds = np.pad(inner, ((0, 0), (1, 1)))
+        bounds[:, -1] = ends - 1
+        at = np.arange(stages), bounds[:, 1:], bounds[:, :-1]
+        steps = tables.fill[at].sum(1) + tables.hold[at].max(1) + tables.exchange[at].max(1)
+        found = cut_at(tables, tuple(map(int, bounds[steps.argmin()])))
+        if found.step_s < (best.step_s if best else math.inf):
+            best = found
+    return best

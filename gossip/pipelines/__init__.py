@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Cut,
         best_cut,
         cut_at,
-        try_every_cut,
     )
     from .executor import Loss, StageExecutor
     from .fits import CostLine, fit_line, r_squared

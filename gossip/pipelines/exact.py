@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations, islice
 
 import numpy as np
 
 from .costs import Numbers, Tables
-
-AT_ONCE = 200_000
-"""Cuts that are tried in one array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +120,3 @@ def _least_maximum(hold: Numbers) -> float:
     for of_stage in hold[1:]:
         best = np.maximum(of_stage, best).min(axis=1)
     return float(best[-1])
-
-
-def try_every_cut(tables: Tables) -> Cut | None:
-    """The best of all cuts, each of which is tried: what ``best_cut`` is compared with. There are
-    ``(L - 1)! / (S - 1)! / (L - S)!`` of them."""
-    stages, ends, _ = tables.fill.shape
-    every = combinations(range(1, ends - 1), stages - 1)
-    best: Cut | None = None
-    while some := list(islice(every, AT_ONCE)):
-        inner = np.array(some, dtype=np.intp).reshape(len(some), stages - 1)
-        bounds = np.pad(inner, ((0, 0), (1, 1)))
-        bounds[:, -1] = ends - 1
-        at = np.arange(stages), bounds[:, 1:], bounds[:, :-1]
-        steps = tables.fill[at].sum(1) + tables.hold[at].max(1) + tables.exchange[at].max(1)
-        found = cut_at(tables, tuple(map(int, bounds[steps.argmin()])))
-        if found.step_s < (best.step_s if best else math.inf):
-            best = found
-    return best

@@ -465,13 +465,13 @@ class Exchange:
         self.restored_at = round_id
         self.collectives = round_id - step
 
-    def ledger(self, gives_up: Callable[[], bool]) -> bytes:
+    def ledger(self, expired: Callable[[], bool]) -> bytes:
         """What belongs to a checkpoint of the state as it is, beside the trainer's; waits for it
-        until ``gives_up``, looked at about twice a second. Empty: there is none now."""
+        until ``expired``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
         self._say(control.LedgerRequest())
         self._flush()
-        self._serve(lambda: self._ledger is not None or self._halted is not None or gives_up())
+        self._serve(lambda: self._ledger is not None or self._halted is not None or expired())
         said = self._ledger
         if said is None or said.round_id != self.round_id or not said.ledger:
             return b""
@@ -616,12 +616,12 @@ class Exchange:
     def _fragment_of(self, round_id: int, collectives: int) -> int:
         return fragment_of(round_id, collectives, len(self._trained.parts))
 
-    def settle(self, gives_up: Callable[[], bool] = lambda: False) -> bool:
+    def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
         """Returns when the round of the update in flight, if there is one, is applied. The user's
         gradients stay as they are.
 
         Args:
-            gives_up: Looked at about twice a second; once it is true, the round is not waited for.
+            expired: Looked at about twice a second; once it is true, the round is not waited for.
         Returns: whether that round is the only step that was applied since the update was offered.
             Else what was computed beside it is of parameters that are older than one step, or of
             others.
@@ -631,7 +631,7 @@ class Exchange:
             return True
         self._brief = time.monotonic() - self._left_at < BRIEF_S
         try:
-            self._settle(pending.go, pending.offer, pending.changes, gives_up)
+            self._settle(pending.go, pending.offer, pending.changes, expired)
         finally:
             self._in_flight = None
         return self.restores == restores and self.step == pending.step + 1
@@ -793,15 +793,15 @@ class Exchange:
         go: control.StartRoundCommand,
         offer: _UpdateOffer,
         changes: int,
-        gives_up: Callable[[], bool] = lambda: False,
+        expired: Callable[[], bool] = lambda: False,
     ) -> None:
         """Serves the node until the step of what was offered is behind us; what was given to a
         collective operation is for one round only. ``changes``: of the parameters, until then."""
         restores, passed = self.restores, 0
         while True:
-            self._serve(lambda: self._is_over(go, offer) or self._may_go or gives_up())
+            self._serve_until_over(go, offer, expired)
             again = self.go
-            if self.restores != restores or again is None or self._is_over(go, offer) or gives_up():
+            if self.restores != restores or again is None or self._is_over(go, offer) or expired():
                 return
             passed += offer.steps.kind > 0
             if passed > PASSED_MAX:
@@ -925,6 +925,12 @@ class Exchange:
         )
         if not self._outbox.may_wait(1 if current else 0):
             self._flush()
+
+    def _serve_until_over(
+        self, go: control.StartRoundCommand, offer: _UpdateOffer, expired: Callable[[], bool]
+    ) -> None:
+        """Until what was offered has had its round, or may be offered to another."""
+        self._serve(lambda: self._is_over(go, offer) or self._may_go or expired())
 
     def _hear(self, messages: list[Any], descriptors: list[int]) -> None:
         fds = deque(descriptors)

@@ -256,13 +256,13 @@ class CheckpointSaver:
 
     def wait(
         self,
-        gives_up: Callable[[], bool] = lambda: False,
+        expired: Callable[[], bool] = lambda: False,
         serve: Callable[[Callable[[], bool]], None] = lambda waits: None,
     ) -> bool:
         """Wait until what was given to ``save`` is durable, or has failed.
 
         Args:
-            gives_up: Looked at twice a second; once it is true, the disk is not waited for.
+            expired: Looked at twice a second; once it is true, the disk is not waited for.
             serve: What this thread does as long as its argument is true.
         Returns: Whether nothing is being written any more.
         """
@@ -270,7 +270,7 @@ class CheckpointSaver:
 
         def waits() -> bool:
             nonlocal tells_at
-            if self.is_idle or gives_up():
+            if self.is_idle or expired():
                 return False
             if time.monotonic() - began >= tells_at:
                 tells_at = math.inf

@@ -1406,11 +1406,11 @@ class Session:
             return True
         return (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
 
-    def _settle(self, gives_up: Callable[[], bool] = lambda: False) -> bool:
+    def _settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
         """Waits for the round in flight, and applies it to the parameters that all share. Returns
         whether no other was applied."""
         was_in_flight = bool(self._exchange.unsettled)
-        in_turn = self._exchange.settle(gives_up)
+        in_turn = self._exchange.settle(expired)
         if self._local is not None and was_in_flight:
             self._local.settled(self._exchange.exchanged)
         return in_turn
@@ -1452,14 +1452,14 @@ class Session:
         saves = saver is not None and saver.is_due(self.step)
         return last or saves or self._termination.since is not None
 
-    def _drain(self, gives_up: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the round in flight until ``gives_up``. Behind it none is in flight any more."""
+    def _drain(self, expired: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the round in flight until ``expired``. Behind it none is in flight any more."""
         if not self._exchange.in_flight:
             return
         self._in_round = True
         try:
             with self._at_anchor():
-                self._settle(gives_up)
+                self._settle(expired)
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
@@ -2044,13 +2044,13 @@ class Session:
         trained = self._trained
         began = time.monotonic()
 
-        def gives_up() -> bool:
+        def expired() -> bool:
             hurries = self.closed and self._termination.since is not None
             return time.monotonic() - began >= (HURRIED_CLOSE_S if hurries else SAVED_S)
 
-        if not saver.wait(self._gives_up_disk):
+        if not saver.wait(self._disk_expired):
             return
-        ledger = self._exchange.ledger(gives_up) if whole else b""
+        ledger = self._exchange.ledger(expired) if whole else b""
         step = self.step  # behind whatever was applied while the ledger was waited for
         if not ledger:
             if own is not None:
@@ -2081,7 +2081,7 @@ class Session:
 
         self._exchange.serve_while(waits)
         self._save(saver, whole=saver.newest != step and not saver.has(step))
-        saver.wait(self._gives_up_disk, self._exchange.serve_while)
+        saver.wait(self._disk_expired, self._exchange.serve_while)
         said, self._not_saved = self._not_saved, ""
         if not saver.has(step):
             saver.release()  # others wait for it, and may be able to write
@@ -2089,7 +2089,7 @@ class Session:
             if within_s == SAVED_S and not said:
                 self._say(f"the last checkpoint is not there: {self._not_saved}")
 
-    def _gives_up_disk(self) -> bool:
+    def _disk_expired(self) -> bool:
         """Whether a checkpoint that is being written is not waited for any more."""
         since = self._termination.since
         return since is not None and time.monotonic() - since >= SAVED_S

@@ -3,7 +3,6 @@ and so that no host fills it by itself."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 STRANGERS_MAX = 64
@@ -55,7 +54,3 @@ class RefusedKeys:
         for address in over:
             del self._told[address]
         return over
-
-    def by_address(self) -> Counter[str]:
-        """How many keys of each address are kept."""
-        return Counter(address for _, address in self._since.values())

@@ -15,7 +15,6 @@ from .encoding import (
     Shape,
     are_finite,
     bytes_for,
-    encoding_names,
     from_bytes,
     load_encoding,
     to_bytes,

@@ -173,11 +173,6 @@ def within(default: Any, low: float, high: float) -> Any:
     return field(default=default, metadata={"low": low, "high": high})
 
 
-def encoding_names() -> tuple[str, ...]:
-    """The encodings that ``load_encoding`` knows, ascending."""
-    return tuple(sorted(BUILT_IN))
-
-
 def load_encoding(spec: str) -> Encoding:
     """The encoding that a text names: ``bf16``, ``topk:0.05``, ``int4:block=32,feedback=off``.
 

@@ -29,7 +29,6 @@ class RunOutcome:
     dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
     joins: bool = False  # its peers came to a run that others had begun
     wall_s: float = 0.0
-    bytes_sent: int = 0
     # files that could not be written -> lines that each lacks
     lacking: dict[str, int] = field(default_factory=dict)
 

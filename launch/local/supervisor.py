@@ -473,10 +473,6 @@ class Supervisor:
             self.outcome.lacking.update(
                 {str(path): whole(lines) or 0 for path, lines in event["files"].items()}
             )
-        if event["event"] == "halted":
-            traffic = event.get("traffic")
-            if isinstance(traffic, dict):
-                self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
 
     def _wake_later(self, peer: int, after_s: float) -> None:
         if (process := self._processes.get(peer)) is not None:

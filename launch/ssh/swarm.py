@@ -452,9 +452,6 @@ class HostsLauncher:
                 t,
             )
             self.outcome.lives.append(life)
-        traffic = row.get("traffic")
-        if row.get("event") == "halted" and isinstance(traffic, dict):
-            self.outcome.bytes_sent += int(traffic.get("sent_bytes") or 0)
         for line in self.view.feed(row):
             self._say(shown(line))
 

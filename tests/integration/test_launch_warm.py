@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
 from itertools import product
 from pathlib import Path
 from typing import Any

@@ -15,7 +15,7 @@ import pytest
 from effort import effort
 from swarm import WAIT_S, ProcessSwarm, again, roster
 
-from gossip.errors import QuorumLost
+from gossip.core import QUORUM_LOST
 
 # one claim after another, each of which may wait for processes to start
 pytestmark = pytest.mark.timeout(300)
@@ -116,7 +116,7 @@ def test_a_stopped_process_that_goes_on_after_its_replacement_trains_disturbs_no
     again(three, 1, by=0)
     before = len(three.events(0))
     os.killpg(former.pid, signal.SIGCONT)
-    assert former.wait(WAIT_S) == QuorumLost.exit_code
+    assert former.wait(WAIT_S) == QUORUM_LOST
     (notice,) = three.events(1, "notice")
     assert "as incarnation 1" in notice["message"]
     three.wait_round(0, three.now() + 10)

@@ -13,10 +13,20 @@ from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings
 from gossip.core.transfer.chunks import PIECE_BYTES
 from gossip.topologies import load
 from gossip_lab.simulation.world.driver import Swarm, address
-from gossip_lab.simulation.world.observer import Observer, OnEffect
+from gossip_lab.simulation.world.observer import Observer
 from gossip_lab.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
 
 SAMPLES = 97
+
+
+class OnEffect(Observer):
+    """Calls ``act(peer, effect)`` before each effect is carried out."""
+
+    def __init__(self, act: Callable[[PeerId, Effect], None]) -> None:
+        self._act = act
+
+    def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
+        self._act(peer, effect)
 
 
 def checked_swarm(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from checked_swarm import OnEffect
 from effort import effort
 
 from gossip.core.events import (
@@ -32,7 +33,6 @@ from gossip.core.settings import (
 from gossip.topologies import load
 from gossip_lab.simulation.checkers import Panel, every_checker
 from gossip_lab.simulation.world.driver import Swarm, address
-from gossip_lab.simulation.world.observer import OnEffect
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from checked_swarm import OnEffect
 
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Ping, Rumor
 from gossip_lab.simulation.world.driver import SimulationStuck, Swarm, address
 from gossip_lab.simulation.world.network import LinkModel, Network
-from gossip_lab.simulation.world.observer import OnEffect
 from gossip_lab.simulation.world.toy_trainer import (
     OWN_BYTES,
     ToyTrainer,

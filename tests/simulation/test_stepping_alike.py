@@ -6,14 +6,13 @@ from dataclasses import replace
 from statistics import median_low
 
 import pytest
-from checked_swarm import checked_swarm, tamper
+from checked_swarm import OnEffect, checked_swarm, tamper
 
 from gossip.core.events import Apply, Contributed, Effect, Send
 from gossip.core.messages import Commit, PeerId, Update
 from gossip.core.peer import Peer
 from gossip_lab.simulation.checkers import Panel, every_checker
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.observer import OnEffect
 
 
 def with_rates(

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from effort import effort
-from pipeline_instances import WORK, alike, drawn_stages, uneven
+from pipeline_instances import WORK, alike, drawn_stages, try_every_cut, uneven
 
 from gossip.errors import ConfigError
 from gossip.pipelines import (
@@ -29,7 +29,6 @@ from gossip.pipelines import (
     play,
     played_step_s,
     search_placement,
-    try_every_cut,
 )
 
 INSTANCES = 200

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gossip.errors import OutOfMemory, QuorumLost
+from gossip.errors import OutOfMemory
 from gossip.launch.drill import impact
 from gossip.launch.join import joining
 from gossip.launch.report.view import RunView
@@ -33,14 +33,6 @@ def test_who_has_had_no_round_is_in_none() -> None:
 )
 def test_the_memory_that_one_peer_needs_is_said_of_one(peers: int, said: str) -> None:
     assert str(OutOfMemory(peers, 2**30, 2**20)).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("alive", "said"),
-    [((), "0 peers are left"), ((3,), "1 peer is left"), ((1, 3), "2 peers are left")],
-)
-def test_the_one_that_is_left_is_said_to_be_one(alive: tuple[int, ...], said: str) -> None:
-    assert str(QuorumLost(2, alive, 60.0)) == f"{said}, a round needs 2; waited 60 s"
 
 
 @pytest.mark.parametrize(

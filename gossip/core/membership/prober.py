@@ -15,7 +15,7 @@ from gossip.core.settings import MembershipSettings
 from gossip.core.timers import Timers
 
 from .awareness import Awareness
-from .table import Member, MemberTable
+from .table import NEVER, Member, MemberTable
 
 RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
 # of the probe timeout, so that a helper's Nack is there before the asker's verdict
@@ -274,7 +274,7 @@ class Prober:
         """Helpers are asked about one out of reach once in a probe interval. Their answers bring
         rumours, and break more links: one that closes again and again, or a single liar and a cut,
         would keep everybody busy at the speed of the network."""
-        at = self._asked_at.get(probe.peer, float("-inf")) + self.settings.probe_interval_s
+        at = self._asked_at.get(probe.peer, NEVER) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
         probe.began, probe.ends = at, at + self._patience_s(probe.peer)

@@ -10,7 +10,7 @@ from gossip.core.messages import Gossip, PeerId, Rumor
 from gossip.core.settings import MembershipSettings
 
 from .awareness import Awareness
-from .table import RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
+from .table import NEVER, RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
 from .transitions import StatusTransitions
 
 # what a process said may arrive for so long after others have heard of its successor
@@ -40,7 +40,7 @@ class RumorHandler:
         self.view, self.transitions, self.awareness = view, transitions, awareness
         self.rumors = transitions.rumors
         self.voices: dict[PeerId, int] = {}
-        self._broadcast_at = float("-inf")
+        self._broadcast_at = NEVER
 
     def hear(
         self, rumors: tuple[Rumor, ...], sender: PeerId, now: float, table: bool = False
@@ -79,7 +79,7 @@ class RumorHandler:
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]
-            member.hear(now)
+            member.heard_at = member.spoken_since = now
 
     def _about(self, rumor: Rumor, sender: PeerId, now: float, table: bool) -> list[Effect]:
         if not self.allows(rumor.peer) or not self.allows(rumor.origin):

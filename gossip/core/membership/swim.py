@@ -32,7 +32,7 @@ from gossip.core.timers import Timers
 from .dissemination import RumorQueue
 from .prober import Prober, ProbeStep, ProbeTimedOut, RelayExpired
 from .rumors import LAST_WORDS_S, TABLE_MAX, RumorHandler
-from .table import REFUTATIONS, Change, Member, MemberTable, first_standing
+from .table import NEVER, REFUTATIONS, Change, Member, MemberTable, first_standing
 from .transitions import ForgetMember, StatusTransitions, SuspicionExpired
 
 __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
@@ -115,7 +115,7 @@ class Membership:
             settings, allowed, self.view, self.transitions, self.awareness
         )
         self._voices = self.rumor_handler.voices
-        self._awake_since = float("-inf")
+        self._awake_since = NEVER
         self._step = 0  # of the local trainer, and when it made it
         self._stepped_at: float | None = None
         self.stall_after_s = 2.0
@@ -206,7 +206,9 @@ class Membership:
                 return False
             self._voices[sender] = incarnation
             return True
-        member.hear(now)
+        if member.heard_at == NEVER:
+            member.spoken_since = now
+        member.heard_at = now
         if self._voices:
             self._voices.pop(sender, None)
         if not member.met:
@@ -426,14 +428,6 @@ class Membership:
             theirs.age_ms > 1000.0 * self.stall_after_s
             and self._step >= theirs.step + STALLED_BEHIND
         )
-
-    def stall(self, peer: PeerId, stalled: bool) -> None:
-        """Its trainer makes no progress (or does again), though its node answers:
-        skip it, it is not dead."""
-        member = self.members.get(peer)
-        if member is not None and peer != self.local:
-            member.stalled = stalled
-            self.view.settle(member)
 
     def speak(self, now: float) -> list[Effect]:
         """Call it after every event. While there is something to tell, a tick comes every

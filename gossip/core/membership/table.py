@@ -18,6 +18,7 @@ from gossip.core.messages import PeerId, Progress, Rumor, Status
 
 from .suspicion import Suspicion
 
+NEVER = float("-inf")
 SPEAKS_ON_S = 2.0
 """Who was heard no longer ago, over a link that stands, is there:
 whoever leaves closes its links."""
@@ -63,12 +64,12 @@ class Member:
     # and accused of nothing
     met: bool = False
     progress: Progress | None = None
-    heard_at: float = float("-inf")  # last message of its own
-    spoken_since: float = float("-inf")  # the first one in this life
-    sending_at: float = float("-inf")  # when some of a large payload came last
+    heard_at: float = NEVER  # last message of its own
+    spoken_since: float = NEVER  # the first one in this life
+    sending_at: float = NEVER  # when some of a large payload came last
     # it takes a state until then, or may: from us, or the local peer from others
-    takes_state_until: float = float("-inf")
-    known_since: float = float("-inf")  # when this life of it was learnt of
+    takes_state_until: float = NEVER
+    known_since: float = NEVER  # when this life of it was learnt of
     lane: str = ""  # where the connection to it leads: maybe to the address of its former life
     lane_up: bool = False
     linked: bool = False  # to this life of it
@@ -77,8 +78,8 @@ class Member:
     skip_told: bool = False
     origin: PeerId = -1  # who said the present status first
     suspicion: Suspicion | None = None
-    gone_at: float = float("-inf")  # when it died or left
-    told_table_at: float = float("-inf")
+    gone_at: float = NEVER  # when it died or left
+    told_table_at: float = NEVER
 
     @classmethod
     def own(cls, local: PeerId, incarnation: int, control: str, bulk: str) -> Member:
@@ -107,13 +108,7 @@ class Member:
     @property
     def spoken(self) -> bool:
         """Whether this life of it has; what we know is else what others say."""
-        return self.heard_at != float("-inf")
-
-    def hear(self, now: float) -> None:
-        """A message of its own has come."""
-        if not self.spoken:
-            self.spoken_since = now
-        self.heard_at = now
+        return self.heard_at != NEVER
 
     def speaks_on(self, now: float) -> bool:
         """Whether it is there, though it is said to have left."""
@@ -181,7 +176,7 @@ class MemberTable:
         # for good, and who is on its way: by the word of whoever starts them
         self._ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
-        self.loaded_until = float("-inf")  # large payloads move until then, or may
+        self.loaded_until = NEVER  # large payloads move until then, or may
 
     def __len__(self) -> int:
         """Members that were met and are neither dead nor left, the local one included:
@@ -218,7 +213,7 @@ class MemberTable:
     def last_heard(self, peer: PeerId) -> float:
         """When a message of its own came last, in its latest life; -inf: never."""
         member = self.members.get(peer)
-        return float("-inf") if member is None else member.heard_at
+        return NEVER if member is None else member.heard_at
 
     def incarnation_of(self, peer: PeerId) -> int:
         """Of the latest life that is known of a peer; -1: of none."""
@@ -294,7 +289,7 @@ class MemberTable:
 
     def forget_load(self) -> None:
         """Payloads were expected to take time, and do not."""
-        self.loaded_until = float("-inf")
+        self.loaded_until = NEVER
 
     # --- what changes -----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from gossip.core.timers import Timers
 from .dissemination import RumorQueue
 from .prober import ProbeAnswered, Prober, ProbeTimedOut
 from .suspicion import Suspicion
-from .table import Member, MemberTable, incarnation_of
+from .table import NEVER, Member, MemberTable, incarnation_of
 
 
 @record
@@ -108,7 +108,7 @@ class StatusTransitions:
 
     def _begin_life(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
         self.rumors.begins_anew(member.peer)
-        member.known_since, member.heard_at = now, float("-inf")
+        member.known_since, member.heard_at = now, NEVER
         member.linked = member.was_linked = member.stalled = False
         member.progress, member.control, member.bulk = None, "", ""
         return self.set_address(member, rumor.control, rumor.bulk)

@@ -7,8 +7,7 @@ Several invariants hold for the undisturbed only, and for them without exception
 from __future__ import annotations
 
 from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
-from gossip_lab.simulation.world import NS, AnySwarm, LinkModel
-from gossip_lab.simulation.world.links import HANDSHAKE_WAYS
+from gossip_lab.simulation.world import HANDSHAKE_WAYS, NS, AnySwarm, LinkModel
 
 from .base import Checker, PassiveObserver, RunConditions
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Swarm,
         address,
     )
+    from .links import HANDSHAKE_WAYS
     from .machine import NS
     from .membership_only import (
         MemberCore,

@@ -128,13 +128,3 @@ class Hooks:
         plain = getattr(Observer, name)
         methods = (getattr(observer, name) for observer in self._observers)
         return tuple(method for method in methods if getattr(method, "__func__", None) is not plain)
-
-
-class OnEffect(Observer):
-    """Calls ``act(peer, effect)`` before each effect is carried out."""
-
-    def __init__(self, act: Callable[[PeerId, Effect], None]) -> None:
-        self._act = act
-
-    def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
-        self._act(peer, effect)
