@@ -180,7 +180,7 @@ class Session:
         self._dropped: dict[str, Any] | None = None  # a step was: what its script set before it
         self._clock = StepClock()
         self._kept_at = -1  # the step of the states that came last, where that was said
-        self._in_round = self._counting = False
+        self._in_round = self._counting = self._in_loop = False
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
         self._collectives = Collectives(
@@ -904,7 +904,7 @@ class Session:
         self._tell_plan(total)
         if total and self.next_round() is None:
             return
-        self._counting = True
+        self._counting = self._in_loop = True
         try:
             while (step := self.step) < total and not self.finished:
                 self._collectives.answers.reached(2 * step)
@@ -926,6 +926,7 @@ class Session:
 
     def _end_training(self) -> None:
         """The loop is over: others confirm the final state, and it is saved."""
+        self._in_loop = False
         self._undo_local_steps()
         self._drain()
         self._share_parameters()
@@ -990,7 +991,7 @@ class Session:
     def _epochs_to(self, total: int) -> Iterator[int]:
         if isinstance(self._loader, ShardedLoader):
             self._tell_plan(total * self._loader.steps * self._config.steps_per_round)
-        self._counting = True
+        self._counting = self._in_loop = True
         try:
             go = self.next_round()
             while go is not None and go.epoch < total:
@@ -2070,8 +2071,9 @@ class Session:
     def _save_last(self, saver: CheckpointSaver, within_s: float) -> None:
         """The state as it is becomes durable, by this peer or another."""
         step, began = self.step, time.monotonic()
-        if step == 0:
-            return
+        leaves_early = self._in_loop and within_s == SAVED_S
+        if step == 0 or (leaves_early and not saver.is_writer()):
+            return  # others go on, and save
 
         def waits() -> bool:
             """For another peer, that has the lock and has not written it."""

@@ -33,7 +33,7 @@ MARK = "GOSSIP_TEST_EXIT"
 RUN, ALONE, TORCHRUN = "gossip run", "alone", "torchrun"
 TERM, INT, HUP, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 SCRIPT = """
-import os, resource, signal, sys, threading, time
+import errno, os, resource, signal, stat, sys, threading, time
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 import gossip
@@ -58,6 +58,9 @@ def fail(step):
         begun()
         raise ValueError("a broken hook")
 
+def full(fd):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
 def begun():
     open(f"begun-{peer.id}", "w").write(str(os.getpid()))
 
@@ -74,10 +77,14 @@ def strike():
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "diverges":
         torch.manual_seed(peer.id)
-    if what == "full disk":
+    if what == "full disk" and stat.S_ISREG(os.fstat(2).st_mode):
+        os.fsync = full  # the limit would be on what is said, too
+    elif what == "full disk":
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     if what == "stuck":
         time.sleep(3600)
+    if what == "one leaves" and peer.id == 1:
+        sys.exit(0)
 
 if __name__ == "__main__":
     model = torch.nn.Linear(4, 1)
@@ -90,9 +97,11 @@ if __name__ == "__main__":
     loader = peer.shard(DataLoader(Stream() if what == "stream" else Data(), batch_size=4, **how))
     peer.each_step(lambda: fail(peer.step))
     batches = (batch for _ in iter(int, 1) for batch in loader)
-    ends = what in ("ends", "thread raises", "full disk")
+    steps = 20 if what in ("ends", "thread raises", "full disk") else 10**6
+    if what in ("prints", "one leaves"):
+        steps = 200  # so that others train when it happens
     every = 1 if what == "saves often" else 10**6
-    for step in peer.steps(20 if ends else 10**6, save="ck", every=every):
+    for step in peer.steps(steps, save="ck", every=every):
         optimizer.zero_grad()
         model(next(batches)).square().mean().backward()
         optimizer.step()
@@ -142,8 +151,10 @@ class Playground:
         return [psutil.Process(int(path.read_text())) for path in self.folder.glob("begun-*")]
 
     def nodes(self) -> list[psutil.Process]:
-        rows = read_lines(self.folder / "runs" / "run" / "events.jsonl")
-        return [psutil.Process(row["pid"]) for row in rows if row["event"] == "started"]
+        if self.launcher == RUN:
+            rows = read_lines(self.folder / "runs" / "run" / "events.jsonl")
+            return [psutil.Process(row["pid"]) for row in rows if row["event"] == "started"]
+        return [p for p in self.processes if "gossip.node" in " ".join(p.cmdline())]
 
 
 Action = Callable[[Playground], None]
@@ -171,7 +182,12 @@ def to_trainers(number: int, most: int = 9) -> Action:
 
 
 def to_nodes(number: int) -> Action:
-    return lambda run: run.send(number, run.nodes())
+    def act(run: Playground) -> None:
+        nodes = run.nodes()
+        assert len(nodes) == len(run.trainers())
+        run.send(number, nodes)
+
+    return act
 
 
 def to_fork_server(run: Playground) -> None:
@@ -230,18 +246,20 @@ EXITS = {
     "SIGTERM to all, a stream": Exit("stream", ASKED, to_all(TERM), saves=True, workers="fork"),
     "SIGTERM to all while it saves": Exit("saves often", ASKED, to_all(TERM), saves=True),
     "SIGTERM to the trainers": Exit("", {RUN: 143}, to_trainers(TERM), saves=True, workers="fork"),
-    "SIGTERM twice": Exit("stuck", {RUN: 143, ALONE: 143}, to_root(TERM, TERM), workers="fork"),
+    "SIGTERM twice": Exit("stuck", ASKED, to_root(TERM, TERM), workers="fork"),
     "SIGINT": Exit("", {RUN: 130, ALONE: 130, TORCHRUN: 1}, to_root(INT), saves=True),
     "SIGINT twice": Exit("stuck", {RUN: 130, ALONE: 130}, to_root(INT, INT), workers="fork"),
     "SIGHUP": Exit("", {RUN: 143, ALONE: 129, TORCHRUN: 1}, to_root(HUP)),
-    "a closed stdout": Exit("ends", {RUN: 0, ALONE: 0}, close_stdout, saves=True),
-    "kill of the nodes": Exit("", {RUN: 143}, then_term(to_nodes(KILL))),
+    "a closed stdout": Exit("prints", {RUN: 0}, close_stdout, saves=True),
+    "SIGPIPE": Exit("prints", {ALONE: 1, TORCHRUN: 1}, close_stdout),
+    "kill of the nodes": Exit("", {RUN: 143, TORCHRUN: 1}, then_term(to_nodes(KILL))),
     "kill of the launcher": Exit("", {RUN: 137, TORCHRUN: 137}, to_root(KILL), workers="fork"),
     "kill of the fork server": Exit("", {RUN: 143}, then_term(to_fork_server)),
     "kill of all": Exit("", {RUN: 137, ALONE: 137, TORCHRUN: 137}, to_all(KILL), workers="fork"),
-    "a lost quorum": Exit("", {RUN: 5}, to_trainers(KILL, 2), peers=3),
-    "a full disk": Exit("full disk", {RUN: 8}),
-    "a divergence": Exit("diverges", {RUN: 9}),
+    "a lost quorum": Exit("", {RUN: 5, TORCHRUN: 1}, to_trainers(KILL, 2), peers=3),
+    "a full disk": Exit("full disk", {RUN: 8, ALONE: 0, TORCHRUN: 0}),
+    "a divergence": Exit("diverges", {RUN: 9, TORCHRUN: 1}),
+    "one leaves, another saves": Exit("one leaves", {RUN: 0}, saves=True, peers=4),
     "right keys": Exit("ends", {RUN: 0, TORCHRUN: 0}, saves=True, listed=(0, 1)),
     "a wrong key": Exit("ends", {RUN: 2, TORCHRUN: 1}, listed=(0,)),
 }
@@ -277,7 +295,10 @@ def start(folder: Path, launcher: str, way: Exit) -> Playground:
     command = {
         RUN: ["-m", "gossip.launch.cli", "run", "-n", str(way.peers), "--name", "run"],
         ALONE: [],
-        TORCHRUN: ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+        TORCHRUN: [
+            *("-m", "torch.distributed.run", "--standalone"),
+            f"--nproc-per-node={way.peers}",
+        ],
     }[launcher]
     started = zygote.Popen if not LONG else subprocess.Popen
     with (folder / "err").open("wb") as err:
