@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -61,3 +63,12 @@ def test_a_path_that_comes_to_drop_large_packets_holds_up_no_round(tmp_path: Pat
         run.wait(lambda: len(run.rows(event="round", peer=2)) >= before + ROUNDS)
         found = Counter(row.get("event") for row in run.rows())
         assert not [event for event in DOUBTS if found[event]], found
+
+
+def test_payloads_come_about_as_fast_as_over_one_stream_of_tcp() -> None:
+    """Where a connection must hold 2.5 MB at a time. With buffers of a fixed 512 KiB: 0.4."""
+    script = Path(__file__).parents[2] / "benchmarks" / "distant_payloads.py"
+    options = ["--round-trips", "100", "--mbit", "200", "--turns", "1", "--seconds", "4"]
+    said = subprocess.run([sys.executable, script, *options], capture_output=True, check=True)
+    *_, ratio, _ = said.stdout.decode().splitlines()[-1].split("|")
+    assert float(ratio) >= 0.8, said.stdout.decode()
