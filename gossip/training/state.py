@@ -402,19 +402,6 @@ def load_whole(
     _load(of_model, of_optimizer, model, optimizer)
 
 
-def pack_state(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    extra: Mapping[str, Any],
-    trained: Sequence[Tensor] | None = None,
-) -> bytes:
-    """The state as ``plan_state`` packs it."""
-    plan = plan_state(model, optimizer, extra, trained)
-    memory = bytearray(plan.nbytes)
-    plan.write(memoryview(memory))
-    return bytes(memory)
-
-
 def state_digest(data: bytes | memoryview) -> bytes:
     """16 bytes over a packed state."""
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
@@ -637,12 +624,6 @@ def _files(data: bytes) -> list[bytes]:
 def split_state(data: bytes) -> list[bytes]:
     """Each file of a packed state, in the order of ``FILES``. Raises StateMismatch."""
     return _files(data)
-
-
-def part_sizes(data: bytes) -> tuple[int, ...]:
-    """Bytes of each part of a packed state. Raises StateMismatch."""
-    base, state, *others = [_aligned(len(file)) for file in _files(data)]
-    return (base + state, *others)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:

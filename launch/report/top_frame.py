@@ -127,7 +127,7 @@ def _title(record: RunRecord, standing: Standing, now: float) -> str:
     name = config.name if config is not None else record.folder.name
     what = ""
     if config is not None:
-        peers = counted(config.peers, "peer")
+        peers = counted(max(config.peers, len(record.view.rows)), "peer")
         what = f"{peers}, {config.weighted_topology}, {config.aggregator} (f={config.f})"
         if config.pipeline is not None:
             what += f", {len(config.pipeline.stages)} stages"
@@ -155,7 +155,7 @@ def _total(record: RunRecord) -> int | None:
 
 def _health(record: RunRecord, standing: Standing, lines: Sequence[PeerLine]) -> Text:
     if standing.over:
-        ended = sum(line.row.state == "done" for line in lines)
+        ended = sum(line.state == "done" for line in lines)
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
         without = f"; lost, without a last word: {named(lost)}" if lost else ""
@@ -225,6 +225,8 @@ def _peer_line(
     row: PeerRow, known: PeerRecord, record: RunRecord, standing: Standing, now: float
 ) -> PeerLine:
     state, trouble, why = _state(row, known, standing, now)
+    if state == "done" and row.step < min(record.view.steps or 0, record.view.step):
+        state, why = "left early", f"others went on from step {row.step}"
     if not trouble and row.state == "training" and behind(row, record.view):
         trouble = 2
     if not trouble and (known.late_share(record.view.round) or 0.0) >= LATE_SHARE:

@@ -66,7 +66,7 @@ def test_a_path_that_comes_to_drop_large_packets_holds_up_no_round(tmp_path: Pat
 
 
 def test_payloads_come_about_as_fast_as_over_one_stream_of_tcp() -> None:
-    """Where a connection must hold 2.5 MB at a time. With buffers of a fixed 512 KiB: 0.4."""
+    """Where a connection must hold 2.5 MB at a time. With buffers of a fixed 512 KiB: 0.3."""
     script = Path(__file__).parents[2] / "benchmarks" / "distant_payloads.py"
     options = ["--round-trips", "100", "--mbit", "200", "--turns", "1", "--seconds", "4"]
     said = subprocess.run([sys.executable, script, *options], capture_output=True, check=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from drawing import STRANGE, Reading, changed, replaced
+from trainer_fakes import pack_state
 
 from gossip.config import RunConfig
 from gossip.core.transfer.chunks import PieceManifest
@@ -33,7 +34,7 @@ from gossip.launch.ssh.remote import RemoteAgent
 from gossip.launch.ssh.swarm import AgentProgram, HostsLauncher, HostState
 from gossip.run import JsonLines
 from gossip.training.collectives import means_of, pack_object, packed, plain_of
-from gossip.training.state import pack_state, split_state, unpack_state
+from gossip.training.state import split_state, unpack_state
 from gossip.transport.assembly import Reception
 from gossip.transport.chunks import (
     FIRST,

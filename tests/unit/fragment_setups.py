@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from trainer_fakes import pack_state
 
 from gossip.aggregators import outer
 from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, settings_of
-from gossip.training.state import pack_state
 
 EACH_STEP: dict[str, Any] = {"local_steps": 2, "fragments": 2, "outer": "mean"}
 """One of two fragments is exchanged behind each step."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from trainer_fakes import pack_state
 
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands as cli
@@ -22,7 +23,6 @@ from gossip.training.state import (
     TRAINING_FILE,
     StateMismatch,
     load_checkpoint,
-    pack_state,
     plan_checkpoint,
     plan_state,
     unpack_state,

@@ -7,11 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    pack_state,
+    same_bits,
+    small_model,
+)
 
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
-from gossip.training.state import pack_state
 
 ONES = np.full(66, 0.5, np.float32)
 

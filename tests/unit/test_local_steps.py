@@ -16,6 +16,7 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    pack_state,
     same_bits,
     small_model,
     step,
@@ -32,7 +33,7 @@ from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
 from gossip.training.saving import CheckpointSaver, SavePlan
 from gossip.training.session import _check_rounds
-from gossip.training.state import StateMismatch, pack_state, unpack_state
+from gossip.training.state import StateMismatch, unpack_state
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
 

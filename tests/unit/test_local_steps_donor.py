@@ -9,11 +9,19 @@ from typing import Any
 import pytest
 import torch
 from test_local_steps import NESTEROV
-from trainer_fakes import PATIENCE_S, FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
+from trainer_fakes import (
+    PATIENCE_S,
+    FakeNode,
+    FakeNodeSwarm,
+    flat_parameters,
+    pack_state,
+    small_model,
+    step,
+)
 
 from gossip.ipc import messages as control
 from gossip.training.collectives import pack_object, packed
-from gossip.training.state import pack_state, unpack_state
+from gossip.training.state import unpack_state
 
 
 def play_first_round(n: FakeNode) -> None:

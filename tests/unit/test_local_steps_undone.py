@@ -17,6 +17,7 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    pack_state,
     small_model,
     step,
 )
@@ -28,7 +29,6 @@ from gossip.training import session as sessions
 from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, settings_of
 from gossip.training.own_state import OwnState
-from gossip.training.state import pack_state
 
 
 def halving(optimizer: torch.optim.Optimizer) -> LambdaLR:

@@ -11,13 +11,14 @@ import pytest
 import torch
 from pipeline_models import char_batch, char_layers
 from torch import Tensor, nn
+from trainer_fakes import pack_state
 
 from gossip.config import LostStage, PipelineConfig, RunConfig
 from gossip.pipelines import TrainedLayer, between, counterparts, model_of, walk_without_data
 from gossip.run import checkpoints
 from gossip.training.pipeline import StagePlace
 from gossip.training.rebuilding import NORMS, GradientNorms, MadeState, StageRebuilder
-from gossip.training.state import pack_state, plan_checkpoint
+from gossip.training.state import plan_checkpoint
 
 CUTS = ((0, 1), (2, 3), (4, 5))  # the embedding and a block; two blocks; a block and the head
 

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    pack_state,
+    same_bits,
+    small_model,
+)
 
 from gossip.config import resolve
 from gossip.core.ledger.data_cursor import DataCursor
@@ -17,7 +25,6 @@ from gossip.core.ledger.prefetch import CursorLookahead
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.run import fitting
-from gossip.training.state import pack_state
 
 STEPS = 5
 

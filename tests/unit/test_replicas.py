@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 import torch
 from test_each_step import ONES, Average
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, pack_state, small_model
 
 from gossip.core.ledger.replicas import UNDECIDED, DivergenceWatch, compare
 from gossip.core.messages import Commit, Contribution
 from gossip.ipc import messages as control
 from gossip.training import replicas
 from gossip.training.replicas import ReplicaCheck, largest_difference
-from gossip.training.state import pack_state
 
 # --- what most have -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from trainer_fakes import pack_state
 
 from gossip.run import checkpoints
 from gossip.training.last_state import LastState
@@ -23,7 +24,6 @@ from gossip.training.state import (
     BLOCK_BYTES,
     FILES,
     StateFile,
-    pack_state,
     plan_checkpoint,
     plan_state,
     read_state_file,

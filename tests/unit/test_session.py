@@ -17,6 +17,8 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    pack_state,
+    part_sizes,
     same_bits,
     small_model,
 )
@@ -24,7 +26,7 @@ from trainer_fakes import (
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.layout import PRESENT
-from gossip.training.state import pack_state, part_sizes, state_digest
+from gossip.training.state import state_digest
 from gossip.transport.lending import Lender
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3

@@ -6,10 +6,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from torch import Tensor
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, flat_parameters, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    flat_parameters,
+    pack_state,
+    small_model,
+)
 
 from gossip.ipc import messages as control
-from gossip.training.state import pack_state
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
 LAST = np.full(ELEMENTS, 0.5, dtype=np.float32)

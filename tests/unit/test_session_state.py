@@ -7,11 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, flat_parameters, small_model
+from trainer_fakes import (
+    FakeNode,
+    FakeNodeSwarm,
+    backward,
+    echo,
+    flat_parameters,
+    pack_state,
+    small_model,
+)
 
 from gossip.errors import UnsupportedModel
 from gossip.ipc import messages as control
-from gossip.training.state import pack_state
 
 
 class KeepingOptimizer(torch.optim.Optimizer):

@@ -10,15 +10,13 @@ from typing import NamedTuple
 import pytest
 import torch
 import zygote
-from trainer_fakes import small_model
+from trainer_fakes import pack_state, part_sizes, small_model
 
 from gossip.errors import UnsupportedModel
 from gossip.training.several import as_one
 from gossip.training.state import (
     StateMismatch,
     load_checkpoint,
-    pack_state,
-    part_sizes,
     plan_checkpoint,
     plan_state,
     state_digest,
@@ -162,7 +160,8 @@ def test_equal_states_have_equal_bytes_in_every_process():
         f"sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}",
         "print(hash('x'))",
         "from test_state import trained",
-        "from gossip.training.state import pack_state, state_digest",
+        "from gossip.training.state import state_digest",
+        "from trainer_fakes import pack_state",
         "print(state_digest(pack_state(*trained('adamw'), {'x': 1, 'y': [2]})).hex())",
     )
     elsewhere = zygote.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)

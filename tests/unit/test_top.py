@@ -99,6 +99,21 @@ def test_after_the_end_it_tells_how_it_ended(run: RecordedRun) -> None:
     assert all("done" in row(lines, peer) for peer in range(4))
 
 
+def test_a_peer_that_ends_while_others_go_on_has_left_early(run: RecordedRun) -> None:
+    run.event(0.3, 4, "started", pid=1, incarnation=0)
+    run.event(0.5, 4, "halted", reason="finished", exit_code=0, round=2)
+    run.event(0.6, 4, "exited", code=0, signal=None, how="exit code 0")
+    run.rounds(0, 20)
+    lines = drawn(run, RUNNING, 4.0)
+    assert "left early" in row(lines, 4)
+    assert any("others went on from step" in line for line in lines)
+
+
+def test_a_peer_that_joined_is_counted(run: RecordedRun) -> None:
+    run.event(0.3, 4, "started", pid=1, incarnation=0)
+    assert "5 peers" in drawn(run, RUNNING, 1.0)[0]
+
+
 def test_a_peer_that_has_not_told_of_its_end_is_lost(run: RecordedRun) -> None:
     run.rounds(0, 28)
     assert "lost" in row(drawn(run, OVER, 4.0), 0)

@@ -20,6 +20,7 @@ from gossip.ipc.channel import Channel, ChannelClosed
 from gossip.training.layout import PRESENT
 from gossip.training.node_start import PeerPlace, connect
 from gossip.training.session import Session
+from gossip.training.state import _aligned, plan_state, split_state
 from gossip.training.watch import TerminationHandler
 
 PATIENCE_S = 20.0
@@ -249,6 +250,25 @@ def flat_parameters(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
 
 
+def pack_state(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    extra: dict[str, Any],
+    trained: Sequence[torch.Tensor] | None = None,
+) -> bytes:
+    """The state as ``plan_state`` packs it."""
+    plan = plan_state(model, optimizer, extra, trained)
+    memory = bytearray(plan.nbytes)
+    plan.write(memoryview(memory))
+    return bytes(memory)
+
+
+def part_sizes(data: bytes) -> tuple[int, ...]:
+    """Return how many bytes each part of a packed state has."""
+    base, state, *others = [_aligned(len(file)) for file in split_state(data)]
+    return (base + state, *others)
+
+
 def same_bits(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(
         torch.equal(a, b)
@@ -263,6 +283,8 @@ __all__ = [
     "backward",
     "echo",
     "flat_parameters",
+    "pack_state",
+    "part_sizes",
     "same_bits",
     "small_model",
     "step",
