@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from drawing import STRANGE, Reading, changed, replaced
-from trainer_fakes import pack_state
 
 from gossip.config import RunConfig
 from gossip.core.transfer.chunks import PieceManifest
@@ -34,7 +33,7 @@ from gossip.launch.ssh.remote import RemoteAgent
 from gossip.launch.ssh.swarm import AgentProgram, HostsLauncher, HostState
 from gossip.run import JsonLines
 from gossip.training.collectives import means_of, pack_object, packed, plain_of
-from gossip.training.state import split_state, unpack_state
+from gossip.training.state import plan_state, split_state, unpack_state
 from gossip.transport.assembly import Reception
 from gossip.transport.chunks import (
     FIRST,
@@ -66,7 +65,10 @@ class StateReader:
         kept = self.optimizer.state[self.model[0].weight]
         kept |= {"history": [torch.ones(2), None, {"a": torch.ones(9, dtype=torch.float64)}]}
         self.optimizer.state["of all"] = {"mode": "train", "seen": (1, 2.5)}
-        self.sound = pack_state(self.model, self.optimizer, {"epoch": 3, "seen": [0.5, None]})
+        plan = plan_state(self.model, self.optimizer, {"epoch": 3, "seen": [0.5, None]})
+        memory = bytearray(plan.nbytes)
+        plan.write(memoryview(memory))
+        self.sound = bytes(memory)
         self.parts = split_state(self.sound)
 
     def frame(self, random: Random) -> Reading:
