@@ -155,7 +155,7 @@ def main() -> int:
     options = parser.parse_args()
     size = size_of(options.mnist, options.steps, options.seeds)
     os.nice(10)
-    command = ["python", "benchmarks/local_steps_attacks.py", *_said(options)]
+    command = ["python", "benchmarks/local_steps_attacks.py", *_command_of(options)]
     lines = head(size, command)
     kept = ["--into", str(options.into), "--jobs", str(options.jobs)]
     for local_steps, momentum in product(LOCAL_STEPS, MOMENTUM):
@@ -165,7 +165,7 @@ def main() -> int:
     return 0
 
 
-def _said(options: argparse.Namespace) -> list[str]:
+def _command_of(options: argparse.Namespace) -> list[str]:
     """The options that decide what the page holds."""
     given = {"--steps": options.steps, "--seeds": options.seeds}
     words = ["--mnist", "mnist.npz"] if options.mnist is not None else []

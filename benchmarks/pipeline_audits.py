@@ -68,7 +68,7 @@ def stage_trainer(swarm: Swarm[Peer], peer: int) -> StageTrainer:
     return trainer
 
 
-def said(swarm: Swarm[Peer], event: str) -> Iterator[dict[str, Any]]:
+def events_named(swarm: Swarm[Peer], event: str) -> Iterator[dict[str, Any]]:
     for host in swarm.hosts.values():
         yield from (report.fields for _, report in host.reports if report.event == event)
 
@@ -111,7 +111,7 @@ def micro_batches_until(swarm: Swarm[Peer], liar: int, round_id: int | None) -> 
 def first_rounds(swarm: Swarm[Peer], event: str) -> dict[int, int]:
     """In which round each was first the subject of an event."""
     found: dict[int, int] = {}
-    for told in said(swarm, event):
+    for told in events_named(swarm, event):
         found[told["subject"]] = min(told["round"], found.get(told["subject"], told["round"]))
     return found
 

@@ -319,7 +319,7 @@ found["attack on updates"] = {
 vector = np.array([1.0, -3.0], np.float32)
 liar = ByzantinePeer(1, (0, 1, 2), lambda: None, None, ("toy_lie",))
 update = messages.Update(b"lineage!", 0, 0, 0, b"", 1, None)
-said = liar.says(0, Envelope(b"run", 1, 0, update), Payload(vector, 8, True))
+said = liar.disguise(0, Envelope(b"run", 1, 0, update), Payload(vector, 8, True))
 found["lie of a node"] = {
     "read": plan.parse("toy_lie:1").byzantine == {1},
     "usage": KINDS["toy_lie"].usage,

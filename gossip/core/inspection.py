@@ -1,4 +1,4 @@
-"""What checkers and the simulator may see of a running peer, to read and not to change.
+"""Read-only views of a running peer for checkers and the simulator.
 
 This is the one place outside of a part that knows where the part keeps something: a part that is
 rewritten breaks this file, in which mypy finds it, and no checker.
@@ -20,7 +20,7 @@ from .transfer import PieceFetcher, Poll
 
 
 class MembershipInspection:
-    """Of one peer's membership."""
+    """Membership of one peer."""
 
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
@@ -48,7 +48,7 @@ class MembershipInspection:
 
     @property
     def accusers_max(self) -> int:
-        """Whose accusations of one peer it passes on."""
+        """Return how many accusers of one peer it passes on."""
         return self._membership.rumors.accusers_max
 
     def stores(self) -> dict[str, int]:
@@ -66,7 +66,7 @@ class MembershipInspection:
 
 
 class RoundsInspection:
-    """Of one peer's rounds, of either kind."""
+    """Rounds of one peer, of either kind."""
 
     def __init__(self, rounds: RollingRounds | GossipRounds) -> None:
         self._either = rounds
@@ -88,7 +88,7 @@ class RoundsInspection:
 
     @property
     def shard_bytes(self) -> tuple[int, ...]:
-        """Of an update on its way, shard by shard."""
+        """Return the bytes of an update on its way, by shard."""
         return self._either.shard_bytes
 
 
@@ -109,7 +109,7 @@ class RollingInspection(RoundsInspection):
 
     @property
     def shards(self) -> Sequence[ShardRound]:
-        """Of the present round."""
+        """Return the shards of the present round."""
         return self._rounds._shards
 
     @property
@@ -124,7 +124,7 @@ class RollingInspection(RoundsInspection):
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
-        """Who says that it is in which later round."""
+        """Return the later round that each peer says it is in."""
         return self._lag._ahead
 
     @property
@@ -139,7 +139,7 @@ class RollingInspection(RoundsInspection):
 
     @property
     def asked(self) -> tuple[PeerId, int] | None:
-        """Who was asked for the commits from which round on."""
+        """Return the peers that were asked for commits, with the first round asked for."""
         return self._lag._open
 
     @property
@@ -181,7 +181,7 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Whose pushes this round waits for."""
+        """Return the peers whose pushes this round waits for."""
         return self._rounds._sources
 
     def stores(self) -> dict[str, int]:
@@ -200,7 +200,7 @@ class GossipInspection(RoundsInspection):
 
 
 class TransferInspection:
-    """Of what one peer does to take over a state, and to give its own."""
+    """State transfers of one peer: the one that it receives, and those that it serves."""
 
     def __init__(self, peer: Peer) -> None:
         self._recovery = recovery = peer.recovery
@@ -223,7 +223,7 @@ class TransferInspection:
 
     @property
     def nonce(self) -> int:
-        """What the last question was asked under."""
+        """Return the nonce of the last question."""
         return self._recovery._nonce
 
     @property
@@ -236,7 +236,7 @@ class TransferInspection:
 
     @property
     def attestation(self) -> StateAttestation | None:
-        """What the state must be."""
+        """Return what the state must be."""
         return self._recovery.attestation
 
     @property
@@ -245,7 +245,7 @@ class TransferInspection:
 
 
 class Inspection:
-    """Of one peer in one of its lives."""
+    """One peer in one of its lives."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -270,13 +270,13 @@ class Inspection:
 
     @property
     def stage(self) -> Stage:
-        """What its hello says of whether it goes on."""
+        """Return what its hello says about whether it goes on."""
         return self._peer.hello_exchange.stage
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Of a pipeline: how much of the micro-batches each member of its stage gets that gets
-        any, in the round that its trainer is in."""
+        """Return the share of the micro-batches of each member of its stage that gets any, in the
+        round of its trainer. Pipelines only."""
         pipeline = self._peer.pipeline
         return {} if pipeline is None else pipeline.flow.weights
 

@@ -313,8 +313,8 @@ class Peer:
         return effects
 
     def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
-        """What follows when this peer stood still. Nothing was handled for ``still_s``; after less
-        than is tolerated the timers are looked at only if it ``looks``."""
+        """Return the effects of a pause of this peer: nothing was handled for ``still_s``. After a
+        shorter pause than is tolerated, timers are checked only if it ``looks``."""
         loaded = self.membership.prober.is_loaded(now)
         tolerance_s = self._loaded_tolerance_s if loaded else self._tolerance_s
         if not looks and still_s <= tolerance_s:
@@ -334,11 +334,11 @@ class Peer:
 
     @property
     def incarnation(self) -> int:
-        """Of this life of the peer: every envelope carries it."""
+        """Number of this life of the peer, which every envelope carries."""
         return self.membership.incarnation
 
     def admit(self, sender: PeerId, message: Message) -> Admission:
-        """What may be received behind the header of ``message``, by what is known locally."""
+        """Return what may follow the header of ``message``, by what is known locally."""
         if self.phase in ("unprepared", "halted"):
             return NOT_ADMITTED
         if self.pipeline is not None and isinstance(
@@ -560,8 +560,8 @@ class Peer:
                 assert_never(message)
 
     def _on_last_words(self, event: Received, now: float) -> list[Effect]:
-        """What a former life of its sender has said counts for nothing, but a commit: that is of
-        the round, whoever hands it over."""
+        """Handle a message of a former life of its sender. Only a commit counts: it belongs to the
+        round, whoever hands it over."""
         rolling, message = self._rolling, event.message
         counts = (
             rolling is not None
@@ -574,7 +574,8 @@ class Peer:
         return rolling.on_last_words(event, now) if counts and rolling is not None else []
 
     def _on_received_in_stage(self, event: Received, now: float) -> list[Effect]:
-        """Of a pipeline, where a message may come from another stage: whose rounds are others."""
+        """Handle a message in a pipeline, where it may come from another stage, which has rounds of
+        its own."""
         pipeline, sender, message = self.pipeline, event.sender, event.message
         assert pipeline is not None, "without a pipeline there is one stage"
         of_stage = pipeline.is_of_stage(message.target if isinstance(message, Ack) else sender)
@@ -600,7 +601,7 @@ class Peer:
     def _on_state_beside(
         self, pipeline: StagePipeline, event: Received, now: float
     ) -> list[Effect]:
-        """Of a stage that makes its state anew of its neighbours', or to one."""
+        """Handle a message of or to a stage that rebuilds its state from that of its neighbours."""
         if not isinstance(event.message, StateRequest):
             return pipeline.rebuild.on_message(event, now) if self.phase == "gathering" else []
         if not pipeline.gives_to(event):
@@ -692,7 +693,7 @@ class Peer:
         return None
 
     def _ledger(self) -> LedgerReply:
-        """What belongs to the state before this round, as far as it can be told now."""
+        """Return what belongs to the state before this round, as far as it is known now."""
         rolling, round_id = self._rolling, self.rounds.round_id
         kept = self.rounds.snapshot(round_id) if self.phase in TRAINING else None
         if kept is None:
@@ -1017,7 +1018,7 @@ class Peer:
         return self.rounds.on_applied(event, now)
 
     def _end(self, halt: Halt, farewell: Sequence[Effect] = ()) -> list[Effect]:
-        """Of itself: nobody has asked it to."""
+        """End this peer by its own decision."""
         self._enter("gives up")
         return [
             Report("error" if halt.exit_code else "over", {"message": halt.reason}),

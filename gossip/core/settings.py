@@ -119,14 +119,14 @@ class TrustSettings:
 
     @property
     def trusted_above(self) -> float:
-        """Whose trust has fallen below ``suspect_below`` is trusted again above this: between the
-        two lies a quarter of what is above the first."""
+        """Trust above which a peer is trusted again whose trust has fallen below ``suspect_below``:
+        a quarter of what is above that lies between the two."""
         return self.suspect_below + (1.0 - self.suspect_below) / 4
 
     @property
     def updates_to_return(self) -> int:
-        """So many updates in a row that do not stand out end a quarantine, at most, where nothing
-        else is against the peer."""
+        """Number of updates in a row, at most, that must not stand out to end a quarantine where
+        nothing else is against the peer."""
         return floor(log(1.0 - self.trusted_above) / log(self.memory)) + 1
 
 
@@ -166,8 +166,8 @@ class ResultSettings:
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """Whose layers are whose. From the plan of the run, and the same on every peer: a peer's stage
-    follows from it, so nobody's word for it is needed.
+    """Layers of each peer in a pipeline. They come from the plan of the run and are the same on
+    every peer: a peer's stage follows from them, so nobody's word for it is needed.
 
     Attributes:
         stages: the members of each stage, each peer in one.
@@ -250,8 +250,8 @@ class CoreSettings:
     pipeline: PipelineSettings | None = None
 
     def of_stage(self, local: PeerId) -> CoreSettings:
-        """What the rounds of a peer go by: its stage is a swarm of its own, with a lineage of its
-        own. Without a pipeline these are the settings themselves.
+        """Return the settings of the rounds of a peer: its stage is a swarm of its own, with a
+        lineage of its own. Without a pipeline these are the settings themselves.
 
         Raises: ConfigError: The plan is not for the peers of the run.
         """
@@ -268,13 +268,13 @@ class CoreSettings:
 
     @property
     def audit_votes(self) -> int:
-        """So many members of a stage have to say the same of another's answer before it counts as
-        false: one of them is honest. Where f is 0 one of them may lie all the same."""
+        """Number of members of a stage that must agree before another's answer counts as false: one
+        of them is honest. Where f is 0 one of them may lie all the same."""
         return max(self.f, 1) + 1
 
     @property
     def everybody(self) -> tuple[PeerId, ...]:
-        """Who may ever be in the run, ascending; most of them may never come."""
+        """All peers that may ever be in the run, ascending; most of them may never come."""
         return tuple(sorted({*self.peers, *range(self.room)}))
 
     def may_be(self, peer: PeerId) -> bool:
@@ -283,16 +283,18 @@ class CoreSettings:
 
     @property
     def updates_min(self) -> int:
-        """What the rule needs for f: a round is not closed with fewer while more may come."""
+        """Number of updates that the rule needs for f: a round is not closed with fewer while more
+        may come."""
         return self.updates_needed(self.f)
 
     def updates_needed(self, f: int) -> int:
-        """What the rule needs to tolerate ``f``, of which there is no more than its own."""
+        """Return the number of updates that the rule needs to tolerate ``f``, of which there is no
+        more than its own."""
         return self.updates_for[max(0, min(f, len(self.updates_for) - 1))]
 
     def callers_too_few(self, roster: int) -> int:
-        """So many peers alone make no collective operation of a round: all of them may lie, unless
-        they are everybody."""
+        """Return the number of peers that alone make no collective operation of a round: all of
+        them may lie, unless they are everybody."""
         return min(self.f, max(0, roster - 1))
 
     def tolerable(self, f: int, updates: int) -> int:

@@ -75,7 +75,7 @@ class ByzantinePeer:
     forged: set[bytes] = field(default_factory=set)
     _made: tuple[Any, Payload] | None = None  # the last forgery, and of what
 
-    def says(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
+    def disguise(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
         """What is sent in place of this letter."""
         out_messages: list[OutMessage] = [(to, envelope, payload)]
         for name in self.lies:

@@ -44,7 +44,7 @@ class Outbox:
             self._hand_over(to, message, payload)
             return
         before = dict(self.attacker.told)
-        for receiver, said, content in self.attacker.says(
+        for receiver, said, content in self.attacker.disguise(
             to, Envelope(b"", self.attacker.peer, 0, message), payload
         ):
             assert isinstance(said, Envelope), "no lie of a real run sends noise"

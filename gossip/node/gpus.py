@@ -38,7 +38,7 @@ class GpuMeter:
         if self._asked is not None:
             if self._asked.poll() is None:
                 return []  # it hangs, as with a broken driver: there is one of it at most
-            found = read(_said(self._asked)) if self._asked.returncode == 0 else []
+            found = read(_read_output(self._asked)) if self._asked.returncode == 0 else []
             self._asked = None
         if uses_gpu(self._trainer_pid):
             self._ask()
@@ -48,7 +48,7 @@ class GpuMeter:
         """Ends what was asked, without waiting: a broken driver may hold it for long."""
         if self._asked is not None:
             self._asked.kill()
-            _said(self._asked)
+            _read_output(self._asked)
 
     def _ask(self) -> None:
         tool = shutil.which("nvidia-smi")
@@ -67,7 +67,7 @@ class GpuMeter:
             self._asked = None  # no memory for it, say: it is asked again
 
 
-def _said(asked: subprocess.Popen[bytes]) -> str:
+def _read_output(asked: subprocess.Popen[bytes]) -> str:
     """What it has written until now; its end of the pipe is closed then."""
     assert asked.stdout is not None
     with asked.stdout as pipe:

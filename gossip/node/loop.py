@@ -566,7 +566,9 @@ class Node:
         if self.spec.peer in roster:
             self.trainer.rank = roster.index(self.spec.peer)
         commit = effect.commit
-        rule_s = self._rule_clock.took_s(commit.round_id, commit.shard) if effect.made else None
+        rule_s = (
+            self._rule_clock.rule_time_s(commit.round_id, commit.shard) if effect.made else None
+        )
         self._journal.commit(effect, rule_s)
         for peer, share in self._influence.observe_commit(commit):
             self._journal.event("low_influence", subject=peer, round=commit.round_id, share=share)

@@ -596,13 +596,15 @@ class TrainerLink:
         payloads: tuple[Payload, ...] = ()
         parameters = None
         if said.samples:
-            told = _told(self._arena.updates[slot], copy)
+            told = _buffer_of(self._arena.updates[slot], copy)
             payloads = tuple([_payload(part, said.finite) for part in self._cut_at_bounds(told)])
             if self.wire is not None and not self.wire.is_plain:
-                payloads = _encoded(payloads, self.wire, _told(self._arena.encoded[slot], copy))
+                payloads = _encoded(
+                    payloads, self.wire, _buffer_of(self._arena.encoded[slot], copy)
+                )
         digest = b""
         if said.parameters:
-            told = _told(self._arena.parameters[slot], copy)
+            told = _buffer_of(self._arena.parameters[slot], copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
         return events.Contributed(
@@ -642,13 +644,13 @@ class TrainerLink:
                 state, said.nbytes, True, *described(state.data, said.parts, base=said.base)
             )
 
-        def taken(payload: Payload) -> None:
+        def emit_snapshot(payload: Payload) -> None:
             self._emit(events.SnapshotTaken(said.round_id, payload, said.parts))
 
         if said.nbytes <= INLINE_BYTES:
-            taken(describe())
+            emit_snapshot(describe())
         else:
-            self._worker.submit(describe, taken)
+            self._worker.submit(describe, emit_snapshot)
 
     def progress(self) -> events.TrainerProgress | None:
         """How far it is, from shared memory: it need not do anything for that.
@@ -682,7 +684,7 @@ def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
         np.copyto(mix, effect.mix.data)
 
 
-def _told(truth: np.ndarray, copy: bool) -> np.ndarray:
+def _buffer_of(truth: np.ndarray, copy: bool) -> np.ndarray:
     return truth.copy() if copy else truth
 
 

@@ -72,7 +72,7 @@ class RuleClock:
             self._round, self._asked = round_id, {}
         self._asked[shard] = time.monotonic()
 
-    def took_s(self, round_id: int, shard: int) -> float | None:
+    def rule_time_s(self, round_id: int, shard: int) -> float | None:
         """Seconds since then; None: the rule was not asked about that."""
         asked_at = self._asked.get(shard) if round_id == self._round else None
         return None if asked_at is None else time.monotonic() - asked_at

@@ -85,11 +85,11 @@ def paced(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
     """Divides a batch as rolling rounds come to do it: the seconds of the last peer, and
     ``(members,)`` samples."""
 
-    def took_us(pace: Pace) -> dict[int, int]:
+    def member_times_us(pace: Pace) -> dict[int, int]:
         seconds = _seconds(costs, group, _by_level(pace, group, batch))
         return {peer: round(1e6 * float(s)) for peer, s in zip(group, seconds, strict=True)}
 
-    samples = _by_level(settled_pace(group, took_us), group, batch)
+    samples = _by_level(settled_pace(group, member_times_us), group, batch)
     return float(_seconds(costs, group, samples).max()), samples
 
 

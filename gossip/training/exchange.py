@@ -60,7 +60,7 @@ RESTARTS_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What is exchanged: a model, its optimizer, and where their numbers lie in a flat vector.
+    """A model, its optimizer, and the places of their numbers in a flat vector.
 
     Attributes:
         inner_step: The optimizer's own step, without the exchange.
@@ -79,7 +79,7 @@ class TrainedModel:
 
 @dataclass(frozen=True)
 class ExtraState:
-    """What belongs to the state beside model and optimizer.
+    """State beside model and optimizer.
 
     Attributes:
         now: Gives it.
@@ -95,7 +95,7 @@ class ExtraState:
 
 @record
 class StepsTaken:
-    """What an update is of."""
+    """The steps that an update stands for."""
 
     taken: int = 1  # local steps
     total: int = 1  # that a round has
@@ -108,8 +108,8 @@ _ONE_STEP = StepsTaken()
 
 @record
 class _UpdateOffer:
-    """What a trainer has for a round. Without samples it only takes part, or gives ``collective``
-    to a collective operation."""
+    """An update that a trainer offers for a round. Without samples the trainer only takes part, or
+    gives ``collective`` to a collective operation."""
 
     samples: int
     loss: float | None
@@ -131,7 +131,7 @@ class _UnsettledUpdate:
 
     @property
     def step(self) -> int:
-        """That it is for."""
+        """Return the step that the round is for."""
         return _step_of(self.go)
 
 
@@ -140,7 +140,7 @@ Rebuild: TypeAlias = Callable[[int, Mapping[int, memoryview], bool], MadeState]
 
 
 def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | None:
-    """What came along with a command."""
+    """Return the memory that came along with a command."""
     if not isinstance(command, control.PassCommand) or not command.nbytes:
         return None
     return _mapped(command.nbytes, fds.popleft())
@@ -378,9 +378,9 @@ class Exchange:
         self._flush()
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
-        """From now on rounds come with samples, and with a guess at those of the next ``ahead``.
-        Also before ``prepare``. ``extended``: of so many epochs what is left is read in further
-        rounds."""
+        """Ask for rounds with samples from now on, and for a guess at those of the next ``ahead``.
+        Also before ``prepare``. ``extended``: the number of epochs whose remainder is read in
+        further rounds."""
         ahead += self._overlaps  # those that are read beside a round, too
         self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
@@ -466,8 +466,8 @@ class Exchange:
         self.collectives = round_id - step
 
     def ledger(self, expired: Callable[[], bool]) -> bytes:
-        """What belongs to a checkpoint of the state as it is, beside the trainer's; waits for it
-        until ``expired``, looked at about twice a second. Empty: there is none now."""
+        """Return the part of a checkpoint of the present state that belongs to the node; waits for
+        it until ``expired``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
         self._say(control.LedgerRequest())
         self._flush()
@@ -491,7 +491,8 @@ class Exchange:
     # --- rounds -----------------------------------------------------------------------------------
 
     def wait_go(self) -> control.StartRoundCommand:
-        """What to compute next; waits for it. Applies on the way what was committed without us."""
+        """Wait for the next round to compute. Applies on the way what was committed without this
+        peer."""
         if not self._may_go:
             self._serve(lambda: self._may_go)
         self._left_at = time.monotonic()
@@ -506,8 +507,8 @@ class Exchange:
 
     @property
     def guess(self) -> control.StartRoundCommand | None:
-        """What to compute beside the round that is under way: what will probably follow it. None:
-        there is none, or it is not known what will."""
+        """Return the round to compute beside the one under way: the one that will probably follow
+        it. None: there is none, or it is not known."""
         if self._in_flight is None:
             return None
         go = self._in_flight.go
@@ -777,7 +778,8 @@ class Exchange:
         self._flush()
 
     def _error_of(self, halted: control.Halted) -> BaseException:
-        """Who gives up on a run that has begun may be the last that holds its state."""
+        """Return the error of a run that has ended, and leave the state on disk: this peer may be
+        the last that holds it."""
         if (
             halted.exit_code != QUORUM_LOST
             or self.last_state is None
@@ -845,7 +847,7 @@ class Exchange:
         return offer
 
     def _encode_again(self, go: control.StartRoundCommand) -> None:
-        """What is in its slot was written for an earlier round."""
+        """Encode the update in the slot of ``go`` again: it was encoded for an earlier round."""
         if self.encoder is not None:
             update, encoded = self._arena.updates[go.slot], self._arena.encoded[go.slot]
             self.encoder.encode_again(update, encoded, go.round_id)

@@ -44,7 +44,7 @@ optimizers."""
 
 
 class LocalSteps:
-    """Where a peer is between two rounds.
+    """Progress of a peer between two rounds.
 
     Attributes:
         total: Steps of a round.
@@ -141,7 +141,7 @@ class LocalSteps:
 
     @property
     def _base(self) -> list[Tensor]:
-        """Where the steps began that are not exchanged yet."""
+        """Parameters at which the steps began that are not exchanged yet."""
         return self._anchor if self._fragments else self._start
 
     def settled(self, exchanged: Sequence[Tensor]) -> None:
@@ -183,7 +183,7 @@ class LocalSteps:
             self._own = [start.clone() for start in self._start]
 
     def _go_apart(self) -> None:
-        """From the anchor, where the parameters are, to the own ones."""
+        """Move from the anchor, where the parameters are, to the own ones."""
         self._note_anchor()
         self._layout.set_parameters(self._own)
         self._own, self._is_apart = [], True
@@ -280,12 +280,12 @@ class LocalSteps:
         self._layout.set_parameters(own)
 
     def _triples(self, base: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Of each parameter: itself, its values, and those of ``base``."""
+        """Yield each parameter, its values, and those of ``base``."""
         return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
     def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What belongs to the anchor beside the model: as it was when the round began, or as it is
-        ``now`` where none has begun."""
+        """Return what belongs to the anchor beside the model: as it was when the round began, or as
+        it is ``now`` where none has begun."""
         return self._kept if self.taken or self._kept else now()
 
     def replaced(self, states: dict[str, Any]) -> None:
@@ -297,8 +297,8 @@ class LocalSteps:
             self._is_apart = False
 
     def boundary_is_over(self) -> None:
-        """What the script does behind a round has been done: what is kept belongs to the parameters
-        as they are."""
+        """Note that the script has done what it does behind a round: what is kept belongs to the
+        parameters as they are."""
         if not self.taken:
             self._kept = {}
 
@@ -312,12 +312,13 @@ def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
-    """What of the user's optimizers goes with a state, in which ``step`` is the next step."""
+    """Return the settings of the user's optimizers that go with a state whose next step is
+    ``step``."""
     return {"step": step, "groups": groups_of(optimizer)}
 
 
 def read_settings(said: Any, optimizer: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
-    """What ``settings_of`` gave; those of ``optimizer`` as they are where nothing was said.
+    """Return what ``settings_of`` gave; those of ``optimizer`` as they are where nothing was given.
 
     Raises: StateMismatch: It is something else, or of another optimizer.
     """

@@ -414,11 +414,11 @@ class Session:
         return replace(trained, optimizer=local.outer, inner_step=local.outer.step)
 
     def _reference_batch(self, round_id: int) -> Any:
-        """What to judge the updates of a round by."""
+        """Return the batch by which the updates of a round are judged."""
         return self._found_reference().batch(round_id)
 
     def _found_reference(self) -> ReferenceData:
-        """What was given, or else the data set that all peers read."""
+        """Return the reference that was given, or else the data set that all peers read."""
         if self._reference is None:
             if not isinstance(self._loader, ShardedLoader):
                 raise ConfigError(
@@ -640,8 +640,8 @@ class Session:
         return given
 
     def _gather_directly(self, data: bytes) -> dict[int, Any]:
-        """What peers have sent each other, where no commit collects it: of each the value of this
-        operation or, where nobody has given one yet, its last one."""
+        """Return what peers have sent each other, where no commit collects it: for each the value
+        of this operation or, where it has given none yet, its last one."""
         found: dict[int, Any] = {self.id: plain_of(data)}
 
         def collected(given: Sequence[tuple[int, bytes]]) -> None:
@@ -1385,8 +1385,8 @@ class Session:
 
     @property
     def _behind_round(self) -> int:
-        """Where a script is behind the last step of this round: the same for all, however many
-        local steps each has taken."""
+        """Return the place of a script behind the last step of this round: the same for all,
+        however many local steps each has taken."""
         return 2 * (self._rounds_made + 1) * self._config.steps_per_round - 1
 
     # --- overlap ----------------------------------------------------------------------------------
@@ -1417,14 +1417,15 @@ class Session:
         return in_turn
 
     def _state_before_round(self) -> dict[str, Any]:
-        """What goes with the parameters that the round of the next update begins with."""
+        """Return the state that goes with the parameters with which the round of the next update
+        begins."""
         if self._local is not None:
             return self._local.extra_state(self._state_now)
         return copy.deepcopy(self._state_now())
 
     def _drop_step(self) -> None:
-        """What was computed is of no use: it counts for nothing, and what the script does behind
-        it is undone."""
+        """Drop a step that is of no use: it counts for nothing, and what the script does behind it
+        is undone."""
         self._exchange.log(json.dumps({"round": self.round, "skipped": "overlap"}))
         self._dropped = self._state_in_flight
         if self._local is not None:
@@ -1437,7 +1438,8 @@ class Session:
             self._stop_between_steps()
 
     def _undo_dropped(self) -> None:
-        """What the script has done behind a step that was dropped, such as to step a scheduler."""
+        """Undo what the script has done behind a step that was dropped, such as to step a
+        scheduler."""
         states, self._dropped = self._dropped, None
         if states:  # else they were replaced by those of others
             self._put_back_kept(states)
@@ -1523,8 +1525,8 @@ class Session:
             )
 
     def _put_back_kept(self, before: dict[str, Any]) -> None:
-        """What the script did behind steps that are undone, such as to step a scheduler, is undone
-        with them: it is as it was ``before``."""
+        """Restore what the script changed behind steps that are undone, such as a scheduler, to
+        ``before``."""
         states = copy.deepcopy(before)
         for name, thing in self._kept.items():
             if name in states:
@@ -1534,7 +1536,7 @@ class Session:
         self._scheduler_pace.undone(self._kept)
 
     def _step_is_over(self) -> None:
-        """What the script does until the next one is of this step."""
+        """Note that the next work of the script belongs to this step."""
         if self.round > self._exchange.restored_at:
             self._load_states_due()
             self._note_loaded()
@@ -1549,8 +1551,8 @@ class Session:
         self._computing_since = time.monotonic()
 
     def _samples_taken(self, steps: int) -> int:
-        """That ``steps`` are on; 0 where the swarm has given them to others meanwhile. Without a
-        loader each counts for one."""
+        """Return the number of samples of ``steps``; 0 where the swarm has given them to others
+        meanwhile. Without a loader each step counts for one."""
         samples = self._batches.take() if self._loader is not None else steps
         outdated, self._outdated = self._outdated, False
         return 0 if outdated else samples
@@ -1588,7 +1590,7 @@ class Session:
         return self._collectives.mean(numbers)
 
     def gather(self, value: Any) -> dict[int, Any]:
-        """What each living peer has given, the same for all. All peers call it.
+        """Collect a value from each living peer, the same for all. All peers call it.
 
         Args:
             value: None, bool, int, float, str, bytes, or lists and dicts of them; in all peers
@@ -1750,8 +1752,8 @@ class Session:
         return None if self._out_of_rounds else go
 
     def _next_go(self) -> StartRoundCommand:
-        """What to compute: beside the round in flight what will probably follow it, as long as
-        that is of the same epoch."""
+        """Return the round to compute: beside the round in flight the one that will probably follow
+        it, as long as that is of the same epoch."""
         guess, reading = self._exchange.guess, self._reading
         if guess is not None and reading is not None and guess.epoch == reading.epoch:
             return guess
@@ -1869,7 +1871,7 @@ class Session:
             )
 
     def _resume_from(self, said: str) -> None:
-        """From where the launcher has said, which has looked whether that is there."""
+        """Load the checkpoint that the launcher has named and checked."""
         if self._config.pipeline is None:
             self._resume(*checkpoints.resolve(said))
             return
@@ -1945,7 +1947,7 @@ class Session:
             self._say(f"goes on from step {found.step}: {found.path}")
 
     def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
-        """What belongs to this peer alone, if there is anything of that kind."""
+        """Load the state of this peer alone, if there is any."""
         trained = self._trained
         encoder = self._exchange.encoder
         owes = encoder is not None and trained.wire.encoding.feedback
@@ -1971,7 +1973,7 @@ class Session:
             self._say(f"its own state of step {found.step} is not there ({own.why}): {begins}")
 
     def _begins_without_own(self, writer: str, owes: bool) -> str:
-        """What a peer goes on with that has not found what belongs to it alone."""
+        """Go on without state of its own, which was not found."""
         if not self._is_rolling:
             return f"it begins with the mean model and the optimizer of {writer}"
         begins = {
@@ -1984,7 +1986,7 @@ class Session:
         return ", ".join(what for what, is_so in begins.items() if is_so)
 
     def _plan_own(self) -> StateFile | None:
-        """What belongs to this peer alone: in gossip rounds all."""
+        """Plan the file of the state of this peer alone: in gossip rounds all of it."""
         trained, memory = self._trained, self._exchange.sender_memory
         encoder = self._exchange.encoder
         residual = None if encoder is None else encoder.saved()
@@ -1996,8 +1998,9 @@ class Session:
         return plan_whole(trained.model, trained.optimizer, self._extra_state(), parts)
 
     def _between_steps(self) -> None:
-        """What follows a step of the optimizer has been done, such as that of a scheduler: now the
-        state is the one that the next step begins with, and can be saved."""
+        """Do what is due between two steps: the script has done what follows a step, such as to
+        step a scheduler, so the state is the one that the next step begins with, and can be saved.
+        """
         if self._dropped is not None:
             self._undo_dropped()
         self._load_states_due()
@@ -2030,9 +2033,9 @@ class Session:
         }
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
-        """Of the state as it is: this peer's own, once a step, and the ``whole`` checkpoint. It may
-        be left out when the disk is slow, unless peers have state of their own: all save the same
-        steps of that."""
+        """Save the present state: this peer's own, once a step, and the ``whole`` checkpoint. It
+        may be left out when the disk is slow, unless peers have state of their own: all save the
+        same steps of that."""
         step = self.step
         own = self._plan_own() if self._saved_own != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):
@@ -2113,7 +2116,7 @@ class Session:
     # --- state beside the model -------------------------------------------------------------------
 
     def _extra_state(self) -> dict[str, Any]:
-        """What goes with the parameters that all peers share."""
+        """Return what goes with the parameters that all peers share."""
         if self._exchange.in_flight:
             state = self._state_in_flight
         elif self._local is None:
@@ -2179,7 +2182,7 @@ class Session:
             self._load_states_due()
 
     def _settings_in(self, states: dict[str, Any]) -> list[dict[str, Any]]:
-        """Of the user's optimizers, as they came with a state."""
+        """Return the settings of the user's optimizers that came with a state."""
         if not self._has_settings_apart:
             return groups_of(self._users_optimizer)
         self._kept_at, settings = read_settings(states.get(LOCAL_STATE), self._users_optimizer)
@@ -2208,7 +2211,8 @@ class Session:
         self._apply_settings()
 
     def _note_loaded(self) -> None:
-        """Of what state the schedulers are that were loaded, before the script steps them."""
+        """Note the step of the state that loaded schedulers belong to, before the script steps
+        them."""
         if self._loaded_kept:
             loaded = {name: self._kept[name] for name in self._loaded_kept}
             at = self._kept_at if self._has_settings_apart else self._exchange.state_step
@@ -2327,7 +2331,8 @@ def _plan_of(
 
 
 def _content_of(content: object) -> Callable[[], bytes]:
-    """What makes the bytes of a file, where it is written. Raises ConfigError: Of nothing else."""
+    """Return a function that makes the bytes of a file, where it is written. Raises ConfigError:
+    ``content`` is of another kind."""
     match content:
         case bytes():
             return lambda: content

@@ -61,7 +61,7 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
     beside = folder.with_name(f".{folder.name}.spawn")
     beside.mkdir(parents=True, mode=0o700)
     try:
-        (beside / SETTINGS).write_text(_given(resolved), "utf-8")
+        (beside / SETTINGS).write_text(_dump_settings(resolved), "utf-8")
         (beside / SCRIPT).write_text(script, "utf-8")
         code = _follow(beside)
     finally:
@@ -115,7 +115,7 @@ def _print(lines: IO[str]) -> None:
         print(line, end="", flush=True)
 
 
-def _given(resolved: Resolved) -> str:
+def _dump_settings(resolved: Resolved) -> str:
     """The options that are not defaults, as a file for ``gossip run --config``."""
     lines = resolved.to_toml().splitlines()
     wanted = {key for key, source in resolved.sources.items() if source != "default"}

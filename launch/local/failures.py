@@ -84,7 +84,7 @@ def explain(
         )
         head = f"x peer {life.peer} failed{at} ({life.how}); {left}"
         frames = _frames(written)
-        said = _said(written)
+        said = _lines_of(written)
     else:
         head = f"x peer {life.peer} ended: {life.how}; {left}"
         frames = _parse(life.tail)
@@ -153,7 +153,7 @@ def _parse(lines: Sequence[str]) -> list[Frame]:
     return frames
 
 
-def _said(written: Mapping[str, Any]) -> list[str]:
+def _lines_of(written: Mapping[str, Any]) -> list[str]:
     message = str(written.get("message") or "").strip()
     said = (
         f"{written.get('type') or 'error'}: {message}"

@@ -1,4 +1,4 @@
-"""What the join servers of a run know and agree on: the address of each peer, the owner of each id,
+"""Common knowledge of the join servers of a run: the address of each peer, the owner of each id,
 and the other join servers. Pure: no sockets.
 
 The state is one register per id. Of two entries for an id every join server keeps the same one, in
@@ -44,7 +44,7 @@ Order: TypeAlias = tuple[int, int, bytes, bool, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
-    """What is known of the life of a peer.
+    """Knowledge about the life of a peer.
 
     Attributes:
         progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
@@ -64,9 +64,10 @@ class PeerEntry:
 
     @property
     def order(self) -> Order:
-        """Of two entries for an id the greater counts: the later life; of two that were given the
-        same by join servers that could not reach each other whoever got further, then whose join
-        server has the greater number, which is drawn and so nobody's choice."""
+        """Return the sort key of an entry: of two for an id the greater counts. That is the later
+        life; of two that were given the same by join servers that could not reach each other the
+        one that got further, then the one whose join server has the greater number, which is drawn
+        and so nobody's choice."""
         return (
             self.incarnation,
             self.progress,
@@ -79,7 +80,8 @@ class PeerEntry:
 
     @property
     def seed(self) -> Seed | None:
-        """As the file for the peers of a host says it; None: there is no address yet."""
+        """Return the entry as the file for the peers of a host has it; None: there is no address
+        yet."""
         if self.ended:
             return Seed(self.peer, "", "", self.incarnation, ended=True)
         if self.progress == CLAIMED:
@@ -108,7 +110,7 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegistryDelta:
-    """What a join server did not know yet."""
+    """News to a join server."""
 
     entries: tuple[PeerEntry, ...] = ()
     join_servers: tuple[ServerEntry, ...] = ()
@@ -186,7 +188,7 @@ class Registry:
         source: bytes,
         answers: Callable[[bytes], bool],
     ) -> RegistryDelta:
-        """As ``merge``, for what was said by somebody: takes what that one may say.
+        """Merge what somebody has said, as far as that one may say it.
 
         Args:
             source: The join server that has said it at its own address; b"":
@@ -339,8 +341,8 @@ class Registry:
         return True
 
     def publish(self, seed: Seed, let_in: bool = False) -> RegistryDelta:
-        """What the file of a peer in this run's folder says: of an own one,
-        or of one that has no join server."""
+        """Return what the file of a peer in this run's folder says: of an own one, or of one that
+        has no join server."""
         known, own = self.entries.get(seed.peer), seed.peer in self.own
         same = known is not None and known.incarnation == seed.incarnation
         if known is not None and same and not own and known.owner:
@@ -449,8 +451,8 @@ class Registry:
         return 0 if known is None else known.incarnation + 1
 
     def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
-        """Which of the ids that another join server wants to give away it may. What is granted is
-        granted to nobody else for a while.
+        """Return the ids, of those that another join server wants to give away, that it may. What
+        is granted is granted to nobody else for a while.
 
         Of two join servers that want the same id at the same time one yields, and always the same
         one: so each pair of join servers that can reach each other gives an id away once.

@@ -60,7 +60,7 @@ _NUMBER = re.compile(r"-?\d[\d.]*")
 
 @dataclass(frozen=True, slots=True)
 class RoundTime:
-    """Where the time of a round went, in seconds. None: it is not known.
+    """Seconds that the parts of a round took. None: not known.
 
     Attributes:
         took: From the commit before to its own.
@@ -76,14 +76,14 @@ class RoundTime:
 
     @property
     def rest(self) -> float | None:
-        """What is left of it: sending updates and the result, waiting, applying."""
+        """Seconds of the rest: sending updates and the result, waiting, applying."""
         if self.took is None or self.slowest is None or self.slowest[1] > self.took:
             return None
         return max(0.0, self.took - self.slowest[1] - (self.rule or 0.0))
 
 
 def time_of(commit: CommitRecord, before: CommitRecord | None) -> RoundTime:
-    """Of one round. ``before``: the commit of the round before, where it is known."""
+    """Return the times of a round. ``before``: the commit of the round before, where known."""
     follows = before is not None and before.round + 1 == commit.round
     took = commit.at - before.at if before is not None and follows else None
     times = [(each.took_s, each.peer) for each in commit.contributors if each.took_s]
@@ -127,7 +127,7 @@ class Story:
 
     @property
     def stages(self) -> Mapping[int, PeerStage]:
-        """Of a pipeline, by peer."""
+        """Stages of a pipeline, by peer."""
         return self.record.view.stages
 
     def at(self, t: float) -> str:
@@ -229,7 +229,8 @@ def of_run(story: Story, width: int) -> list[str]:
 
 
 def _stages(story: Story) -> list[str]:
-    """Of a pipeline: who is in which, and whose processes have ended otherwise than they should."""
+    """Return the lines about the stages of a pipeline: their peers, and the processes that have
+    ended otherwise than they should."""
     view, lines = story.record.view, []
     for place in sorted({each.in_words for each in story.stages.values()}):
         peers = sorted(peer for peer, each in story.stages.items() if each.in_words == place)
@@ -280,8 +281,8 @@ def _times(times: Sequence[RoundTime], within_round: bool) -> list[str]:
 
 
 def _folded_reasons(events: Iterable[Row]) -> list[str]:
-    """Of hundreds of reasons, those that differ in more than their numbers, most frequent first.
-    Several peers tell of the same turn of a server: what most of them say of it counts."""
+    """Return, of hundreds of reasons, those that differ in more than their numbers, most frequent
+    first. Several peers tell of the same turn of a server: what most of them say of it counts."""
     examples: dict[str, str] = {}
     turns: dict[tuple[Any, ...], Counter[str]] = {}
     for event in events:
@@ -306,7 +307,7 @@ def _lost_rounds(story: Story) -> list[str]:
 
 
 def _late_peers(story: Story) -> list[str]:
-    """Who was waited for in vain in more than one round of ten."""
+    """Return the peers that were waited for in vain in more than one round of ten."""
     late: Counter[int] = Counter()
     rounds: set[tuple[int, int]] = set()
     for event in story.of("late"):
@@ -422,7 +423,7 @@ def _skipped(story: Story, skips: Sequence[Row]) -> list[str]:
 
 
 def _of_peer(event: Row, peer: int) -> str:
-    """What an event tells of a peer; "": nothing."""
+    """Return what an event tells about a peer; an empty text: nothing."""
     if event.get("subject") == peer:
         return _told_of(event)
     if event.get("peer") == peer:
@@ -517,7 +518,7 @@ def of_round(story: Story, number: int) -> list[str]:
         of = f" of stage {stage}" if story.stages else ""
         lines.append(f"Round {number}{of}: {served}{again}, committed at {story.at(commit.at)}.")
         lines += _time_of_round(time_of(commit, before), commit)
-        lines += _given(commit, before)
+        lines += _updates_of(commit, before)
     if stages:
         lines += [f"Peer {peer} was in quarantine." for peer in _quarantined(story, number)]
     lines += _of_round(story, number)
@@ -548,8 +549,8 @@ def _time_of_round(time: RoundTime, commit: CommitRecord) -> list[str]:
     return lines
 
 
-def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
-    """Whose updates are in it, and whose are not."""
+def _updates_of(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
+    """Return the lines about the updates of a commit: those in it and those left out."""
     used = [each.peer for each in commit.contributors if each.weight]
     left_out = [each for each in commit.contributors if not each.weight]
     lines = [f"Its result is made of the updates of {numbers(used) or 'nobody'}."]
@@ -583,7 +584,7 @@ def _given(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
 
 
 def _quarantined(story: Story, number: int) -> list[int]:
-    """Who was, before the round."""
+    """Return the peers that were in quarantine before the round."""
     locked: set[int] = set()
     for event in story.of("quarantined", "parole", "trusted"):
         subject, at = event.get("subject"), event.get("round")
@@ -597,7 +598,7 @@ def _quarantined(story: Story, number: int) -> list[int]:
 
 
 def _of_round(story: Story, number: int) -> list[str]:
-    """What events tell of it; the same of several peers once."""
+    """Return what events tell about the round; the same of several peers once."""
     lines: list[str] = []
     for event in story.events:
         if event.get("round") == number and (line := _event_of_round(event)) not in ("", *lines):

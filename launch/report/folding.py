@@ -38,8 +38,8 @@ class EventFolder:
         self._kinds: dict[str, _Kind] = {}
         self._held_last = False
 
-    def said(self, text: str, now: float) -> list[str]:
-        """Takes a line. Returns what to show now."""
+    def fold(self, text: str, now: float) -> list[str]:
+        """Fold a line with those before it. Returns the lines to show now."""
         if text.startswith("  "):  # goes on with the line before
             return [] if self._held_last else [text]
         self._held_last = False

@@ -136,7 +136,7 @@ class PlainScreen:
         if self._quiet and not ends:
             return
         now = time.monotonic()
-        self._print(self._folder.said(text, now), now)
+        self._print(self._folder.fold(text, now), now)
 
     def tick(self, view: RunView) -> None:
         now = time.monotonic()
@@ -199,7 +199,7 @@ class LiveScreen:
     def say(self, text: str) -> None:
         now = time.monotonic()
         last = self._lines(self._output.rest()) if text.startswith(ENDS) else []
-        self._region.above([*last, *self._events(self._folder.said(text, now), now)])
+        self._region.above([*last, *self._events(self._folder.fold(text, now), now)])
 
     def tick(self, view: RunView) -> None:
         now = time.monotonic()

@@ -26,11 +26,11 @@ def script_error(folder: Path, peer: int) -> str:
         written = read_object(folder, f"peer-{peer}/{FILE}") or {}
     except ConfigError:
         written = {}  # it is no file of ours: the log has the reason, too
-    said = _said(written) if written else _last_line(folder, peer)
+    said = _message_of(written) if written else _last_line(folder, peer)
     return said if len(said) <= CHARS_MAX else f"{said[: CHARS_MAX - 3]}..."
 
 
-def _said(written: dict[str, Any]) -> str:
+def _message_of(written: dict[str, Any]) -> str:
     message = written.get("message")
     first = message.strip().splitlines()[:1] if isinstance(message, str) else []
     frames = written.get("frames")

@@ -101,7 +101,7 @@ def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
 
 
 def codes(folder: Path) -> list[int]:
-    """What the last life of each peer ended with; 5 for one that was killed."""
+    """Exit codes of the last life of each peer; 5 for one that was killed."""
     last = {
         row.get("peer"): row.get("code") for row in told(folder) if row.get("event") == "exited"
     }
@@ -168,7 +168,7 @@ def build(
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in config.plan.byzantine]
     evaluation = read_json(folder / "evaluation.json") or {}
-    counted = epochs(past.true) if not elsewhere else _told(view)
+    counted = epochs(past.true) if not elsewhere else _epochs_by_peers(view)
     identical = _identical(config, view, survivors, evaluation)
     if exit_code == 0 and identical is False and _ends_by_divergence(config):
         exit_code = DIVERGED
@@ -230,7 +230,7 @@ def _participation(view: RunView) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Which rounds a run had: from ``first`` to ``last``, without those that were ``lost``."""
+    """Rounds of a run: from ``first`` to ``last``, without those that were ``lost``."""
 
     first: int
     last: int
@@ -260,8 +260,8 @@ def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) 
 
 
 def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
-    """Who was started. Who has joined may have been by another launcher, which has written into
-    the same file."""
+    """Return the peers that were started. A peer that joined may have been started by another
+    launcher, which has written into the same file."""
     return {
         row["peer"]
         for row in events
@@ -270,7 +270,7 @@ def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
 
 
 def _seen_from(config: RunConfig, events: Iterable[Mapping[str, Any]], came: set[int]) -> RunView:
-    """What a launcher would have seen."""
+    """Return what a launcher would have seen."""
     peers = sorted({*range(config.peers), *came})
     view = RunView(peers, config.plan, config.steps_per_round, stages_of(config))
     for event in events:
@@ -279,7 +279,7 @@ def _seen_from(config: RunConfig, events: Iterable[Mapping[str, Any]], came: set
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
-    """What it was started with."""
+    """Return the settings that the run was started with."""
     return {
         "run": config.run,
         "name": config.name,
@@ -308,8 +308,8 @@ def _stages(plan: PipelineConfig) -> list[dict[str, Any]]:
 def _elsewhere(
     folder: Path, first: int, came: set[int], commits: Iterable[Mapping[str, Any]]
 ) -> list[int]:
-    """Whose files are not here: of other launchers' peers, first ones and newcomers,
-    or of a host that was lost.
+    """Return the peers whose files are not here: those of other launchers, first ones and
+    newcomers, or of a host that was lost.
 
     Who makes a commit writes it down: without these files nobody can tell from the others which
     rounds there were.
@@ -354,8 +354,8 @@ def write(
 
 
 def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Who came later, and the first round that each contributed to. What peers tell of rounds is
-    thinned out, commits are not."""
+    """Return the peers that came later, with the first round that each contributed to. Reports of
+    peers about rounds are thinned out, commits are not."""
     rows = list(commits)
     found = []
     for join in view.joins:
@@ -383,8 +383,8 @@ def _contributors(row: Mapping[str, Any]) -> set[int]:
 
 
 def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
-    """What befell the network, and what became of those who were apart. A fork that no injected
-    fault explains is told, too."""
+    """Return the faults of the network, and what became of the peers that were apart. A fork that
+    no injected fault explains is told, too."""
     found: list[dict[str, Any]] = [
         {
             "fault": outage.fault,
@@ -421,8 +421,8 @@ def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
 
 
 def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
-    """Of each epoch whose rounds are over, how often its samples were used in the run: once, twice
-    or more, never. None: no data was sharded."""
+    """Return for each epoch whose rounds are over how often its samples were used in the run: once,
+    twice or more, never. None: no data was sharded."""
     rows = list(commits)
     used = history.used(rows)
     if not used:
@@ -443,9 +443,9 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
     return counted
 
 
-def _told(view: RunView) -> list[dict[str, int]] | None:
-    """The same as the peers tell it, of the epochs whose end they saw: what the rounds of each have
-    used, also of the epochs before, and what the last one has left."""
+def _epochs_by_peers(view: RunView) -> list[dict[str, int]] | None:
+    """Return the same as the peers count it, for epochs whose end they saw: what the rounds of each
+    used, also of the epochs before, and what the last one left."""
     rows = [row for _, row in sorted(view.epochs.items())]
     told = [
         {name: (row.get(name) or 0) for name in ("epoch", "once", "twice")}
@@ -472,8 +472,8 @@ def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
 def _accuracy(
     view: RunView, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Of the evaluation when there is one; else what honest survivors last logged, which says
-    nothing about their mean."""
+    """Return the accuracy of the evaluation when there is one; else what honest survivors last
+    logged, which says nothing about their mean."""
     if "worst_replica" in evaluation:
         return {
             "mean_model": evaluation["mean_model"],
@@ -550,6 +550,6 @@ def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) ->
 
 
 def _bytes_sent(events: list[dict[str, Any]]) -> int:
-    """What nodes said they sent when they halted; whoever was killed could not say."""
+    """Return the bytes that nodes reported when they halted; a killed one could not report."""
     traffic = [row.get("traffic") for row in events if row.get("event") == "halted"]
     return sum(int(found.get("sent_bytes") or 0) for found in traffic if isinstance(found, dict))

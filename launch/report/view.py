@@ -1,5 +1,5 @@
-"""What the launcher knows about a run from its peers' events,
-and what of it is worth a line to a person.
+"""View of a run by its launcher: the state behind its tables, and the events that are worth a line
+to a person.
 
 Pure: fed with event rows, it keeps the state that tables are drawn from and returns
 the lines to print.
@@ -201,8 +201,8 @@ class RunView:
         return [row.peer for row in self.rows.values() if row.state == "starting"]
 
     def unmet(self, now: float) -> set[int]:
-        """Whom peers here wait for at the start: those who have not come, or not to the end of
-        ``prepare``, or not through."""
+        """Return the peers that others wait for at the start: those that have not come, or not to
+        the end of ``prepare``, or not through."""
         return {
             peer
             for lacks, said_at in self._unmet.values()
@@ -219,7 +219,7 @@ class RunView:
         self.rows[peer] = PeerRow(peer)
 
     def _subject(self, peer: int) -> PeerRow:
-        """Of whoever somebody speaks of."""
+        """Return the row of the peer that somebody speaks of."""
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
     def feed(self, event: Row) -> list[str]:
@@ -301,7 +301,7 @@ class RunView:
         return self._begun(event, t)
 
     def _plan(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        """What its script is going to do, in rounds, as the last peer that has said so tells."""
+        """Note the plan of the script, in rounds, as the last peer that has told it has it."""
         steps, every = event.get("steps"), event.get("every")
         if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
             self.steps = steps
@@ -592,18 +592,18 @@ class RunView:
         )
 
     def _who_took_part(self, event: Row) -> tuple[list[Any], int] | None:
-        """Who contributed, of how many that are alive. None: it does not tell. In gossip rounds,
-        which have no server, each peer has others of its own. In a pipeline all work is done by
-        somebody, or the round waits."""
+        """Return the contributors, and how many peers are alive. None: the row does not tell. In
+        gossip rounds, which have no server, each peer has others of its own. In a pipeline all work
+        is done by somebody, or the round waits."""
         if self.stages or event.get("server") is None:
             return None
         who, alive = event.get("contributors"), event.get("alive")
         return (who, alive) if isinstance(who, list) and isinstance(alive, int) else None
 
     def _took_part(self, round_id: int, event: Row) -> list[str]:
-        """As the first peer tells that has a round: how many are in it, and in those before it that
-        were like it. Collective operations are no steps. Who is in quarantine is kept out, and
-        lacks nowhere."""
+        """Note how many peers are in a round, and in those before it that were like it, as the
+        first peer tells that has it. Collective operations are no steps. A peer in quarantine is
+        kept out, and lacks nowhere."""
         if (told := self._who_took_part(event)) is None:
             return []
         who, alive = told
@@ -662,7 +662,7 @@ class RunView:
         ]
 
     def _share(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
-        """As the first tells it."""
+        """Note the share, as the first peer tells it."""
         peer = subject.peer
         if self._shares.get(peer, 0) >= (event.get("round") or 0):
             return []
@@ -689,7 +689,7 @@ class RunView:
         return low_influence({subject.peer: self.low_influence[subject.peer]})
 
     def _is_unlike_profile(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
-        """As the first tells it."""
+        """Note the difference from the profile, as the first peer tells it."""
         if subject.peer in self._unlike_profile:
             return []
         self._unlike_profile.add(subject.peer)
@@ -712,7 +712,7 @@ class RunView:
         return self.untold_epochs()
 
     def untold_epochs(self) -> list[str]:
-        """What there is to say of epochs that no line has told of: also when the run is over."""
+        """Return the lines about epochs that no line has told of: also when the run is over."""
         new = list(self.epochs.items())[self._epochs_told :]
         self._epochs_told = len(self.epochs)
         if not new:
@@ -859,7 +859,8 @@ class RunView:
     def _died(
         self, row: PeerRow, subject: PeerRow, event: Row, blow: Blow | None, t: float
     ) -> list[str]:
-        """What there is to say when a peer holds another for dead. ``blow``: that explains it."""
+        """Return the lines when a peer holds another for dead. ``blow``: the fault that explains
+        it."""
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
             by = f", says {event['by']}" if event.get("by") is not None else ""
@@ -1016,7 +1017,7 @@ def _number(value: Any, otherwise: float | None) -> float | None:
 
 
 def _rounds_of(round_id: int, event: Row) -> range:
-    """Of which a row tells: a peer leaves out those that were like the next one."""
+    """Return the rounds of a row: a peer leaves out those that were like the next one."""
     since = event.get("since")
     first = since if isinstance(since, int) and 0 <= since <= round_id else round_id
     return range(first, round_id + 1)

@@ -119,7 +119,7 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
     ConfigError and its kin."""
     from gossip.run import settled
 
-    resolved = _given(shown, peers, name)
+    resolved = _settings_of(shown, peers, name)
     if not resolved.config.insecure:
         if resolved.config.keys is False:
             raise ConfigError(
@@ -145,7 +145,7 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     """
     from gossip.run import settled, tolerance
 
-    resolved = settled(_given(shown, peers, "run"), Path("run"))
+    resolved = settled(_settings_of(shown, peers, "run"), Path("run"))
     if tolerance.warns(resolved.config, resolved.rule_named):
         to_stderr(tolerance.told(resolved.config))
 
@@ -155,7 +155,7 @@ def check_resume(shown: Mapping[str, Any]) -> None:
     Raises: ConfigError: There is no such checkpoint, or it is damaged."""
     from gossip.run import settled_resume
 
-    settled_resume(_given(shown, int(shown["peers"]["value"]), "run"), to_stderr)
+    settled_resume(_settings_of(shown, int(shown["peers"]["value"]), "run"), to_stderr)
 
 
 def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
@@ -174,7 +174,7 @@ def to_stderr(line: str) -> None:
     print(f"! {line}", file=sys.stderr)
 
 
-def _given(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
+def _settings_of(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
     from gossip.config import Resolved, RunConfig
 
     sources = {key: row["source"] for key, row in shown.items()}

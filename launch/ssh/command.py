@@ -142,7 +142,7 @@ def hosts(
     flags = {**settings, "audit": audit, "lost_stage": lost_stage, **about_peers}
     flags |= {"keys": keyed, "insecure": insecure or None}
     resolved = resolve(flags, config)
-    resolved = weighing.said(resolved, found)
+    resolved = weighing.weigh_by_hosts(resolved, found)
     if show:
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)

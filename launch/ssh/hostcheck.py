@@ -93,12 +93,12 @@ def judge_hosts(
                 else "ok"
             )
             report.lines.append(
-                CheckLine(worst, host.name, _told(host, found[host.name]), problem=False)
+                CheckLine(worst, host.name, _line_of(host, found[host.name]), problem=False)
             )
             report.lines += problems
 
 
-def _told(host: Host, facts: Facts) -> str:
+def _line_of(host: Host, facts: Facts) -> str:
     packages = facts["packages"]
     peers = f"{counted(host.slots, 'peer')} on {counted(facts['cores'], 'core')}"
     return "  ".join(

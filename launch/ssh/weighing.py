@@ -54,7 +54,7 @@ def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
     return {name: 2 ** (max(steps.values()) - step) for name, step in steps.items()}
 
 
-def said(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
+def weigh_by_hosts(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
     """The config with the weights that stand behind hosts in their file.
 
     Raises: ConfigError: They are given elsewhere as well.

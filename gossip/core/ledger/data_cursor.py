@@ -1,5 +1,5 @@
-"""Which samples were used: every sample of every epoch once,
-although slices go lost with the peers that held them.
+"""Use of samples: every sample of every epoch once, although slices are lost with the peers that
+held them.
 
 All epochs lie behind one another on one line: position p is number ``p % samples_total`` of the
 permutation of epoch ``p // samples_total``; the trainer knows the permutations. A round gives each
@@ -53,7 +53,7 @@ SPARE_ROUNDS = 8
 
 
 class DataCursor:
-    """Where the run is in its data.
+    """The place of the run in its data.
 
     Args:
         peers: That epochs are planned for: who the run begins with.
@@ -157,7 +157,7 @@ class DataCursor:
         self.extended = epochs or self.extended
 
     def require(self, peers: int) -> None:
-        """So many must get samples in the next round for its rule to work."""
+        """Set the number of peers that must get samples in the next round for its rule to work."""
         self.at_least = peers
 
     def round_samples(self, n: int) -> int:
@@ -279,7 +279,7 @@ class DataCursor:
             self._given_up_ranges = listed[:GIVEN_UP_RANGES_MAX]
 
     def epoch_report(self) -> EpochReport | None:
-        """Of the last completed epoch, None before there is one."""
+        """Return the report of the last completed epoch; None before there is one."""
         return self._last
 
     def _in_turn(self, roster: Sequence[PeerId]) -> list[PeerId]:
@@ -287,7 +287,7 @@ class DataCursor:
         return [*roster[first:], *roster[:first]]
 
     def _batches(self, sharers: Sequence[PeerId]) -> list[int]:
-        """What each can get without ``fixed_global``."""
+        """Return the samples that each peer can get without ``fixed_global``."""
         return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
 
     def _most(self, sharers: Sequence[PeerId]) -> int:
@@ -411,7 +411,7 @@ def _length(ranges: Sequence[tuple[int, int]]) -> int:
 
 
 def _behind(ranges: Ranges, used: int) -> Iterator[tuple[int, int]]:
-    """What is left of them without the first ``used`` positions."""
+    """Return the ranges without their first ``used`` positions."""
     for start, stop in ranges:
         begin = min(start + used, stop)
         used -= begin - start
@@ -497,7 +497,7 @@ def _fields(
 
 
 def _ranges(packed: Any, end: int) -> Ranges:
-    """Of samples before ``end``, in order."""
+    """Return the ranges of samples before ``end``, in order."""
     if not isinstance(packed, tuple | list):
         raise ValueError("data cursor: ranges were expected")
     pairs = [_wholes(pair, 2) for pair in packed]
@@ -510,7 +510,8 @@ def _ranges(packed: Any, end: int) -> Ranges:
 
 
 def _pending(packed: Any) -> list[tuple[Any, ...]]:
-    """Of each pending round: what its rule needs, a roster, contributors and their samples."""
+    """Return for each pending round the updates that its rule needs, its roster, its contributors
+    and their samples."""
     if not isinstance(packed, tuple | list) or len(packed) > PENDING_ROUNDS:
         raise ValueError("data cursor: too many rounds are pending")
     pending = []

@@ -61,7 +61,7 @@ class EquivocationDetector:
         )
         late = len(known) >= STATED_MAX and turn < min(known)
         late = late or (
-            len(said := self._said(by)) >= SAID_MAX and (*turn, accusation.peer) < min(said)
+            len(said := self._accused_by(by)) >= SAID_MAX and (*turn, accusation.peer) < min(said)
         )
         return turn not in known and not late and (accusation.peer, turn) not in self._proven
 
@@ -103,7 +103,7 @@ class EquivocationDetector:
             self._proven.popitem(last=False)
         return proven
 
-    def _said(self, by: PeerId) -> list[tuple[int, bytes, PeerId]]:
+    def _accused_by(self, by: PeerId) -> list[tuple[int, bytes, PeerId]]:
         """The turns of which that peer's word is kept, and whose they are."""
         return [
             (*turn, server)
@@ -117,7 +117,7 @@ class EquivocationDetector:
         known[accusation.round_id, accusation.turn] = accusation.content
         while len(known) > STATED_MAX:
             del known[min(known)]
-        if len(said := self._said(by)) > SAID_MAX:
+        if len(said := self._accused_by(by)) > SAID_MAX:
             at, turn, server = min(said)
             del self._stated[server, by][at, turn]
 

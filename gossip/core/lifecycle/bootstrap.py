@@ -173,8 +173,7 @@ class Bootstrap:
         return self.holds or anew or not self.had_round
 
     def begun_anew(self) -> list[Report]:
-        """What there is to say when the run begins now:
-        that it throws away what somebody has had."""
+        """Return what to report when the run begins now and throws away what somebody has had."""
         return (
             [Report("begun_anew", {"lost": self.had_round})]
             if self.had_round and not self.holds
@@ -200,7 +199,7 @@ class Bootstrap:
         return new
 
     def unheard(self) -> set[PeerId]:
-        """Who of the run's first peers has not said anything yet."""
+        """Return the first peers of the run that have not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
     def said_by(self, donor: PeerId | None) -> bytes:
@@ -208,8 +207,8 @@ class Bootstrap:
         return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
 
     def missed_by(self, donor: PeerId) -> set[PeerId]:
-        """Who has not come to the start of a run that we begin with another's state; nobody, if it
-        goes on already."""
+        """Return the peers that have not come to the start of a run that begins with another's
+        state; nobody if it goes on already."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
@@ -239,8 +238,8 @@ class Bootstrap:
         return any(not (self.view.is_gone(peer) or self.view.has_ended(peer)) for peer in missing)
 
     def decide(self, now: float) -> Decision:
-        """What to do now. After the start timeout, or the patience of ``min_peers``: begin with
-        those here, or not at all."""
+        """Return what to do now. After the start timeout, or the patience of ``min_peers``: begin
+        with those here, or not at all."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
         # Nobody waits for them. Who was sent away before it had a link has said goodbye to nobody.
@@ -344,7 +343,7 @@ class Bootstrap:
         return None if round_id is None else RebuildStage(round_id)
 
     def _forget_weights(self, gone: set[PeerId]) -> None:
-        """Who comes in another life may have other weights, and says so."""
+        """Forget the weights of a peer that comes in another life: it may have others."""
         for peer in gone.intersection(self.hellos):
             if self.hellos[peer].round_id == 0:
                 del self.hellos[peer]
@@ -373,9 +372,9 @@ class Bootstrap:
     def _may_have_begun(
         self, present: tuple[PeerId, ...], state: bytes, now: float
     ) -> tuple[PeerId, ...]:
-        """Who had other weights than we would begin with when it was heard last, before we had any
-        ourselves: it may have begun since, without us.
-        Nobody who says nothing more is waited for for long."""
+        """Return the peers that may have begun since they were heard last, without us: they had
+        other weights than we would begin with, before we had any. A peer that is silent is not
+        waited for for long."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
         return tuple(
@@ -413,8 +412,8 @@ class Bootstrap:
         )
 
     def _wait(self, missing: tuple[PeerId, ...], now: float) -> Decision:
-        """As long as nobody of the run has said anything,
-        or as a newcomer to one that has not begun."""
+        """Wait as long as nobody of the run has said anything, or as a newcomer to one that has not
+        begun."""
         waited_s = self.waited_s(now)
         if self.local in self._first or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)
@@ -422,7 +421,7 @@ class Bootstrap:
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:
-    """What most peers have; of equals, what the lowest of them has."""
+    """Return the value that most peers have; of several, that of the lowest peer."""
     counts = Counter(values.values())
     best = max(counts.values())
     return next(values[peer] for peer in sorted(values) if counts[values[peer]] == best)

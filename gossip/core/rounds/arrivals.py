@@ -157,7 +157,7 @@ class TransferTimes:
         unknown = 1 + max(0, ENOUGH - len(own))
         return unknown * larger * max(FAIR_S, FAIR_FACTOR * own.median())
 
-    def took(self, peer: PeerId, seconds: float, nbytes: int) -> None:
+    def record_arrival(self, peer: PeerId, seconds: float, nbytes: int) -> None:
         """A payload of this peer is complete."""
         is_fair = seconds <= FAIR_S or seconds <= self.most_s(peer, nbytes)
         self._largest[peer] = max(nbytes, self._largest.get(peer, 0))
@@ -269,10 +269,10 @@ class TransferTracker:
         self.total += event.payload.nbytes - (known.received if known is not None else 0)
         if known is not None:
             took_s = AT_ONCE_S + now - known.since
-            self._usual.took(event.sender, took_s, event.payload.nbytes)
+            self._usual.record_arrival(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
             # else it was kept for its round, and had come before
-            self._usual.took(event.sender, AT_ONCE_S, event.payload.nbytes)
+            self._usual.record_arrival(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
             # a small one says nothing of what is behind it
             self._pauses_s[event.sender] = known.pause_s()

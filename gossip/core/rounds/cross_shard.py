@@ -57,14 +57,14 @@ def points_of(statistics: bytes, updates: int) -> int | None:
 
 @record
 class _Measurement:
-    """What the server of a shard has measured in an attempt of it."""
+    """Measurement of a shard by its server, in one attempt."""
 
     attempt: int
     part: ShardStatistics
 
 
 class CrossShardRound:
-    """What the servers of a round do together. ``advance`` hands a shard on to its next server."""
+    """Common work of the servers of a round. ``advance`` hands a shard on to its next server."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class CrossShardRound:
         return effects
 
     def _measured(self, shard: ShardRound) -> CrossShardProgress | None:
-        """Of a shard that is served here and waits for the others."""
+        """Return the measurements of a shard that is served here and waits for the others."""
         progress = shard.cross_shard_progress
         waits = (
             progress is not None
@@ -240,8 +240,8 @@ class CrossShardRound:
     # --- as the server of the first ---------------------------------------------------------------
 
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
-        """What others have measured should be here. First they are asked;
-        when time is up they are handed on."""
+        """Return the effects of measurements of others that are overdue. First they are asked for;
+        when time is up, the shards are handed on."""
         shard.lack = None
         lacking = [
             each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None
@@ -269,8 +269,8 @@ class CrossShardRound:
         return effects
 
     def _part_of(self, shard: ShardRound) -> ShardStatistics | None:
-        """What was measured of a shard, of the attempt that we are at or a later one, and just what
-        we have measured of ours."""
+        """Return the measurement of a shard, of the present attempt or a later one, and just that
+        of our own shards."""
         given, first = self._parts.get(shard.index), self.shards[0]
         if given is None or given.attempt < shard.attempt or first.cross_shard_progress is None:
             return None
@@ -287,7 +287,7 @@ class CrossShardRound:
     def on_message(
         self, sender: PeerId, message: PartialStatistics | PartialOverdue, now: float
     ) -> list[Effect]:
-        """Of this round and branch, about a shard that there is."""
+        """Handle a message of this round and branch, about a shard that exists."""
         if not self.active:
             return []
         return (
@@ -391,8 +391,8 @@ class CrossShardRound:
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Whose updates a server is to wait for: the others can only go on with those that the
-        decision is about."""
+        """Set the peers whose updates a server waits for: the others can only go on with those that
+        the decision is about."""
         if not self.active or all(shard.commit is None for shard in self.shards):
             return
         first = self.shards[0].commit  # without it: somebody may yet have it

@@ -170,12 +170,12 @@ class RollingRounds:
 
     @property
     def roster(self) -> Roster:
-        """Who takes part in the present round."""
+        """Peers of the present round."""
         return self.replicated.roster
 
     @property
     def locked(self) -> tuple[PeerId, ...]:
-        """Who of the roster is in quarantine in the present round, ascending."""
+        """Peers of the roster that are in quarantine in the present round, ascending."""
         locked = self.server.locked
         return tuple([peer for peer in self.roster.peers if peer in locked]) if locked else ()
 
@@ -242,7 +242,7 @@ class RollingRounds:
         self.round_id, self._go_round = round_id, -1
 
     def come_back(self) -> None:
-        """What was adopted is the state of a peer that is in the round which begins next."""
+        """Go on from an adopted state of a peer that is in the round which begins next."""
         self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -362,8 +362,9 @@ class RollingRounds:
         return self._on_told(event, message.round_id, now)
 
     def _on_told(self, event: Received, round_id: int, now: float) -> list[Effect]:
-        """Of a message that says where its sender is. The roster of a commit is judged by what was
-        known before it: whoever had been silent until it handed that over was rightly left out."""
+        """Handle a message that says where its sender is. The roster of a commit is judged by what
+        was known before it: whoever had been silent until it handed that over was rightly left out.
+        """
         if isinstance(event.message, Commit):
             effects = self._on_heard(event, now)
             returns = self.future_buffer.heard(event.sender, round_id)
@@ -460,8 +461,8 @@ class RollingRounds:
         ]
 
     def _rounds_behind_max(self) -> int:
-        """Who is ready and no further behind keeps up with the rounds: it counts when it does, and
-        not before. What is said takes a while to get here, in which short rounds pass."""
+        """Return how many rounds a ready peer may be behind and still counts as one that keeps up.
+        A message takes a while to get here, in which short rounds pass."""
         usual_s = self.deadline.typical_round_s()
         return max(
             BEHIND_MAX,
@@ -984,12 +985,13 @@ class RollingRounds:
         return bool(self._shards) and all(shard.commit is not None for shard in self._shards)
 
     def held_roster(self) -> tuple[PeerId, ...]:
-        """Of the next round, where this one is held; else of this one."""
+        """Roster of the next round where this one is held, else of this one."""
         first = self._shards[0].commit if self._shards else None
         return first.roster if first is not None and self.is_held else self.roster.peers
 
     def held_pass_us(self) -> tuple[int, ...]:
-        """Of each of ``held_roster``, what counts as its time for a micro-batch."""
+        """Return the time that counts for a micro-batch of each peer of ``held_roster``, in
+        microseconds."""
         held = [shard.commit for shard in self._shards if shard.commit is not None]
         return self.replicated.pass_us(self.held_roster(), held if self.is_held else ())
 
@@ -1112,7 +1114,7 @@ class RollingRounds:
             shard.asked.discard(peer)  # what was asked may be lost with the link
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """What the payload of ``message`` must measure, by our own layout;
+        """Return the length that the payload of ``message`` must have by our own layout, in bytes;
         -1 when there is no such shard."""
         if isinstance(message, Push):
             return -1
@@ -1120,8 +1122,8 @@ class RollingRounds:
         return bytes_of(message, of_results or self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        """What the payload of a message is to be compared with before it comes: the own update, if
-        any. None: with nothing."""
+        """Return what the payload of a message is compared with before it comes: the own update.
+        None: nothing."""
         return (
             self.result_validator.compared_with(message, self.round_id, self._own)
             if self.mode == "active"
@@ -1130,7 +1132,7 @@ class RollingRounds:
 
 
 def _in_all(held: Held) -> frozenset[PeerId]:
-    """Whose updates are in every commit of a round that took up any."""
+    """Return the peers whose updates are in every commit of a round that contains any."""
     each = [
         frozenset([contribution.peer for contribution in commit.contributors])
         for commit, _ in held

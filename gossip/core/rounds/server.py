@@ -65,7 +65,7 @@ class RoundTimer:
 
 
 class Server:
-    """What a peer does for the shards whose turn it is to serve.
+    """Work of a peer for the shards whose turn it is to serve.
 
     Args:
         skip_reason: "" for a peer that can be expected.
@@ -186,8 +186,8 @@ class Server:
         return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
 
     def keep_to_others(self, shard: ShardRound) -> list[PeerId]:
-        """Who is here, and gives no update: it keeps to a result that it has handed over,
-        which is refused here."""
+        """Note a peer that is here and gives no update: it keeps to a result that it has handed
+        over, which is refused here."""
         return [
             p
             for p in sorted(shard.spent)
@@ -216,8 +216,8 @@ class Server:
         return not away or shard.attempt >= len(shard.order)
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
-        """Of whose answers the round is made. In a pipeline: those that have each micro-batch once;
-        None while there are none. Then it waits, for as long as it takes, until somebody has
+        """Return the peers whose answers make the round. In a pipeline: those that have each
+        micro-batch once; None while there are none. Then the round waits until somebody has
         computed what is missing."""
         pipeline, few = self.settings.pipeline, self.settings.callers_too_few(len(self.roster))
         if pipeline is None or shard.callers > few:
@@ -230,7 +230,7 @@ class Server:
         return cover(sets, pipeline.micro_batches)
 
     def expected(self) -> list[PeerId]:
-        """Whose updates this round can still bring."""
+        """Return the peers whose updates this round can still bring."""
         return [
             p
             for p in self.roster
@@ -273,7 +273,8 @@ class Server:
         return int(2 ** min(turns, BACK_OFF_MAX))
 
     def _patience_ends_at(self, shard: ShardRound, now: float) -> float:
-        """Of the server of our attempt, however much moves: nothing moves for ever."""
+        """Return when the patience with the server of our attempt ends, however much moves: nothing
+        moves for ever."""
         return shard.given_at + self.transfer_tracker.most_s(now) * self.back_off(shard)
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
@@ -381,8 +382,8 @@ class Server:
         return [] if attempt != shard.serving else self._ask(shard, attempt)
 
     def ask_newcomers(self, shard: ShardRound) -> list[Effect]:
-        """Who was skipped when the others were asked for an attempt, and is back since, does not
-        know of that attempt."""
+        """Ask the peers that were skipped when the others were asked for an attempt and are back
+        since: they do not know of that attempt."""
         serving = shard.serving
         if serving is None or serving != shard.attempt or shard.query is not None:
             return []
@@ -525,8 +526,8 @@ class Server:
         return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
-        """Whose updates go into the rule. Suspicion keeps nobody out where the rule could not
-        tolerate f with the others: then those who are only suspected are in."""
+        """Return the peers whose updates go into the rule. Suspicion keeps nobody out where the
+        rule could not tolerate f with the others: then those who are only suspected are in."""
         left = usable - self.locked
         return left if len(left) >= self.settings.updates_needed(f) else usable - self.proven
 
@@ -678,7 +679,7 @@ class Server:
 def _rejected(
     shard: ShardRound, outside: Sequence[Row], result: Aggregated
 ) -> tuple[Rejection, ...]:
-    """What a commit says of those whose samples it does not use, ascending."""
+    """Return what a commit reports about the peers whose samples it does not use, ascending."""
     found: list[Rejection] = []
     for peer, (update, payload) in shard.answers.items():
         if payload is not None and not payload.finite:

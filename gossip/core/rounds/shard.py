@@ -153,7 +153,7 @@ class ShardRound:
 
     @property
     def turn(self) -> dict[str, int]:
-        """Whose turn it is, for a report."""
+        """Return the present server and attempt, for a report."""
         return {"shard": self.index, "attempt": self.attempt, "server": self.server(self.attempt)}
 
     def passes_on(self, commit: Commit) -> bool:
@@ -177,7 +177,7 @@ class ShardRound:
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
     def usable(self) -> list[PeerId]:
-        """Who has sent a finite update with samples."""
+        """Return the peers that have sent a finite update with samples."""
         return [
             peer
             for peer, (update, payload) in self.answers.items()
@@ -214,7 +214,7 @@ class ShardRound:
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:
-        """Who sent something that is proof of a fault."""
+        """Return the peers that sent something that is proof of a fault."""
         return tuple(
             sorted(
                 p
@@ -239,14 +239,14 @@ class ShardRound:
         self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
 
     def tokens(self) -> list[Token]:
-        """Of all its timers."""
+        """Return the tokens of all its timers."""
         timers = self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
         return [token for token in timers if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
-    """As many as a commit can hold, in the same order. The smallest come first: who gives more than
-    its part crowds out nobody else."""
+    """Return as many rejections as a commit can hold, in the same order. The smallest come first: a
+    peer that gives more than its part crowds out nobody else."""
     fitting: list[Collected] = []
     left = COLLECTED_BYTES_MAX
     for each in sorted(given, key=lambda each: len(each.data)):

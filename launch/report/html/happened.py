@@ -101,6 +101,6 @@ def _folded(run: RecordedRun) -> list[tuple[float, str, str]]:
     t = run.began
     for t, line in run.lines:
         if not line.startswith("  "):  # what to do about the line before, while the run goes on
-            found += [(t, text) for text in folder.said(line, t)]
+            found += [(t, text) for text in folder.fold(line, t)]
     found += [(t, text) for text in folder.rest(t)]
     return [(t, WORDS.get(text[:1], "event"), text.lstrip("+-x!?~=*| ")) for t, text in found]

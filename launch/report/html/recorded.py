@@ -204,7 +204,7 @@ def _take_events(run: RecordedRun, files: RunFiles) -> None:
             if peer is not None:
                 fed[peer] = 0.0  # its next round may be the first after a return
             _keep(run, name, peer, row)
-        run.lines += [(row["t"], line) for line in _told(run.view, row)]
+        run.lines += [(row["t"], line) for line in _lines_of(run.view, row)]
 
 
 def _is_news(view: RunView, row: Mapping[str, Any]) -> bool:
@@ -240,7 +240,7 @@ def _keep(run: RecordedRun, name: str, peer: int | None, row: Mapping[str, Any])
         _take_usage(run, peer, {**traffic, "t": row["t"]})
 
 
-def _told(view: RunView, row: Mapping[str, Any]) -> list[str]:
+def _lines_of(view: RunView, row: Mapping[str, Any]) -> list[str]:
     return [shown(line) for line in view.feed(row)]
 
 

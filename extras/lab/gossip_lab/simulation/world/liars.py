@@ -44,7 +44,7 @@ class ByzantinePeers:
     ) -> Iterable[OutMessage]:
         if not self.active or sender not in self.attackers:
             return [(to, envelope, payload)]
-        return self.attackers[sender].says(to, envelope, payload)
+        return self.attackers[sender].disguise(to, envelope, payload)
 
 
 def _attacker(swarm: AnySwarm, peer: PeerId, names: tuple[str, ...]) -> ByzantinePeer:
