@@ -130,7 +130,7 @@ class PipelineConfig(BaseModel):
 
     @property
     def cut(self) -> tuple[tuple[int, int], ...]:
-        """Of each stage its first and its last layer."""
+        """First and last layer of each stage."""
         return tuple([stage.layers for stage in self.stages])
 
     @property
@@ -487,8 +487,8 @@ class RunConfig(BaseModel):
 
     @property
     def steps_per_round(self) -> int:
-        """That each peer takes by itself between two rounds: of ``local_steps`` there are as many
-        rounds as fragments."""
+        """Steps that each peer takes by itself between two rounds: of ``local_steps`` there are as
+        many rounds as fragments."""
         return self.local_steps // self.fragments
 
     @property
@@ -538,7 +538,7 @@ class RunConfig(BaseModel):
         return fault_plans.parse(self.faults).checked(self.peers, self.rounds)
 
     def settings(self) -> CoreSettings:
-        """What the core needs to know. Only of a resolved config: run id and f are set."""
+        """Return the settings of the core. Only of a resolved config: run id and f are set."""
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
         trust = TrustSettings(
@@ -719,7 +719,8 @@ def _with_rule(resolved: Resolved) -> Resolved:
 
 
 def _with_judge(resolved: Resolved) -> Resolved:
-    """Where a reference was asked for and no rule named, the rule is the one that judges by it.
+    """Return the settings with the rule that judges by a reference, where one was asked for and no
+    rule was named.
 
     Only options decide: they are the same for all peers. Whether a script has a judge each peer
     would find out for itself, and rules must not differ.
@@ -733,7 +734,8 @@ def _with_judge(resolved: Resolved) -> Resolved:
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the file says, and what the environment says, both unchecked but for their names."""
+    """Return the settings of the file and those of the environment, both unchecked but for their
+    names."""
     # Here and not at the top: it takes 0.3 s to import, and only launchers need it.
     from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 

@@ -1,5 +1,5 @@
-"""What happens to the core, and what the core asks for. Frozen data; ``match`` over the unions ends
-in ``assert_never``."""
+"""Events that reach the core, and effects that the core asks for. Frozen data; ``match`` over the
+unions ends in ``assert_never``."""
 
 from __future__ import annotations
 
@@ -468,7 +468,7 @@ class Row:
 
 @record
 class ShardStatistics:
-    """What was measured of one shard, of the updates of ``peers``, which ascend."""
+    """Measurements of one shard of the updates of ``peers``, which ascend."""
 
     peers: tuple[PeerId, ...]
     statistics: bytes

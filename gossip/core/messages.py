@@ -1,5 +1,5 @@
-"""What peers say to each other. Plain data; the codec turns it into bytes and checks every field
-on the way back.
+"""Messages between peers. Plain data; the codec turns it into bytes and checks every field on the
+way back.
 
 ``ROUND_MAX`` bounds every counter that comes from a peer, so that no arithmetic of ours can
 overflow by a peer's word.
@@ -46,8 +46,8 @@ def is_further(kind: int) -> bool:
 
 @record
 class Rumor:
-    """What is said about one member. ``origin`` is who says so first: the accuser of a suspect,
-    else the subject."""
+    """A claim about one member. ``origin`` is the peer that made it first: the accuser of a
+    suspect, else the subject."""
 
     peer: PeerId
     status: Status
@@ -182,7 +182,7 @@ class Rejection:
 
 @record
 class Collected:
-    """What a peer has given to a collective operation, as it came in ``Update.collective``."""
+    """A contribution of a peer to a collective operation, as it came in ``Update.collective``."""
 
     peer: PeerId
     data: bytes
@@ -218,7 +218,7 @@ class AuditVote:
 
 @record
 class Commit:
-    """What everybody applies for one shard of a round; its payload is the aggregate.
+    """The result of one shard of a round, which everybody applies; its payload is the aggregate.
 
     ``attempt`` is the one it is sent under: a server of a later attempt re-issues a commit that it
     did not make, and then ``attempt > made_at``.
@@ -357,8 +357,8 @@ class Push:
 
 @record
 class GatherValue:
-    """What a peer gives to a collective operation, to all others: in gossip rounds, where no commit
-    collects it. ``number``: so many has it given in this life."""
+    """A contribution of a peer to a collective operation, sent to all others: in gossip rounds,
+    where no commit collects it. ``number`` counts its contributions in this life."""
 
     lineage: bytes
     number: int
@@ -643,8 +643,8 @@ BULK_MESSAGES: tuple[type, ...] = (
 
 @record
 class Envelope:
-    """Who says it. A message of an older incarnation than one already heard is dropped, but for a
-    commit: that is of its round, whoever hands it over."""
+    """A message with its sender. A message of an older incarnation than one already heard is
+    dropped, except a commit: that belongs to its round, whoever hands it over."""
 
     run: bytes
     sender: PeerId

@@ -496,7 +496,7 @@ class Node:
                 assert_never(never)
 
     def _order(self, effect: events.StartRound | events.PipelineTask) -> None:
-        """What the trainer is to compute, or to forget."""
+        """Return the command for the trainer: to compute, or to forget."""
         match effect:
             case events.StartRound():
                 self.trainer.go(effect)

@@ -505,7 +505,7 @@ class TrainerLink:
         )
 
     def _pass_done(self, said: control.PassReply, fds: deque[int]) -> None:
-        """Of a pipeline's micro-batch: the core hears of it with what goes on to another stage."""
+        """Report a micro-batch of a pipeline to the core, with what goes on to another stage."""
 
         def done(payload: Payload | None) -> None:
             about = said.round_id, said.micro_batch, said.attempt, payload
@@ -534,7 +534,7 @@ class TrainerLink:
 
     @property
     def shard_elements(self) -> tuple[int, ...]:
-        """Of each shard, once the trainer has its model."""
+        """Elements of each shard, once the trainer has its model."""
         return tuple([stop - start for start, stop in self._bounds])
 
     def _contribute(self, said: control.Contribute) -> None:
@@ -590,7 +590,7 @@ class TrainerLink:
     def _contributed(
         self, said: control.Contribute, copy: bool, loss: float | None, rates: tuple[float, ...]
     ) -> events.Contributed:
-        """What the core hears of an update; ``copy``: of a copy of it."""
+        """Return the event of an update for the core; ``copy``: of a copy of it."""
         assert self._arena is not None
         slot, round_id = said.slot, said.round_id
         payloads: tuple[Payload, ...] = ()
@@ -743,7 +743,7 @@ def _as_event(
     | control.ConfirmRequest
     | control.LedgerRequest,
 ) -> Event:
-    """What the core has to know of, and nobody before it."""
+    """Return the event that the core has to hear of, before anybody else."""
     match said:
         case control.Shard():
             return events.DataConfigured(said.samples_total, said.batch, said.ahead, said.extended)

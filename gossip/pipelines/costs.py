@@ -1,4 +1,4 @@
-"""What a step of a pipeline takes, and what it needs of memory, by the profiles of its peers.
+"""Time of a step of a pipeline, and the memory that it needs, by the profiles of its peers.
 
 A step sends B micro-batches through S stages. A stage is a run of layers on a group of peers; each
 micro-batch takes one member of each group. Then
@@ -69,7 +69,7 @@ class TrainingStep:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of P peers and L layers. Times are in seconds, sizes in bytes.
+    """Costs of P peers and L layers. Times are in seconds, sizes in bytes.
 
     Attributes:
         peers: Their P names.
@@ -185,7 +185,7 @@ def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[N
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What each run of layers costs as each stage.
+    """Cost of each run of layers as each stage.
 
     Attributes:
         fill: ``(S, L + 1, L + 1)`` seconds, of stage s with the layers from ``start`` up to and
@@ -213,7 +213,7 @@ class StageCosts:
         self._kept = _sums(costs.kept_bytes * work.samples)
 
     def working(self, group: Group) -> Group:
-        """Whom the time counts on: all but the ``spare`` fastest."""
+        """Return the members whose time counts: all but the ``spare`` fastest."""
         by_speed = sorted(group, key=lambda peer: (-self._speed[peer], peer))
         return tuple(sorted(by_speed[self.work.spare :]))
 
@@ -223,7 +223,7 @@ class StageCosts:
         return np.asarray(speed / speed.sum())
 
     def tables(self, groups: Sequence[Group]) -> Tables:
-        """Of stages with these groups, in this order."""
+        """Return the tables of stages with these groups, in this order."""
         fill, hold, exchange = [], [], []
         for stage, group in enumerate(groups):
             runs = self.runs(group)
@@ -238,7 +238,7 @@ class StageCosts:
         return Tables(np.stack(fill), np.stack(hold), np.stack(exchange))
 
     def runs(self, group: Group) -> GroupRuns:
-        """Of one group, without links and limits."""
+        """Return the costs of one group, without links and limits."""
         if (runs := self._known.get(group)) is None:
             members = self.working(group)
             parts, times = self.shares(members), self._of_layers[list(members)]
@@ -273,7 +273,7 @@ class StageCosts:
         return np.asarray(copies * self._parameters + in_flight * self._kept)
 
     def fits(self, group: Group, in_flight: int) -> NDArray[np.bool_]:
-        """Where a run of layers has a layer, and no member needs more memory than it has."""
+        """Return where a run of layers has a layer, and no member needs more memory than it has."""
         key = (group, in_flight)
         if (found := self._fits.get(key)) is None:
             limit = self.costs.memory_bytes[list(group)].min()

@@ -33,7 +33,7 @@ ORDERS_KEPT = 3
 
 
 class RoundSource(Protocol):
-    """What the loader needs of the session."""
+    """The part of the session that the loader needs."""
 
     @property
     def id(self) -> int:
@@ -200,7 +200,7 @@ class ShardedLoader:
             )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
-        """Of the round's batches, and of those that are expected to follow."""
+        """Return the keys of the round's batches, and of those that are expected to follow."""
         has_samples = any(start < stop for start, stop in go.ranges)
         now = go.ranges if has_samples else self._for_nothing(go)
         return [
@@ -210,8 +210,8 @@ class ShardedLoader:
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:
-        """What this peer reads in a round that has no samples for it: a batch of the epoch that
-        others read, too."""
+        """Return the batch that this peer reads in a round without samples for it: one of the epoch
+        that others read, too."""
         size = min(self.batch_size * self._accumulate, self.samples_total)
         first = draw("for nothing", self._seed, self._rounds.id, go.round_id)
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
@@ -236,8 +236,8 @@ class ShardedLoader:
         return self._drawn(size, (self._seed, self._rounds.id))
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
-        """Of the same data, for trials: a held-out batch, and what draws batches of the loader's
-        size from the rest, by an order and a step. The same on all peers."""
+        """Set batches of the same data apart for trials: a held-out batch, and what draws batches
+        of the loader's size from the rest, by an order and a step. The same on all peers."""
         return self._drawn(self.batch_size, (self._seed, "search")).set_apart(samples)
 
     def _drawn(self, size: int, words: Sequence[object]) -> ReferenceData:

@@ -254,8 +254,8 @@ class ZeroMQTransport:
                     self._open(lane, now)
 
     def _attend(self, arrivals: list[Arrival], now: float) -> None:
-        """What keys ask for: to let in who knocks, and to give up links and connections whose
-        keys count no more."""
+        """Do what keys ask for: let in those who knock, and drop links and connections whose keys
+        count no more."""
         assert self._guard is not None, "only where there are keys"
         self._guard.look(now)
         keys = self._guard.keys
@@ -518,7 +518,7 @@ class ZeroMQTransport:
             self._unread.discard(self._bulk_fd)
 
     def _look(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
-        """Which descriptors have something, after at most ``wait_s``, of which the first
+        """Return the descriptors that have something, after at most ``wait_s``, of which the first
         ``awake_s`` are not slept."""
         look = self._poller.poll
         clock = time.monotonic

@@ -593,7 +593,7 @@ class Supervisor:
         return f"{line}; {machine_load()}{busy}"
 
     def _end_without_watcher(self, watcher: asyncio.Task[None]) -> None:
-        """What breaks the watcher ends the run: nobody else gives up on peers that do not come, or
+        """End the run when the watcher breaks: nobody else gives up on peers that do not come, or
         sees that everybody has left."""
         if watcher.cancelled():
             return
@@ -699,7 +699,7 @@ class Supervisor:
         self.record("cannot_write", None, path=path, why=why)
 
     def _remind(self, text: str) -> None:
-        """Of what goes on for a while: said again and again."""
+        """Print a line about something that goes on for a while, again and again."""
         self._say(text)
 
     def _say(self, text: str) -> None:

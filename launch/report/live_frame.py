@@ -1,5 +1,5 @@
-"""What stands at the bottom of the terminal while a run goes on: what was started, how far it is,
-whether it is healthy, where the model will be, and a table of the peers.
+"""Lines at the bottom of the terminal while a run goes on: what was started, how far it is, whether
+it is healthy, where the model will be, and a table of the peers.
 
 Pure: from what is known of a run to lines that fit the terminal.
 """
@@ -60,7 +60,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class About:
-    """What was started.
+    """Description of the run that was started.
 
     Attributes:
         name: Of the run.
@@ -82,7 +82,7 @@ class About:
 
 @dataclass(frozen=True)
 class Size:
-    """Of the terminal, in characters."""
+    """Size of the terminal, in characters."""
 
     width: int
     height: int
@@ -193,7 +193,7 @@ def health(view: RunView) -> Text:
 
 
 def model(view: RunView) -> str:
-    """Where it will be."""
+    """Return the place where the model will be."""
     if not view.saves_to:
         begun = view.saves_to is not None or view.round >= 0
         if not begun and _all_ended(own(view)):
@@ -208,8 +208,8 @@ def model(view: RunView) -> str:
 
 
 def _table(view: RunView, now: float, width: int, room: int) -> list[Text]:
-    """Of all peers, or, where they are many or the terminal is low, of those that need attention,
-    and the number of the others."""
+    """Return the table of all peers or, where they are many or the terminal is low, of those that
+    need attention, and the number of the others."""
     doubted = [row for row in view.rows.values() if row.state == "elsewhere" and row.suspected]
     everybody = [*own(view), *doubted]
     needy = [row for row in everybody if needs_attention(row, view)]

@@ -1,5 +1,5 @@
-"""Where a run's words go: plain lines, or a few lines at the bottom of the terminal that are
-redrawn in place while others pass above them."""
+"""Output of a run: plain lines, or a few lines at the bottom of the terminal that are redrawn in
+place while others pass above them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_LOSS_STEPS = 10
 
 
 class Screen(Protocol):
-    """What a supervisor talks to."""
+    """Output of a supervisor."""
 
     def output(self, peer: int, text: str, err: bool) -> None:
         """A line that a peer wrote."""
@@ -281,7 +281,7 @@ class _Region:
             self._write("", lines)
 
     def close(self) -> None:
-        """What stands there stays."""
+        """Leave the lines where they are."""
         if not self.console.is_terminal:
             self._write("", self._shown)
         if self._stderr is not None:
@@ -290,7 +290,8 @@ class _Region:
         self._widths = []
 
     def _erased(self) -> str:
-        """What takes the lines away. A terminal that has become narrower has broken them."""
+        """Return the codes that erase the lines. A terminal that has become narrower has broken
+        them."""
         width = self.size.width
         rows = sum(max(1, -(-each // width)) for each in self._widths)
         return f"\r\x1b[{rows}A\x1b[J" if rows else "\r"
@@ -305,7 +306,7 @@ class _Region:
             self.console.file.flush()
 
     def _catch_stderr(self) -> None:
-        """What this process itself writes there must not fall into the region."""
+        """Keep what this process itself writes to stderr out of the region."""
         if self._stderr is None and sys.stderr.isatty():
             self._stderr, sys.stderr = sys.stderr, _Above(self)
 
@@ -336,8 +337,8 @@ def screen_for(
     output: str | None = None,
     name: Callable[[int], str] = lambda peer: f"{peer}|",
 ) -> PlainScreen | LiveScreen:
-    """Where the words of a run go, and what was started is said: at the bottom of a terminal, or in
-    lines. Output is ``merged`` on a terminal and ``all`` elsewhere, unless somebody has chosen."""
+    """Return the screen of a run: at the bottom of a terminal, or in lines. Output is ``merged`` on
+    a terminal and ``all`` elsewhere, unless somebody has chosen."""
     on_terminal = is_terminal() and not as_json
     choice = output or ("merged" if on_terminal else "all")
     if on_terminal and not quiet:

@@ -1,5 +1,5 @@
-"""What ``gossip top`` draws: how the run stands, a table of its peers with those in trouble first
-where not all of them fit, and what happened last.
+"""Screen of ``gossip top``: how the run stands, a table of its peers with those in trouble first
+where not all of them fit, and the last events.
 
 Pure: from a record of the run to lines that fit the terminal.
 """
@@ -80,7 +80,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class PeerLine:
-    """What is shown of one peer.
+    """Line of one peer.
 
     Attributes:
         state: In a word or two.
@@ -179,7 +179,8 @@ def _model(view: RunView) -> str:
 
 
 def _serving(record: RunRecord, width: int) -> str:
-    """Who serves: of the last rounds, most often first, as many as there is room for."""
+    """Return the line about the servers: of the last rounds, most often first, as many as there is
+    room for."""
     last = list(record.commits)[-SERVED_ROUNDS:]
     if not last:
         return "no server: each peer averages with some others" if record.view.round >= 0 else ""
@@ -214,7 +215,7 @@ def _serving_stages(last: Sequence[CommitRecord]) -> str:
 
 
 def peer_lines(record: RunRecord, standing: Standing, now: float) -> list[PeerLine]:
-    """Of every peer, by number."""
+    """Return the line of every peer, by number."""
     return [
         _peer_line(row, record.of(peer), record, standing, now)
         for peer, row in sorted(record.view.rows.items())
@@ -265,12 +266,12 @@ def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> t
 
 
 def _height(lines: Sequence[PeerLine], width: int) -> int:
-    """Of the table, or a little more: a short reason has room beside its peer."""
+    """Return the height of the table, or a little more: a short reason has room beside its peer."""
     return 1 + sum(1 + len(_reason(line, width)) for line in lines)
 
 
 def _reason(line: PeerLine, width: int) -> list[str]:
-    """Of its state, in lines."""
+    """Return the reason of a state, in lines."""
     return textwrap.wrap(shown(line.why), max(width - REASON_BEGIN, 20))[:REASON_LINES]
 
 
@@ -402,7 +403,7 @@ def _events(record: RunRecord, width: int, room: int) -> tuple[list[Text], int]:
 
 
 def _happened(record: RunRecord) -> list[Happening]:
-    """What happened, with what people have noted, by time."""
+    """Return the events and the notes of people, by time."""
     noted = [Happening(note.wall, f"# {note.text} ({note.by})") for note in record.notes]
     if not noted:
         return list(record.happenings)

@@ -22,17 +22,17 @@ ASK_EVERY_S = 0.25
 
 
 class Members(Protocol):
-    """What is asked of the membership of all stages."""
+    """The part of the membership of all stages that is needed here."""
 
     def skip_reason(self, peer: PeerId) -> str:
         """Why nothing is expected of a peer now; "" when it is."""
 
     def incarnation_of(self, peer: PeerId) -> int:
-        """Of the latest life that is known of a peer; -1: of none."""
+        """Return the incarnation of the latest known life of a peer; -1: none is known."""
 
 
 class Presence(Members, Protocol):
-    """What is asked of it besides where a stage may have lost all its peers."""
+    """The part that is needed besides where a stage may have lost all its peers."""
 
     def is_gone(self, peer: PeerId) -> bool:
         """Known to be dead, or to have left."""
@@ -89,13 +89,14 @@ class StageBarrier:
         self._begun: dict[PeerId, int] = {}  # the incarnation in which each was in a round last
 
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
-        """Who is in another stage now, by the word of its members; at first all that the plan
+        """Return the peers of another stage, by the word of its members; at first all that the plan
         names."""
         latest = self._latest_of(stage)
         return self.pipeline.stages[stage] if latest is None else latest.roster
 
     def _latest_of(self, stage: int) -> StageDone | None:
-        """What a member of it says who is the furthest; None: nobody has said anything."""
+        """Return what the member of the stage that is furthest has said; None: nobody has said
+        anything."""
         known = [p for p in self.pipeline.stages[stage] if p in self._told]
         # Of those who are there: a stage that was made anew has another roster than the dead knew.
         there = [p for p in known if not self.members.skip_reason(p) and self._speaks(p)]
@@ -103,19 +104,19 @@ class StageBarrier:
         return max(told, key=lambda each: each.committed, default=None)
 
     def locked_of(self, stage: int) -> frozenset[PeerId]:
-        """Who is in quarantine in another stage, as enough of its members say: no liar locks up
-        anybody."""
+        """Return the peers in quarantine in another stage, as enough of its members say: no liar
+        locks up anybody."""
         told = [self._told[p][1] for p in self.pipeline.stages[stage] if p in self._told]
         named = Counter([peer for each in told for peer in each.locked])
         return frozenset([p for p, count in named.items() if count >= self.settings.audit_votes])
 
     def working(self, stage: int) -> tuple[PeerId, ...]:
-        """Who gets work in another stage: its roster, without those in quarantine."""
+        """Return the peers with work in another stage: its roster without those in quarantine."""
         roster, locked = self.roster_of(stage), self.locked_of(stage)
         return tuple([peer for peer in roster if peer not in locked]) or roster
 
     def weights_of(self, stage: int) -> dict[PeerId, float]:
-        """Of those who get work in another stage: how much of the micro-batches each gets."""
+        """Return the share of the micro-batches of each peer that gets work in another stage."""
         latest, roster = self._latest_of(stage), self.roster_of(stage)
         pass_us = () if latest is None else latest.pass_us
         return self.weights(roster, pass_us, self.working(stage))
@@ -123,8 +124,8 @@ class StageBarrier:
     def weights(
         self, roster: Sequence[PeerId], pass_us: Sequence[int], working: Sequence[PeerId]
     ) -> dict[PeerId, float]:
-        """Of those of a roster who get work. ``pass_us``: of each of the roster; empty: as the plan
-        predicts."""
+        """Return the share of each peer of a roster that gets work. ``pass_us``: time of each of
+        the roster; empty: as the plan predicts."""
         if not pass_us:
             predicted = StageSpeeds(self.settings.f, dict(self.pipeline.pass_us))
             pass_us = predicted.pass_us(roster)
@@ -240,7 +241,7 @@ class StageBarrier:
         return [Send(sender, self._done(here, asks=False))]
 
     def others(self) -> list[PeerId]:
-        """Who is there of the other stages."""
+        """Return the peers of the other stages that are there."""
         elsewhere = [p for p in self._everybody if self.pipeline.stage_of(p) != self.stage]
         return [peer for peer in elsewhere if not self.members.skip_reason(peer)]
 

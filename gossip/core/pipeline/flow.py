@@ -134,7 +134,8 @@ class MicroBatchFlow:
 
     @property
     def pass_us(self) -> int:
-        """What a micro-batch of this round took here, forward and backward; 0: there was none."""
+        """Return the time of a micro-batch of this round here, forward and backward, in
+        microseconds; 0: there was none."""
         if len(self._passes) < 2:
             return 0
         return sum(total // count for total, count in self._passes.values())
@@ -163,7 +164,8 @@ class MicroBatchFlow:
     def payload_bytes(
         self, sender: PeerId, message: Activation | ActivationGradient | AuditReply
     ) -> int:
-        """What the payload of ``message`` must measure; -1 when none may come."""
+        """Return the length that the payload of ``message`` must have, in bytes; -1 when none may
+        come."""
         if isinstance(message, AuditReply):
             return self._audited_bytes(sender, message)
         forward = type(message) is Activation
@@ -332,7 +334,7 @@ class MicroBatchFlow:
                 return auditor.on_finding(sender, message, trace, now)
 
     def _trace_by(self, peer: PeerId, micro_batch: int) -> bytes | None:
-        """What a member says of a micro-batch; None: it has not counted it."""
+        """Return what a member has said about a micro-batch; None: it has not counted it."""
         _, told = self._counted.get(peer, (-1, None))
         if told is None or micro_batch not in told.micro_batches:
             return None
@@ -360,9 +362,9 @@ class MicroBatchFlow:
     def _on_other_round(
         self, event: Received, message: Neighbour | Counted, at: int | None
     ) -> list[Effect]:
-        """What is of the next round, or of one that the trainer has yet to begin, is kept, one of
-        a kind for each micro-batch or sender: nobody can fill our memory. What is of a former one
-        is of no use to anybody."""
+        """Keep what is of the next round, or of one that the trainer has yet to begin, one of a
+        kind for each micro-batch or sender: nobody can fill our memory. What is of a former round
+        is dropped."""
         if message.round_id < self.round_id:
             return []
         if at is not None and at <= message.round_id <= at + 1:
@@ -557,8 +559,8 @@ class MicroBatchFlow:
         return work if useful else None
 
     def _go_on(self) -> list[Effect]:
-        """What follows once something has changed: the next task, or the sum is handed over. A
-        task of a round that is over would reach the trainer in the next one."""
+        """Return the effects of a change: the next task, or the sum is handed over. A task of a
+        round that is over would reach the trainer in the next one."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects = self._leave_to_others()
@@ -694,7 +696,7 @@ class MicroBatchFlow:
         return [peer for peer in self.weights if peer != self.local and not skipped(peer)]
 
     def _counted_by(self, peer: PeerId) -> tuple[int, ...]:
-        """What is in the sum of a member; nothing in that of another life of it."""
+        """Return what is in the sum of a member; nothing in that of another life of it."""
         life, told = self._counted.get(peer, (-1, None))
         alive = told is not None and life >= self.members.incarnation_of(peer)
         return told.micro_batches if told is not None and alive else ()
@@ -711,9 +713,9 @@ class MicroBatchFlow:
         return [Send(peer, told) for peer in (*self._mates(), *idle)]
 
     def _reclaim(self) -> list[Effect]:
-        """What nobody who is there has counted, and is ours by the order of those who are there, is
-        computed here: what was given to another, from what was kept; the first stage reads it;
-        others ask for it."""
+        """Compute here what nobody who is there has counted, and what is ours by the order of those
+        who are there: the inputs that another had are taken from what was kept; the first stage
+        reads them; others ask for them."""
         if self.local not in self.weights:
             return []  # it is in quarantine
         mates = self._mates()
@@ -742,9 +744,9 @@ class MicroBatchFlow:
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
 
     def _leave_to_others(self) -> list[Effect]:
-        """What another has counted before it is in the own sum is not computed to its end: else one
-        of the two would have to begin its sum anew. It was taken over from a member that was only
-        skipped for a while."""
+        """Drop a micro-batch that another has counted before it is in the own sum: else one of the
+        two would have to begin its sum anew. It was taken over from a member that was only skipped
+        for a while."""
         under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
         if not under_way:
             return []
@@ -766,8 +768,8 @@ class MicroBatchFlow:
         return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
     def _give_up_doubles(self) -> list[Effect]:
-        """Where two have counted the same, it is the first in order who keeps it. The other begins
-        its sum anew, without it: a sum cannot be taken apart."""
+        """Begin the sum anew where another has counted the same and is the first in order: that one
+        keeps it, since a sum cannot be taken apart."""
         lost = [b for b in self.counted if not self._keeps(b)]
         if not lost:
             return []
@@ -787,6 +789,6 @@ class MicroBatchFlow:
         return self._first_of(micro_batch, [*others, self.local]) == self.local
 
     def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
-        """Who of some members of the own stage is the first to compute it."""
+        """Return the first of some members of the own stage in the order of a micro-batch."""
         order = self.router.ranking(self.round_id, micro_batch, self.stage, self.weights)
         return next(peer for peer in order if peer in peers)

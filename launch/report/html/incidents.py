@@ -1,5 +1,5 @@
-"""What went wrong in a run, or was done to it: when, who noticed when, when it was over, and what
-it cost."""
+"""Incidents of a run: what went wrong or was done to it, who noticed when, when it was over, and
+what it cost."""
 
 from __future__ import annotations
 
@@ -148,8 +148,8 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _planned(fault: Fault | str) -> str:
-    """As it is typed, if that is not too long: it may name hundreds of peers. Many in a row make a
-    range then."""
+    """Return a fault as it is typed, if that is not too long: it may name hundreds of peers. Many
+    in a row make a range then."""
     typed = str(fault)
     if len(typed) > FAULT_MAX:
         typed = PEERS.sub(lambda found: peers_word(tuple(map(int, found[0].split(",")))), typed)
@@ -230,7 +230,7 @@ def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
 
 
 def _once(run: RecordedRun, name: str) -> list[Mapping[str, Any]]:
-    """What each peer tells of the same decision, once."""
+    """Return the rows without repetitions: each peer tells of the same decision."""
     seen: dict[tuple[Any, Any], Mapping[str, Any]] = {}
     for row in run.events:
         if row.get("event") == name:
@@ -453,7 +453,7 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _by(row: Mapping[str, Any]) -> str:
-    """Who says so."""
+    """Return the name of the peer that says so."""
     return peers([whole(row.get("by")) or 0])
 
 
@@ -468,7 +468,7 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
 
 
 def _over(run: RecordedRun) -> float:
-    """From when on peers are gone because they have finished."""
+    """Return the time from which on peers are gone because they have finished."""
     ends = [
         row["t"]
         for row in run.events
@@ -583,7 +583,7 @@ def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _victims(fault: str) -> tuple[int, ...]:
-    """Whom a fault names, as it is typed."""
+    """Return the peers that a fault names, as it is typed."""
     parsed = fault_of(fault)
     return tuple(peer for peer in parsed.victims if isinstance(peer, int)) if parsed else ()
 
@@ -798,8 +798,8 @@ def _end(run: RecordedRun, resumed_by: Continuation | None) -> list[Incident]:
 
 
 def _steps_lost(run: RecordedRun, resumed_by: Continuation | None) -> str:
-    """What is gone behind the checkpoint from which the next run went on. Without one it is the
-    newest that is left: older ones may have been deleted since."""
+    """Return the steps that are gone behind the checkpoint from which the next run went on. Without
+    one it is the newest that is left: older ones may have been deleted since."""
     steps = int(max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0))
     text = f"the last words are of step {steps}"
     if resumed_by is not None and resumed_by.step > 0:
@@ -846,7 +846,7 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
 
 
 def who(run: RecordedRun, one: Incident) -> str:
-    """Whom it befell, in words; "": nobody in particular."""
+    """Peers that it befell, in words; an empty text: nobody in particular."""
     if len(one.who) == len(run.peers) > 1:
         return "all"
     places = [run.view.stages.get(peer) for peer in one.who]
