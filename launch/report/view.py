@@ -43,6 +43,7 @@ WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
 UNMET_S = 10.0  # peers say every 5 s whom they wait for
 ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
+NOTICED_S = 10.0  # no longer after the end of a hang is a death one of it
 ENDING_S = 5.0  # peers that have finished close their links one after the other
 DIVERGENCES_MAX = 100
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
@@ -835,8 +836,10 @@ class RunView:
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
-        if blow is not None and (blow.returned or t < blow.at - SLACK_S):
-            blow = None  # after it, or before it: who was cut off has told us late
+        if blow is not None and (
+            blow.returned or t < blow.at - SLACK_S or 0.0 < blow.until < t - NOTICED_S
+        ):
+            blow = None  # after it, or before it: a peer that was cut off reports late
         # who was stopped itself could not notice anything
         if blow is not None and not self._slept(row.peer, blow.at, t):
             blow.noticed(name, row.peer, t)

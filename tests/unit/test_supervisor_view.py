@@ -448,6 +448,19 @@ def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() ->
     assert view.blows[0].dead_ms == 1000.0
 
 
+def test_a_death_long_after_a_short_hang_is_not_counted_from_it() -> None:
+    """It said "dead after 155393 ms": nobody had held the peer for dead when it hung."""
+    view = RunView(3)
+    lines = told(
+        view,
+        event("fault", 1, 10.0, kind="hang", round=5, seconds=0.3),
+        event("skip", 0, 10.3, subject=1, by=0, reason="no answer"),
+        event("dead", 2, 165.0, subject=1, by=2),
+    )
+    assert lines[-1] == "x 1 dead, says 2"
+    assert view.blows[0].dead_ms is None
+
+
 def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
     view = RunView(3)
     over = event("halted", 0, 30.0, reason="finished", exit_code=0, round=9)
