@@ -32,6 +32,7 @@ from paced_train import model_of, source
 from whole_runs import GOSSIP, conclude, environment, folder, parser, summary_of
 
 from gossip.faults import Fault, FaultPlan, Hang, Partition, Restart, Slow
+from gossip.run.telemetry import read_lines
 
 BATCH = 8
 APART_S = 15.0  # between two faults of one peer
@@ -173,7 +174,7 @@ def judge(run: Path, alone: Path, options: argparse.Namespace) -> tuple[dict[str
     losses = [float(path.read_text()) for path in run.glob("loss-*")]
     without = [float(path.read_text()) for path in alone.glob("loss-*")]
     worse = max(losses, default=float("inf")) / min(without, default=float("nan")) - 1
-    rows = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    rows = read_lines(run / "events.jsonl")
     struck = Counter(row.get("kind") for row in rows if row.get("event") == "fault")
     numbers = {
         "summary": {

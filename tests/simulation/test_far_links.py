@@ -12,8 +12,8 @@ from gossip_lab.simulation.schedules import generate, strains
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 NEAR_S = Schedule(0).delay_s
-LIMITS = {674: "S10", 821: "S10", 853: "L2"}
-"""Of the first thousand: what docs/limits.md says of hosts that are far apart."""
+LIMITS = {821: "S10"}
+"""Of the first thousand: what docs/limits.md says about hosts that are far apart."""
 
 
 def test_a_share_of_the_schedules_has_far_links_and_is_otherwise_as_it_was(
