@@ -193,7 +193,6 @@ ROUND_NEVER_ENDS = """
             n.prepared()
             n.go(0)
             n.expect(control.Contribute)
-            say("in flight")
             n.expect(control.Close)
             n.send(control.Halted("finished", 0))
 
@@ -201,6 +200,7 @@ ROUND_NEVER_ENDS = """
         peer.prepare(model, optimizer)
         backward(model, 0)
         optimizer.step()
+        say("in flight")
 """
 
 

@@ -17,7 +17,7 @@ from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_file, parse_list
 from gossip.launch.ssh.swarm import AgentProgram
-from gossip.launch.ssh.weighing import by_bandwidth, said, speeds, told, weights_of
+from gossip.launch.ssh.weighing import by_bandwidth, speeds, told, weigh_by_hosts, weights_of
 from gossip.node.spec import NodeSpec, real_core
 from gossip.run import fitting, recorder
 from gossip.topologies import load
@@ -198,12 +198,15 @@ def test_where_nobody_serves_the_slow_host_is_named_and_nothing_is_changed() -> 
 def test_weights_stand_behind_hosts_in_their_file() -> None:
     hosts = parse_file("a slots=2 weight=4\nb\nc weight=10", "hosts.txt")
     assert [host.weight for host in hosts] == [4, 0, 10]
-    found = said(resolve({"peers": 4}), hosts)
+    found = weigh_by_hosts(resolve({"peers": 4}), hosts)
     assert (found.config.server_weights, found.sources["server_weights"]) == (
         "0:4,1:4,3:10",
         "the hosts",
     )
-    assert said(resolve({"peers": 4, "server_weights": "0:2"}), ABC).config.server_weights == "0:2"
+    assert (
+        weigh_by_hosts(resolve({"peers": 4, "server_weights": "0:2"}), ABC).config.server_weights
+        == "0:2"
+    )
     told_in_plan = "\n".join(
         in_words(
             found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py")
@@ -211,11 +214,11 @@ def test_weights_stand_behind_hosts_in_their_file() -> None:
     )
     assert "serve   0:4,1:4,3:10, others 1" in told_in_plan
     with pytest.raises(ConfigError, match="and hosts have a weight, too"):
-        said(resolve({"peers": 4, "server_weights": "0:2"}), hosts)
+        weigh_by_hosts(resolve({"peers": 4, "server_weights": "0:2"}), hosts)
 
 
 def test_weights_of_one_are_said_as_well() -> None:
-    found = said(resolve({"peers": 2}), parse_file("a weight=1\nb", "hosts.txt"))
+    found = weigh_by_hosts(resolve({"peers": 2}), parse_file("a weight=1\nb", "hosts.txt"))
     assert (found.config.server_weights, found.sources["server_weights"]) == ("", "the hosts")
 
 
