@@ -1134,7 +1134,7 @@ class Session:
             reason = "stopped"
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
         until = time.monotonic() + patience_s
-        hurry = lambda: self._termination.since is not None  # noqa: E731
+        hurry: Callable[[], bool] = lambda: self._termination.since is not None  # noqa: E731
         if self._local is not None and not self._in_round:
             self._local.boundary_is_over()
         self._undo_local_steps()
