@@ -31,7 +31,7 @@ TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
 
 
 class ProcessStat(NamedTuple):
-    """What /proc says about a process: its state letter, process group, session, pages read from a
+    """Facts of /proc about a process: its state letter, process group, session, pages read from a
     disk so far, processor time so far and start since boot, both in clock ticks."""
 
     state: str
@@ -43,7 +43,7 @@ class ProcessStat(NamedTuple):
 
     @property
     def work(self) -> tuple[int, int]:
-        """What changes while the process is not stuck, however slow it is."""
+        """Figures that change while the process is not stuck, however slow it is."""
         return self.ticks, self.pages_read
 
 

@@ -76,7 +76,7 @@ class ByzantinePeer:
     _made: tuple[Any, Payload] | None = None  # the last forgery, and of what
 
     def disguise(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
-        """What is sent in place of this letter."""
+        """Return the messages that are sent in place of this one."""
         out_messages: list[OutMessage] = [(to, envelope, payload)]
         for name in self.lies:
             said: list[OutMessage] = []

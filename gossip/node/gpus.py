@@ -68,7 +68,7 @@ class GpuMeter:
 
 
 def _read_output(asked: subprocess.Popen[bytes]) -> str:
-    """What it has written until now; its end of the pipe is closed then."""
+    """Return what it has written until now; its end of the pipe is closed then."""
     assert asked.stdout is not None
     with asked.stdout as pipe:
         os.set_blocking(pipe.fileno(), False)

@@ -140,7 +140,7 @@ class Schedule:
 
     @property
     def travel_s(self) -> float:
-        """What the updates and results of a round need, at most, to be there and taken in."""
+        """Return the seconds, at most, until the updates and results of a round are read."""
         nbytes = 4 * sum(self.shards)
         on_link_s = nbytes / self.bytes_per_s if self.bytes_per_s else 0.0
         taken_in_s = self.everybody * nbytes / self.copies_per_s if self.copies_per_s else 0.0
