@@ -10,24 +10,28 @@ a while later. The same script runs once without faults and without pauses.
 
 Exit 1 when the run did not end in order, did not use each sample exactly once in each planned
 epoch, ended with replicas that differ, or with a loss on held-out samples that is more than 1 %
-above that without faults.
+above that without faults; or when a process that lived for five minutes grew (its memory by a tenth
+and 16 MiB from the second quarter of its life to the last, or by five descriptors or threads).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 from paced_train import model_of, source
 from whole_runs import GOSSIP, conclude, environment, folder, parser, summary_of
 
@@ -41,6 +45,8 @@ JOIN_EVERY_S, STAYS_S = 120.0, 60.0
 CALM_S = 10.0
 WORSE_MAX = 0.01
 LASTS_MAX_S = 3600.0
+LEAK_LIVED_S = 300.0
+LEAK_SHARE, LEAK_ROOM = 0.1, {"bytes": 16 * 2**20, "descriptors": 5, "threads": 5}
 
 
 def train() -> None:
@@ -108,8 +114,8 @@ def _arrivals(rng: random.Random, every_s: float, lasts_s: float) -> Iterator[fl
         at_s += rng.expovariate(1 / every_s)
 
 
-def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> float:
-    """The seconds that a run took. Raises: SystemExit: It did not end in order."""
+def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> tuple[float, list[str]]:
+    """Return the seconds that a run took, and the leaks of its processes."""
     words = ["--restarts", "5", "--room", str(options.peers + 4)]
     pause_s = options.pause
     if plan is None:
@@ -124,11 +130,13 @@ def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> floa
     log, began = run.with_suffix(".log"), time.monotonic()
     with log.open("w") as out:
         launcher = subprocess.Popen(command, stdout=out, stderr=out, env=env)
+        growth = Growth(launcher.pid)
         guests = Guests(run, env, random.Random(f"guests/{options.seed}"))
         try:
             while launcher.poll() is None and time.monotonic() < began + LASTS_MAX_S:
                 if plan is not None:
                     guests.look(time.monotonic() - began)
+                growth.measure()
                 time.sleep(0.5)
         finally:
             guests.end()
@@ -137,7 +145,35 @@ def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> floa
             launcher.wait(120.0)
     if launcher.returncode:
         print(f"exit code {launcher.returncode}: {log}", file=sys.stderr)
-    return time.monotonic() - began
+    return time.monotonic() - began, growth.leaks()
+
+
+class Growth:
+    """Memory, descriptors and threads of each process of a run over time."""
+
+    def __init__(self, launcher: int) -> None:
+        self._launcher = psutil.Process(launcher)
+        self._seen: dict[psutil.Process, list[tuple[float, int, int, int]]] = defaultdict(list)
+
+    def measure(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            for process in [self._launcher, *self._launcher.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error), process.oneshot():  # it may end meanwhile
+                    used = process.memory_info().rss, process.num_fds(), process.num_threads()
+                    self._seen[process].append((time.monotonic(), *used))
+
+    def leaks(self) -> list[str]:
+        found = []
+        for process, rows in self._seen.items():
+            if rows[-1][0] - rows[0][0] < LEAK_LIVED_S:
+                continue
+            quarter = len(rows) // 4
+            for at, (what, room) in enumerate(LEAK_ROOM.items(), 1):
+                before = statistics.median(row[at] for row in rows[quarter : 2 * quarter])
+                after = statistics.median(row[at] for row in rows[-quarter:])
+                if after - before >= room and after > before * (1 + LEAK_SHARE):
+                    found.append(f"pid {process.pid}: {what} rose from {before:.0f} to {after:.0f}")
+        return found
 
 
 class Guests:
@@ -217,8 +253,9 @@ def main() -> int:
         if not alone.exists():
             play(alone, options, None)
         plan = draw_storm(options.seed, options.peers, 60 * options.minutes)
-        took_s = play(run, options, plan)
+        took_s, leaks = play(run, options, plan)
         numbers, wrong = judge(run, alone, options)
+        wrong += leaks
         print(json.dumps({"seconds": round(took_s), **numbers}, indent=1))
         for line in wrong:
             print(f"wrong: {line}")

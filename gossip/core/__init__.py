@@ -199,6 +199,7 @@ if TYPE_CHECKING:
         Slices,
         TrustSettings,
     )
+    from .stage_peer import StagePeer, peer_class
     from .timers import Timers
     from .transfer import (
         COPIES_MAX,

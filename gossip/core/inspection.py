@@ -16,6 +16,7 @@ from .membership import Member, Membership
 from .messages import Hello, PeerId, Stage, StateAttestation, StateOffer, StateRequest
 from .peer import Peer
 from .rounds import GossipRounds, RollingRounds, ShardRound
+from .stage_peer import StagePeer
 from .transfer import PieceFetcher, Poll
 
 
@@ -277,8 +278,7 @@ class Inspection:
     def weights(self) -> Mapping[PeerId, float]:
         """Return the share of the micro-batches of each member of its stage that gets any, in the
         round of its trainer. Pipelines only."""
-        pipeline = self._peer.pipeline
-        return {} if pipeline is None else pipeline.flow.weights
+        return self._peer.pipeline.flow.weights if isinstance(self._peer, StagePeer) else {}
 
     @property
     def confirms(self) -> int | None:
@@ -316,5 +316,5 @@ class Inspection:
             "pieces of a state": len(self.recovery.kept),
             "peers heard of in other rounds": len(self.rounds.seen),
             **self.rounds.stores(),
-            **({} if self._peer.pipeline is None else self._peer.pipeline.stores()),
+            **(self._peer.pipeline.stores() if isinstance(self._peer, StagePeer) else {}),
         }

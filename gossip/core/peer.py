@@ -62,7 +62,6 @@ from .lifecycle import (
     HELLO_INTERVAL_S,
     REFUSED,
     STALL_ROUNDS,
-    STATE_LOST,
     WATCH_INTERVAL_S,
     Bootstrap,
     FinalCheck,
@@ -83,28 +82,19 @@ from .membership import (
     Change,
     Member,
     Membership,
-    MembershipMessage,
     MemberTable,
     StageView,
 )
 from .messages import (
     CORE_BYTES_MAX,
     Ack,
-    Activation,
-    ActivationGradient,
-    ActivationRefused,
-    AuditFinding,
-    AuditReply,
-    AuditRequest,
     Commit,
     CommitRequest,
     Compiling,
-    Counted,
     GatherValue,
     Gossip,
     Hello,
     Message,
-    MicroBatchesMissing,
     Nack,
     NotServing,
     PartialOverdue,
@@ -116,21 +106,11 @@ from .messages import (
     Push,
     PushPull,
     ReceivingPayload,
-    StageDone,
     StateAttestation,
     StateOffer,
     StateRequest,
     Update,
     UpdateRequest,
-    Withdraw,
-)
-from .pipeline import (
-    AuditTimer,
-    BarrierTimer,
-    FlowTimer,
-    RebuildTimer,
-    StageBarrier,
-    StagePipeline,
 )
 from .rounds import (
     BEHIND_ROUNDS,
@@ -182,44 +162,29 @@ class Peer:
         bulk: str,
         seeds: Mapping[PeerId, tuple[str, str]] | None = None,
     ) -> None:
-        run, settings = settings, settings.of_stage(local)
-        if run.pipeline is not None and not topology.rolling:
-            raise ConfigError("a pipeline needs rounds with a server", "topology = rolling")
         self.local, self.settings, self.topology = local, settings, topology
         self.timers: Timers[Any] = Timers()
         rng = Random(f"{settings.seed}/{local}/{incarnation}")
-        allowed = frozenset(run.everybody)
         self.membership = Membership(
             Member.own(local, incarnation, control, bulk),
             settings.membership,
             self.timers,
             rng,
-            allowed,
+            self._known_peers(),
         )
-        table, timers = self.membership.view, self.timers  # what all the others see of it
-        members: MemberTable | StageView = (
-            table if run.pipeline is None else StageView(table, settings.peers)
-        )
+        timers, members = self.timers, self._members_of_rounds(self.membership.view)
         own = (local, settings, topology, members, self.timers)
         self.rounds: RollingRounds | GossipRounds = (
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         )
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
-        self.pipeline: StagePipeline | None = None
-        self._take_message = self._on_received
-        if run.pipeline is not None and self._rolling is not None:
-            barrier = StageBarrier(local, run, run.pipeline, table, timers)
-            self._rolling.wait_for_stages(barrier)
-            self.pipeline = StagePipeline(run, table, timers, barrier, self._rolling)
-            self._take_message = self._on_received_in_stage
         self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
         self._loaded_tolerance_s = max(
             self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
         )
         progress: LocalProgress = self.rounds.progress  # what all the others see of the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
-        elsewhere = (lambda: None) if self.pipeline is None else self.pipeline.barrier.furthest
-        self.bootstrap = begins = Bootstrap(local, settings, members, elsewhere)
+        self.bootstrap = begins = Bootstrap(local, settings, members, self._round_elsewhere)
         self.hello_exchange = hellos = HelloExchange(
             settings, members, progress, (control, bulk), lambda: begins.may_begin
         )
@@ -260,6 +225,18 @@ class Peer:
         self._data: tuple[int, int, int, int] | None = None
         self._stop_reason, self._stop_code = "", 0
 
+    def _known_peers(self) -> frozenset[PeerId]:
+        """Return the peers that the membership admits."""
+        return frozenset(self.settings.everybody)
+
+    def _members_of_rounds(self, table: MemberTable) -> MemberTable | StageView:
+        """Return the members that take part in the rounds of this peer."""
+        return table
+
+    def _round_elsewhere(self) -> int | None:
+        """Return the round that peers outside of these rounds are in; None if there are none."""
+        return None
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Takes an event, returns what to do about it, in order.
         Nothing that a remote peer says raises."""
@@ -280,7 +257,7 @@ class Peer:
         looks = kind is Aggregated or kind is TimerFired
         if (looks or still_s > self._tolerance_s) and self.phase == "running":
             effects += self._look_at_clock(still_s, looks, now)
-        take: Any = self._take_message if kind is Received else self._dispatch
+        take: Any = self._on_received if kind is Received else self._dispatch
         effects += take(event, now)
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
@@ -306,10 +283,6 @@ class Peer:
             effects += self._leave(now)
         if membership.rumors.waiting and not membership.speaks and not self.over:
             effects += membership.speak(now)
-        pipeline = self.pipeline
-        effects += (
-            pipeline.begin_rounds(effects, now) if pipeline is not None and not self.over else ()
-        )
         return effects
 
     def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
@@ -341,13 +314,7 @@ class Peer:
         """Return what may follow the header of ``message``, by what is known locally."""
         if self.phase in ("unprepared", "halted"):
             return NOT_ADMITTED
-        if self.pipeline is not None and isinstance(
-            message, Activation | ActivationGradient | AuditReply
-        ):
-            return Admission(self.pipeline.flow.payload_bytes(sender, message))
         if not self.settings.may_be(sender):
-            if self.pipeline is not None and isinstance(message, StateOffer):
-                return Admission(self.pipeline.rebuild.payload_bytes(sender, message))
             return NOT_ADMITTED
         match message:
             case Commit():
@@ -367,7 +334,7 @@ class Peer:
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received():
-                return self._take_message(event, now)
+                return self._on_received(event, now)
             case Contributed():
                 return self._on_contributed(event, now)
             case Aggregated():
@@ -395,10 +362,10 @@ class Peer:
                 | Stop()
             ):
                 return self._on_life(event, now)
-            case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest() | StateRebuilt():
+            case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest():
                 return self._on_state(event, now)
-            case ForwardDone() | BackwardDone():
-                return [] if self.pipeline is None else self.pipeline.on_trainer(event, now)
+            case ForwardDone() | BackwardDone() | StateRebuilt():
+                return []  # of a model in stages, which this run has not
             case _:
                 assert_never(event)
 
@@ -444,14 +411,8 @@ class Peer:
             case _:
                 assert_never(event)
 
-    def _is_of_stage(self, peer: PeerId) -> bool:
-        """Whether the rounds know of it: all peers, but for those of other stages."""
-        return self.pipeline is None or self.pipeline.is_of_stage(peer)
-
     def _on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         if isinstance(event.message, StateOffer):
-            if self.pipeline is not None and not self.pipeline.is_of_stage(event.sender):
-                return self.pipeline.rebuild.on_arriving(event, now)
             return self.recovery.on_arriving(event, now)
         return self.rounds.on_arriving(event, now) if self.phase == "running" else []
 
@@ -483,7 +444,7 @@ class Peer:
 
     def _on_state(
         self,
-        event: SnapshotTaken | Restored | ConfirmState | LedgerRequest | StateRebuilt,
+        event: SnapshotTaken | Restored | ConfirmState | LedgerRequest,
         now: float,
     ) -> list[Effect]:
         """A state was packed, taken over or made, or the trainer asks which one is agreed."""
@@ -498,8 +459,6 @@ class Peer:
                 )
             case LedgerRequest():
                 return [self._ledger()]
-            case StateRebuilt():
-                return self._on_rebuilt(event, now)
             case _:
                 assert_never(event)
 
@@ -543,21 +502,9 @@ class Peer:
             case StateRequest() | StateAttestation() | StateOffer():
                 self.shutdown.asked(event.sender, message, now)
                 return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
-            case (
-                Activation()
-                | ActivationGradient()
-                | Withdraw()
-                | ActivationRefused()
-                | Counted()
-                | MicroBatchesMissing()
-                | StageDone()
-                | AuditRequest()
-                | AuditReply()
-                | AuditFinding()
-            ):
-                return []  # there is no pipeline
             case _:
-                assert_never(message)
+                assert isinstance(message, PipelineMessage), "all other kinds stand above"
+                return []  # this run has no stages
 
     def _on_last_words(self, event: Received, now: float) -> list[Effect]:
         """Handle a message of a former life of its sender. Only a commit counts: it belongs to the
@@ -573,53 +520,20 @@ class Peer:
         )
         return rolling.on_last_words(event, now) if counts and rolling is not None else []
 
-    def _on_received_in_stage(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message in a pipeline, where it may come from another stage, which has rounds of
-        its own."""
-        pipeline, sender, message = self.pipeline, event.sender, event.message
-        assert pipeline is not None, "without a pipeline there is one stage"
-        of_stage = pipeline.is_of_stage(message.target if isinstance(message, Ack) else sender)
-        if not isinstance(message, PipelineMessage) and of_stage:
-            return self._on_received(event, now)
-        if not self.membership.heard(sender, event.incarnation, now):
-            return []
-        if isinstance(message, MembershipMessage):
-            return self.membership.on_message(sender, event.incarnation, message, now)
-        if isinstance(message, Hello):
-            effects = self.membership.learn(
-                sender, message.address, message.bulk, event.incarnation, now
-            )
-            return effects + pipeline.on_hello(event, message, self.phase == "running", now)
-        if isinstance(message, StateRequest | StateAttestation | StateOffer):
-            return self._on_state_beside(pipeline, event, now)
-        if not isinstance(message, PipelineMessage):
-            return pipeline.refuse(event)
-        if self.phase == "unprepared":
-            return []
-        return pipeline.on_message(event, self.phase == "running", now)
-
-    def _on_state_beside(
-        self, pipeline: StagePipeline, event: Received, now: float
-    ) -> list[Effect]:
-        """Handle a message of or to a stage that rebuilds its state from that of its neighbours."""
-        if not isinstance(event.message, StateRequest):
-            return pipeline.rebuild.on_message(event, now) if self.phase == "gathering" else []
-        if not pipeline.gives_to(event):
-            return pipeline.refuse(event)
-        return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
-
     def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
-        what = self.timers.fire(event.token)
-        match what:
-            case None:
-                return []  # cancelled, or fired before
+        timer = self.timers.fire(event.token)
+        # None: cancelled, or fired before
+        return [] if timer is None else self._on_due(timer, now)
+
+    def _on_due(self, timer: Any, now: float) -> list[Effect]:
+        match timer:
             case RoundTimer() | CatchUpOverdue() | GossipTimer() | GatherOverdue():
-                return self.rounds.on_timer(what, now)  # type: ignore[arg-type]
+                return self.rounds.on_timer(timer, now)  # type: ignore[arg-type]
             case DonorTimeout() | SnapshotExpired():
                 return (
                     self._resume(now)
-                    if self.recovery.in_vain(what)
-                    else self.recovery.on_timer(what, now)
+                    if self.recovery.in_vain(timer)
+                    else self.recovery.on_timer(timer, now)
                 )
             case RejoinRetry():
                 assert self._rolling is not None
@@ -630,15 +544,9 @@ class Peer:
                 return self._watch_quorum(now)
             case PeerTimer():
                 return self._gather(now) if self.phase == "gathering" else []
-            case RebuildTimer():
-                waits = self.pipeline if self.phase == "gathering" else None
-                return [] if waits is None else waits.on_timer(what, now)
-            case BarrierTimer() | FlowTimer() | AuditTimer():
-                running = self.pipeline if self.phase in TRAINING else None
-                return [] if running is None else running.on_timer(what, now)
             case _:
-                assert isinstance(what, TIMERS)
-                return self.membership.on_timer(what, now)
+                assert isinstance(timer, TIMERS)
+                return self.membership.on_timer(timer, now)
 
     def _enter(self, trigger: Trigger) -> None:
         self.phase = after(self.phase, trigger)
@@ -661,9 +569,6 @@ class Peer:
         self.hello_exchange.prepare(event)
         self.rounds.prepare(event.shard_bytes, event.result_bytes)
         self.recovery.prepare(event.state_bytes)
-        if self.pipeline is not None:
-            self.pipeline.flow.prepare(event.activation_bytes, event.lots)
-            self.pipeline.rebuild.prepare(event.round_id, event.state)
         self.bootstrap.prepare(holds=event.round_id > 0)
         if self.phase != "unprepared":
             return [Report("error", {"message": "the trainer prepared twice"})]
@@ -706,8 +611,6 @@ class Peer:
     def _gather(self, now: float) -> list[Effect]:
         self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)
         effects: list[Effect] = [*self.hello_exchange.to_all()]
-        if self.pipeline is not None:
-            effects += self.pipeline.barrier.ask_others()
         effects += self._decide(now)
         if self.phase == "gathering":
             effects.append(self._again("hello", now + HELLO_INTERVAL_S))
@@ -718,30 +621,25 @@ class Peer:
             return []
         if self._comes_after_the_end():
             return self._begin("training is over", (self.local,), now)
-        match decision := self.bootstrap.decide(now):
+        return self._follow(self.bootstrap.decide(now), now)
+
+    def _follow(self, decision: gathering.Decision, now: float) -> list[Effect]:
+        match decision:
             case gathering.WaitForPeers(missing):
                 return list(self.bootstrap.report_waiting(missing, now))
             case gathering.BeginFresh(present):
                 return self._begin("quorum is here", present, now)
             case gathering.TakeState(donor, reason):
                 self.rounds.future_buffer.begin_without(self.bootstrap.missed_by(donor))
-                if self.pipeline is not None:
-                    self.pipeline.rebuild.give_up()
                 return self._recover(donor, reason, now)
-            case gathering.RebuildStage(round_id):
-                assert self.pipeline is not None, "without a pipeline there is one stage"
-                if (held := self.pipeline.rebuild.held(round_id)) is not None:
-                    return self._go_on_with_stages(self.pipeline, held, now)
-                return self.pipeline.rebuild.begin(round_id)
             case (
                 gathering.HaltModelDiffers()
                 | gathering.HaltTooFewPeers()
                 | gathering.HaltStateLost()
             ):
-                halt = gathering.end_of(decision)
-                lost = self.pipeline is not None and halt.exit_code == STATE_LOST
-                # so that the other stages do not wait for it
-                return self._end(halt, self.membership.leave(now) if lost else ())
+                return self._end(gathering.end_of(decision))
+            case gathering.RebuildStage():
+                raise AssertionError("a run without stages never lacks one")
             case _:
                 assert_never(decision)
 
@@ -770,42 +668,7 @@ class Peer:
             *(self._rolling.replicated.tell_standings() if self._rolling is not None else ()),
             *self._configured(),
             *self.rounds.start(now),
-            *self._hello_to_stages(),
         ]
-
-    def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
-        """The trainer has made a state for the stage, or wants others' for that."""
-        pipeline = self.pipeline
-        if pipeline is None or self.phase != "gathering":
-            return []
-        effects, done = pipeline.rebuild.on_rebuilt(event, now)
-        return self._go_on_with_stages(pipeline, event, now) if done else effects
-
-    def _go_on_with_stages(
-        self, pipeline: StagePipeline, event: StateRebuilt, now: float
-    ) -> list[Effect]:
-        """In the round that the other stages are in, with the state that the trainer has now."""
-        # The others may have come to the next round meanwhile: each by what the lost ones had done.
-        round_id = max(event.round_id, self.bootstrap.elsewhere() or 0)
-        lost = round_id - event.step
-        told = {"round": round_id, "stage": pipeline.barrier.stage, "source": event.source}
-        told |= {"lost": lost, "fresh": event.fresh}
-        self._enter("stage rebuilt")
-        self.membership.view.note_state(self.local, now)
-        self.hello_exchange.adopt(event.state)
-        self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
-        return [
-            Report("stage_rebuilt", told),
-            *pipeline.begin_anew(round_id, event.state),
-            *self.rounds.start(now),
-            *self.hello_exchange.to_all(),
-            *self._hello_to_stages(),
-        ]
-
-    def _hello_to_stages(self) -> list[Effect]:
-        """To the peers of the other stages: they have to know whether ours is in the rounds."""
-        others = [] if self.pipeline is None else self.pipeline.barrier.others()
-        return [self.hello_exchange.to(peer) for peer in others]
 
     def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
@@ -930,39 +793,33 @@ class Peer:
                 *self._configured(),
                 *self.rounds.start(now),
                 *(self.hello_exchange.to_all() if self._rolling else ()),
-                *self._hello_to_stages(),
             ]
         return effects
 
     # --- the view changes -------------------------------------------------------------------------
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
-        of_stage = self._is_of_stage(change.peer)
-        if of_stage:
-            self.shutdown.note(change, now)
-        # Who has finished passes nobody over any more: the others' connections close one after the
-        # other, and that is no news.
-        told = change.what != "skip" or self.phase != "draining"
-        effects: list[Effect] = (
-            [Report(change.what, change.fields(self.rounds.round_id))] if told else []
-        )
-        if change.what in ("joined", "alive_again") and of_stage:
+        self.shutdown.note(change, now)
+        effects = self._announce(change)
+        if change.what in ("joined", "alive_again"):
             self.peer_progress.expect_words(change.peer)
-        if change.what == "joined" and self.phase != "unprepared":
-            effects.append(self.hello_exchange.to(change.peer))
         if self.phase == "gathering":
-            if self.pipeline is not None:
-                effects += self.pipeline.rebuild.on_view_change(now)
-            return effects + (self._decide(now) if of_stage else [])
-        if self.phase == "running" and of_stage:
+            effects += self._decide(now)
+        elif self.phase == "running":
             effects += self.rounds.on_view_change(now)
-        elif self.phase == "recovering" and of_stage:
+        elif self.phase == "recovering":
             effects += self.recovery.on_view_change(now)
-        if self.pipeline is not None and self.phase == "running":
-            if change.what == "joined":
-                effects += self.pipeline.flow.on_joined(change.peer, now)
-            effects += self.pipeline.on_view_change(now)
         return effects
+
+    def _announce(self, change: Change) -> list[Effect]:
+        """Report a change of the view, and send a hello to a peer that joined."""
+        # A draining peer skips nobody any more: connections of others close one after the other.
+        told = change.what != "skip" or self.phase != "draining"
+        greets = change.what == "joined" and self.phase != "unprepared"
+        return [
+            *([Report(change.what, change.fields(self.rounds.round_id))] if told else ()),
+            *([self.hello_exchange.to(change.peer)] if greets else ()),
+        ]
 
     def _watch_quorum(self, now: float) -> list[Effect]:
         """Says when too few are left for a round, and gives up when none come back in time."""
@@ -981,9 +838,6 @@ class Peer:
             now,
             stateless=None if has_state else self.recovery.stateless(now),
         )
-        if halt is None and self.pipeline is not None:
-            told, halt = self.pipeline.watch.look(self.rounds.round_id, now)
-            reports += told
         if halt is not None:
             return self._end(halt, self.membership.leave(now))
         return [*reports, self._again("watch", now + WATCH_INTERVAL_S)]
@@ -994,16 +848,14 @@ class Peer:
         self.shutdown.offered(event.round_id)
         self.recovery.giving.expect_rounds(self.phase != "draining")
         halt = self.shutdown.verdict(now, has_state=True)
-        if halt is None and self.pipeline is not None:
-            current = self.pipeline.current(event)
-            if current is None:
-                return []
-            event = current
         return (
-            self.rounds.on_contributed(event, now)
+            self._contribute(event, now)
             if halt is None
             else self._end(halt, self.membership.leave(now))
         )
+
+    def _contribute(self, event: Contributed, now: float) -> list[Effect]:
+        return self.rounds.on_contributed(event, now)
 
     def _on_applied(self, event: Applied, now: float) -> list[Effect]:
         if (
@@ -1048,7 +900,6 @@ class Peer:
             return effects + self._leave(now)
         return [
             *effects,
-            *self._hello_to_stages(),  # they are not to take this stage for one that is lost
             *self.hello_exchange.to_all(),
             *self.shutdown.stop(event.completed, self._leaving.since(now), now),
         ]

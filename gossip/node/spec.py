@@ -18,8 +18,8 @@ from gossip.core import (
     Effect,
     Event,
     Message,
-    Peer,
     PeerId,
+    peer_class,
 )
 from gossip.run import Journal, Keyring, SeedFolder, allow_list, listed_pair, recorder
 from gossip.topologies import Topology
@@ -104,7 +104,7 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
 
 
 class NodeCore(Protocol):
-    """What the loop needs of ``gossip.core.peer.Peer``."""
+    """What the loop needs of ``gossip.core.Peer``."""
 
     def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
 
@@ -125,7 +125,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
     ) -> NodeCore:
-        core = Peer(
+        core = peer_class(settings)(
             spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds
         )
         if not spec.config.record or spec.run_dir is None:

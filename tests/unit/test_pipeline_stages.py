@@ -16,12 +16,12 @@ from gossip.core import (
     ForwardDone,
     Hello,
     Payload,
-    Peer,
     PipelineSettings,
     Received,
     Report,
     StageBarrier,
     StageDone,
+    StagePeer,
     Started,
     Timers,
     Update,
@@ -41,8 +41,10 @@ def settings(pipeline: PipelineSettings | None = None, **other: object) -> CoreS
     return CoreSettings(b"run", LINEAGE, 1, tuple(range(5)), pipeline=plan, **other)  # type: ignore[arg-type]
 
 
-def peer(local: int, of: CoreSettings | None = None) -> Peer:
-    core = Peer(local, 0, of or settings(), load("rolling"), control="tcp://a:1", bulk="tcp://a:2")
+def peer(local: int, of: CoreSettings | None = None) -> StagePeer:
+    core = StagePeer(
+        local, 0, of or settings(), load("rolling"), control="tcp://a:1", bulk="tcp://a:2"
+    )
     core.handle(Started(), 0.0)
     core.handle(events.Prepared(b"layout", b"state", (32,), activation_bytes=(16, 24)), 0.1)
     return core
@@ -83,7 +85,7 @@ def test_a_plan_for_other_peers_is_refused(pipeline: PipelineSettings, says: str
 
 def test_a_pipeline_needs_servers_and_one_shard() -> None:
     with pytest.raises(ConfigError, match="rounds with a server"):
-        Peer(0, 0, settings(), load("ring"), control="", bulk="")
+        StagePeer(0, 0, settings(), load("ring"), control="", bulk="")
     with pytest.raises(ConfigError, match="do not decide together"):
         peer(0, settings(cross_shard=True))
 
@@ -146,7 +148,6 @@ def test_a_round_is_shared_by_what_was_committed_before_it(
 ) -> None:
     """A member may hold the commit of a round as it begins it, which the others do not yet."""
     core = peer(2)
-    assert core.pipeline is not None
     monkeypatch.setattr(core.rounds, "held_pass_us", lambda: (1000, 2000, 4000))
     core.pipeline.begin_rounds([events.StartRound(0, None)], 0.3)
     assert len(set(core.pipeline.flow.weights.values())) == 1

@@ -30,6 +30,7 @@ from gossip.core import (
     PipelineSettings,
     Received,
     RoundSettings,
+    StagePeer,
     TrustSettings,
 )
 from gossip.errors import ConfigError
@@ -61,7 +62,6 @@ from gossip.faults import (
 from gossip.inject import FAR_ROUNDS
 from gossip.topologies import Plan, Roster, Topology
 from gossip_lab.simulation.checkers import (
-    AT_ONCE_S,
     EndsAlike,
     EverybodyEnds,
     Panel,
@@ -72,9 +72,10 @@ from gossip_lab.simulation.checkers import (
     StaysForTakers,
     Violation,
     every_checker,
-    rule_has_enough,
     stage_panels,
 )
+from gossip_lab.simulation.checkers.liveness import AT_ONCE_S
+from gossip_lab.simulation.checkers.safety import rule_has_enough
 from gossip_lab.simulation.schedules import PEERS_MAX, Schedule
 from gossip_lab.simulation.world import (
     PREPARE_S,
@@ -208,6 +209,10 @@ class _SeedingPeer(Peer):
         for peer, (incarnation, control, bulk) in sorted(self._folder.items()):
             effects += self._dispatch(AddressLearned(peer, control, bulk, incarnation), now)
         return effects
+
+
+class _SeedingStagePeer(_SeedingPeer, StagePeer):
+    """Its counterpart in a pipeline."""
 
 
 def _begotten(swarm: Swarm[Peer]) -> Violation:
@@ -442,6 +447,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         if schedule.stages
         else None,
     )
+    kind = _SeedingStagePeer if schedule.stages else _SeedingPeer
     folder: Folder = {}
     saved: dict[int, tuple[int, bytes]] = {}  # checkpoints of stages
     made: list[Swarm[Peer]] = []
@@ -449,7 +455,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, 0 if schedule.stable_addresses else incarnation)
         known = replace(settings, had_round=max([had_round(swarm) for swarm in made], default=0))
-        return _SeedingPeer(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
+        return kind(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
 
     rewrites = any(isinstance(fault, Rewritten) for fault in schedule.faults)
     late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gossip import topologies
-from gossip.core import Effect, Event, Peer, PeerId, events
+from gossip.core import Effect, Event, Peer, PeerId, events, peer_class
 from gossip.run import Header, Step, recorder
 
 Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
@@ -104,7 +104,7 @@ def replay(path: Path, listen: Listener | None = None) -> ReplayResult:
 
 def core_of(header: Header) -> Peer:
     """A newborn core with the recorded one's arguments."""
-    return Peer(
+    return peer_class(header.settings)(
         header.peer,
         header.incarnation,
         header.settings,

@@ -1,5 +1,7 @@
 """What must come about once the faults are over, and how soon."""
 
+from gossip_lab.simulation.checkers.base import Checker
+
 from .branches import JoinsTheLarger
 from .consensus import (
     ReplicasStayClose,
@@ -42,4 +44,27 @@ from .waiting import (
     LetsInWhoIsReady,
     NoRoundStands,
     WaitsForNobodyInVain,
+)
+
+CHECKERS: tuple[type[Checker], ...] = (
+    PushesToAll,
+    WaitsForSomebody,
+    EachReadsItsOwn,
+    Converges,
+    RoundsGoOn,
+    NobodyWaitsForTheSkipped,
+    WaitsForNobodyInVain,
+    LetsInWhoIsReady,
+    KeepsWhoSpeaks,
+    EverybodyContributes,
+    OneLineage,
+    JoinsTheLarger,
+    ReplicasStayClose,
+    AsksForWhatItLacks,
+    TakesAStateInstead,
+    EverybodyEnds,
+    NothingGoesWrong,
+    NobodyWaitsForATrickle,
+    CountsWhenItKeepsUp,
+    WaitsForThoseWhoCome,
 )

@@ -1,5 +1,7 @@
 """What may never happen."""
 
+from gossip_lab.simulation.checkers.base import Checker
+
 from .answering import RuleAnswers
 from .concluding import EndsAlike
 from .contents import (
@@ -71,3 +73,37 @@ from .rounds import (
     rule_has_enough,
 )
 from .together import DecidesTogether
+
+CHECKERS: tuple[type[Checker], ...] = (
+    NothingRaises,
+    TimersAndHalt,
+    StandingNeverFalls,
+    NoReturnFromTheDead,
+    NotDeadWhileRunning,
+    NoSuspicionOfTheDead,
+    OneAddressALife,
+    TheAccusedHear,
+    FormerLivesAreNotAnswered,
+    NobodyAsksTheDead,
+    ClosedIsSkipped,
+    CheckedBeforeUse,
+    AppliedOnce,
+    UsedOnce,
+    IdenticalReplicas,
+    EndsAlike,
+    HandsOnWhatItHolds,
+    TakesWhatWasCommitted,
+    GivesWhatIsAskedFor,
+    Conserved,
+    RuleAnswers,
+    CommitsWhatTheRuleSaid,
+    DecidesTogether,
+    TakesWhatItWasPushed,
+    AppliesWhatTheRuleSaid,
+    ComputedInTurn,
+    TakesTurns,
+    TakesOverTheDonorsState,
+    Bounded,
+    KeepsWhatWasHeld,
+    CountsRewrittenAlone,
+)

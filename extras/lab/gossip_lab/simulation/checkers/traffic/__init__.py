@@ -1,5 +1,7 @@
 """How much peers say."""
 
+from gossip_lab.simulation.checkers.base import Checker
+
 from .answers import (
     AnswersOnce,
     CommitsForAReason,
@@ -7,3 +9,13 @@ from .answers import (
 )
 from .rates import FallsSilent, SpeaksInMeasure
 from .traffic import AsksInMeasure, NewsGrowOld
+
+CHECKERS: tuple[type[Checker], ...] = (
+    NewsGrowOld,
+    AsksInMeasure,
+    SpeaksInMeasure,
+    FallsSilent,
+    AnswersOnce,
+    CommitsForAReason,
+    OffersOnce,
+)

@@ -1,5 +1,7 @@
 """Who takes over whose state."""
 
+from gossip_lab.simulation.checkers.base import Checker
+
 from .fetching import (
     AsksForWhatIsMissing,
     FetchesInMeasure,
@@ -14,4 +16,16 @@ from .vouching import (
     AnswersForTheRoundAsked,
     NamesARoundToCome,
     TakesNoFewersWord,
+)
+
+CHECKERS: tuple[type[Checker], ...] = (
+    TakesNoFewersWord,
+    AnswersForTheRoundAsked,
+    AsksForWhatIsMissing,
+    FetchesInMeasure,
+    GivesInMeasure,
+    NamesARoundToCome,
+    RemindsTheSilent,
+    SaysThatNoRoundComes,
+    StaysForTakers,
 )
