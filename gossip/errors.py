@@ -151,8 +151,8 @@ class OutOfMemory(LocalError):
 
 
 class SpawnFailed(LocalError):
-    """What ``gossip.spawn`` started did not finish: ``code`` is its exit code, ``folder`` the
-    run's. What it printed says why."""
+    """Failure of a run that ``gossip.spawn`` started. ``code``: its exit code. ``folder``: the
+    run's folder. The output of the run has the reason."""
 
     def __init__(self, code: int, folder: str) -> None:
         super().__init__(code, folder)

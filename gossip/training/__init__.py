@@ -1,5 +1,5 @@
-"""What touches the user's model: the session, the flat layout, the data,
-the arena shared with the node."""
+"""Integration with the user's model: the session, the flat layout, the data,
+and the arena shared with the node."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Which batches of a round were handed to the user's loop, and whether a step may follow: one batch
-or several, one step."""
+"""Tracking of a round's batches: those handed to the user's loop, and whether a step may follow.
+
+One step follows one batch or several.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +62,11 @@ def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
 
 
 class BatchTracker:
-    """What the loop has in hand.
+    """Batches of the current round that the user's loop has received.
 
     Attributes:
-        expected: Batches that a step follows.
-        least: Samples that the model needs in a batch: BatchNorm cannot train on one.
+        expected: Number of batches before each step.
+        least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
     """
 
     def __init__(self) -> None:

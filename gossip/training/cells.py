@@ -67,7 +67,7 @@ def _found_where(path: Sequence[str]) -> list[str]:
 
 
 class _Lines:
-    """What the script defines so far, each name once, what is used before what uses it."""
+    """Definitions of the script so far: each name once, each definition before its use."""
 
     def __init__(self) -> None:
         self._imports: list[str] = []
@@ -123,7 +123,7 @@ def _imported(name: str, value: Any) -> str | None:
 
 
 def _literal(value: Any) -> str | None:
-    """What Python reads as an equal value; None: nothing does."""
+    """Return source text that Python reads as an equal value; None: the value has no such text."""
     if type(value) is float and not math.isfinite(value):
         return f"float({str(value)!r})"
     if type(value) in (list, tuple, set, dict):
@@ -147,7 +147,8 @@ def _source(value: Code) -> str:
 
 
 def _class_source(value: type) -> str | None:
-    """Of a class whose module has no file, as a notebook has none: by way of one of its methods."""
+    """Return the source of a class whose module has no file, as in a notebook. One of the methods
+    of the class leads to it."""
     for method in filter(inspect.isfunction, vars(value).values()):
         lines = linecache.getlines(method.__code__.co_filename)
         for node in ast.walk(ast.parse("".join(lines))):
@@ -175,7 +176,8 @@ def _global_names(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def _outside(value: Code) -> Mapping[str, Any]:
-    """What names mean there: of the cells around it, and of the function that it was made in."""
+    """Return the values of the names that the code can use: globals of the cells around it, and
+    variables of the function that it was made in."""
     members = [value] if isinstance(value, types.FunctionType) else [*vars(value).values()]
     found = dict(vars(sys.modules[value.__module__]))
     for function in filter(inspect.isfunction, members):

@@ -1,4 +1,4 @@
-"""What a model may not hold: found when it is prepared, and not in the middle of a round."""
+"""Checks for unsupported models, made in ``prepare`` and not in the middle of a round."""
 
 from __future__ import annotations
 

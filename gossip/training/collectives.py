@@ -27,9 +27,9 @@ from gossip.transport import PARSER_ERRORS
 
 ANSWERS_KEPT = 32
 BEGINNING = -1
-"""Where a script is before its first step. A peer that returns makes those calls late."""
+"""Position of a script before its first step. A peer that returns makes those calls late."""
 FIRST_KEPT = 8
-"""Calls there whose answers are kept for longer than others."""
+"""Calls at ``BEGINNING`` whose answers are kept longer than others."""
 PASSED_MAX = 3
 """Rounds in which the others trained while this peer waited in a call: they do not come there."""
 ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
@@ -46,7 +46,7 @@ _PARSER_LIMITS = {
 }
 
 Place: TypeAlias = tuple[int, int, str]
-"""Where a script is, how many calls came before there, and the operation."""
+"""Position of a script, number of earlier calls at that position, and the operation."""
 
 
 class Means(dict[str, float]):
@@ -79,7 +79,7 @@ class CollectiveAnswers:
             self._at, self._calls = at, 0
 
     def next_place(self, operation: str) -> Place:
-        """Of the call that is made now."""
+        """Return the place of the current call, and count the call."""
         place = self._at, self._calls, operation
         self._calls += 1
         return place
@@ -89,8 +89,11 @@ class CollectiveAnswers:
         return self._answers.get(place)
 
     def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
-        """What the commit of an operation has. The first one with a place counts, if it has there
-        what more than ``f`` peers have given, or all: it has everybody who was there in time."""
+        """Store the data that the commit of an operation has, by place and peer.
+
+        The first commit with a place counts, if it has the data of more than ``f`` peers for that
+        place, or of all its peers. It has the data of every peer that was in time.
+        """
         found: dict[Place, dict[int, bytes]] = {}
         for peer, packed in given:
             if (read := _unpack(packed)) is not None and read[0] not in self._answers:
@@ -125,7 +128,8 @@ class CollectiveAnswers:
 
 
 def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
-    """What ``CollectiveAnswers.state`` gave. Raises ValueError: It is something else."""
+    """Return the answers that ``CollectiveAnswers.state`` packed. Raises ValueError: ``state`` is
+    something else."""
     try:
         return OrderedDict(
             (
@@ -139,18 +143,22 @@ def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
 
 
 def before_epoch(epoch: int) -> int:
-    """Where a script is before an epoch, at whatever step it comes there: a late peer's calls there
-    belong to those that the others made before that epoch."""
+    """Return the position of a script before an epoch, whatever its step is.
+
+    The calls of a late peer at that position belong to the calls that the others made before that
+    epoch.
+    """
     return BEGINNING - 1 - 2 * epoch
 
 
 def behind_epoch(epoch: int) -> int:
-    """Likewise, behind it."""
+    """Return the position of a script behind an epoch, whatever its step is."""
     return BEGINNING - 2 - 2 * epoch
 
 
 def packed(place: Place, data: bytes, most: int) -> bytes:
-    """What is given under a place. Raises ConfigError: It is more than ``most`` bytes."""
+    """Pack the data of one peer for a place. Raises ConfigError: ``data`` has more than ``most``
+    bytes."""
     if len(data) > most:
         raise ConfigError(
             f"{place[2]} was given {len(data):,} bytes, and one peer can give {most:,}",
@@ -161,7 +169,8 @@ def packed(place: Place, data: bytes, most: int) -> bytes:
 
 
 def bytes_max(peers: int) -> int:
-    """Of what one of so many peers can give, so that all of it fits one commit."""
+    """Return the most bytes that each of ``peers`` peers can give, so that one commit holds them
+    all."""
     return COLLECTED_BYTES_MAX // max(1, peers) - OVERHEAD_BYTES
 
 
@@ -320,8 +329,8 @@ def pack_object(value: object) -> bytes:
 
 
 def plain_of(data: bytes) -> Any:
-    """What ``pack_object`` was given, tuples as lists; None where it is no such thing: a peer may
-    send anything."""
+    """Return the object that ``pack_object`` packed, with tuples as lists; None: ``data`` is no
+    packed object. A peer may send anything."""
     try:
         return msgpack.unpackb(data, **_PARSER_LIMITS)
     except PARSER_ERRORS:

@@ -12,8 +12,11 @@ from .state import PackingPlan
 
 
 def copy_state(round_id: int, make_plan: Callable[[], PackingPlan]) -> tuple[Snapshot, int | None]:
-    """What to tell the node, and the memory that goes with it: each number is copied once,
-    straight into that."""
+    """Return the message for the node, and the memory that travels with it.
+
+    Each number is copied once, straight into that memory. If that fails, the message has the error
+    and there is no memory.
+    """
     try:
         plan = make_plan()
         fd = allocate(plan.nbytes)

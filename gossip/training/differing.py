@@ -23,11 +23,13 @@ Tensors = Sequence[tuple[str, str]]
 
 @contextlib.contextmanager
 def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
-    """While the body presents the model of this ``layout`` to the swarm:
-    a refusal says where the models differ.
+    """Explain a refusal of this peer's model by the swarm: raise where the models differ.
+
+    The body presents the model of this ``layout`` to the swarm. A description of the model is
+    written to the run's folder first, for the comparison.
 
     Raises: ModelDiffers: In place of Refused,
-        where somebody of the swarm has left word of its model.
+        if a peer of the swarm has written a description of its model.
     """
     if run_dir is None:
         yield
@@ -57,7 +59,8 @@ def _described(layout: Layout) -> dict[str, Any]:
 
 
 def _others(run_dir: Path, peer: int, reason: str) -> dict[str, Any] | None:
-    """What the swarm trains: the model of somebody else whose layout the refusal names."""
+    """Return the description of the model that the swarm trains: that of another peer, whose layout
+    the refusal names. None: there is none."""
     for path in sorted(run_dir.glob(f"peer-*/{FILE}")):
         if path.parent.name == f"peer-{peer}":
             continue

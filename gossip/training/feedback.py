@@ -124,7 +124,7 @@ class UpdateEncoder:
         self.residual = self._pending = None
 
     def load(self, residual: Tensor | None) -> None:
-        """As ``saved`` gave it. Raises: StateMismatch: It is of another model."""
+        """Load what ``saved`` returned. Raises: StateMismatch: It belongs to another model."""
         if residual is not None and (
             residual.shape != (self._size,) or residual.dtype != torch.float32
         ):

@@ -140,7 +140,8 @@ class Fetcher:
         )
 
     def _take(self, key: Key) -> list[int]:
-        """What the loader asks for the batch: its samples, for a worker behind a seed."""
+        """Return the indices of the batch's samples for the loader. For a worker a seed comes
+        first."""
         self._asked.append(key)
         # plain numbers: no dictionary finds a tensor
         indices: list[int] = self._indices(key).tolist()
@@ -265,12 +266,12 @@ def _start_method(loader: DataLoader[Any]) -> str | None:
 
 
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
-    """What the workers of a loader like this one begin with: its own ``worker_init_fn``, in a
-    process that ends with us.
+    """Return the ``worker_init_fn`` for a loader like this one: the loader's own, run in a worker
+    that ends together with this process.
 
-    Otherwise a killed trainer's workers live on for seconds (torch has them look for their parent
-    every five), with its memory and its output pipes,
-    and the peer is started again only when they are gone.
+    Otherwise the workers of a killed trainer live on for seconds, because torch lets them look for
+    their parent every five seconds. They keep its memory and its output pipes, and the peer is
+    started again only when they are gone.
     """
     # The kernel's signal follows the thread that starts the worker,
     # and a fork server has a parent of its own.

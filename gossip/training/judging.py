@@ -222,7 +222,8 @@ class JudgeService:
 
 
 def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, Any]) -> Verdict:
-    """Of the first ``inside`` updates; with the outlyingness of the others, as if all had been."""
+    """Return the verdict on the first ``inside`` updates, with the outlyingness of the others, as
+    if all had been inside."""
     verdict = rule.explain(updates[:inside], **options)
     if inside == len(updates):
         return verdict

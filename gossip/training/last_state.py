@@ -1,5 +1,5 @@
-"""What a peer leaves on disk that gives up while it holds the state of the run:
-it may be the last that does."""
+"""State that a peer writes to disk when it gives up while it holds the state of the run.
+No other peer may hold that state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMAT = "provisional"
 
 
 class LastState:
-    """Where a peer leaves its state. ``about``: what the manifest says beside round,
+    """Folder for the last state of a peer. ``about``: entries of the manifest beside round,
     reason and files."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ def _put(new: Path, place: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """So that the names in it outlive a loss of power.
+    """Flush a folder to disk, so that the names in it survive a loss of power.
     Some file systems cannot do that for a folder."""
     with contextlib.suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -27,7 +27,7 @@ from .staging import Staging
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
-"""What is copied at once, and looked at while it is in the cache."""
+"""Numbers that are copied at once, and checked while they are in the cache."""
 PRESENT = 2.0**-40
 """Says in an update that a parameter has a gradient. So small that no distance or norm of
 updates changes by it."""
@@ -329,7 +329,8 @@ class Layout:
                 parameter.add_(piece.to(parameter.dtype), alpha=scale)
 
     def digest_parameters(self) -> bytes:
-        """Of all parameters, bit for bit: replicas are the same exactly when these are."""
+        """Return a digest of all parameters, bit for bit. Replicas are the same exactly when their
+        digests are."""
         digest = PayloadDigest()
         for parameter in self.parameters:
             digest.update(
@@ -392,7 +393,7 @@ class Layout:
 
 
 class _Fragment(Layout):
-    """Of some parameters, in a vector with room for ``trained`` numbers and ``marks``."""
+    """Layout of some parameters, in a vector with room for ``trained`` numbers and ``marks``."""
 
     def __init__(self, whole: Layout, chosen: list[int], trained: int, marks: int) -> None:
         vars(self).update(vars(whole))
@@ -427,7 +428,8 @@ _USES_ALONE = _count_uses(_ONE.untyped_storage())
 
 
 def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
-    """As many parameters as fit a block, or a longer one by itself."""
+    """Yield groups of consecutive parameters: as many as fit a block, or one longer parameter
+    alone."""
     first = start = stop = 0
     for at, size in enumerate(sizes):
         if stop + size - start > BLOCK_NUMBERS and at > first:
@@ -438,8 +440,8 @@ def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
 
 
 def _is_finite(vector: Tensor) -> bool:
-    """As ``gossip.vectors.is_finite``, of ``(d,)`` on the CPU. With torch no warnings are to be
-    turned off, which takes longer than to look at a small vector."""
+    """Return whether a vector ``(d,)`` on the CPU is finite, as ``gossip.vectors.is_finite`` does.
+    Torch has no warnings to suppress, which takes longer than to read a small vector."""
     squares = torch.dot(vector, vector).item()
     return math.isfinite(squares) or bool(torch.isfinite(vector).all())
 

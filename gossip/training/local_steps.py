@@ -39,7 +39,7 @@ from .layout import Layout
 from .state import StateMismatch
 
 STATE = "gossip.local_steps"
-"""Of the state beside the model: the step of what is kept, and the settings of the user's
+"""Key in the state beside the model, for the step of that state and the settings of the user's
 optimizers."""
 
 

@@ -1,4 +1,4 @@
-"""What a script logs: a line of numbers and short texts, as JSON."""
+"""Metrics that a script logs: a line of numbers and short texts, as JSON."""
 
 from __future__ import annotations
 

@@ -29,13 +29,14 @@ KILLED_S = 5.0  # for a process to end that was killed
 
 @dataclass(frozen=True, slots=True)
 class PeerPlace:
-    """Who this peer is, and where.
+    """Identity and environment of this peer.
 
     Attributes:
         run_dir: The run's folder; None: the run leaves nothing behind.
-        status_fd: A socket to the launcher, whose end of file says that the launcher is gone; None:
+        status_fd: Socket to the launcher. Its end of file shows that the launcher is gone. None:
             there is no launcher.
-        config_path: What a node process reads its settings from; None: it must be a thread.
+        config_path: File that a node process reads its settings from; None: the node must be a
+            thread.
     """
 
     config: RunConfig
@@ -58,7 +59,7 @@ class NodeHandle(Protocol):
         ...
 
     def last_words(self) -> str:
-        """What is known about its end."""
+        """Return what is known about the end of the node."""
         ...
 
 
@@ -115,7 +116,7 @@ class _OwnProcess(ABC):
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 
     def _written_error(self) -> str:
-        """What the node itself wrote down, when it did so in this life."""
+        """Return the error that the node wrote to its folder in this life; "": there is none."""
         if self._place.run_dir is None:
             return ""
         path = self._place.run_dir / f"peer-{self._place.peer}" / "node_error.json"
@@ -303,9 +304,9 @@ class NodeThread:
 
 
 def from_environment() -> PeerPlace | None:
-    """What the launcher said in ``GOSSIP_*``; None when there is no launcher.
+    """Return the place that the launcher sets in ``GOSSIP_*``; None when there is no launcher.
 
-    Raises: ConfigError: It said something that cannot be.
+    Raises: ConfigError: A variable has an impossible value.
     """
     path = os.environ.get("GOSSIP_CONFIG")
     if path is None:

@@ -384,7 +384,7 @@ def _replace(
 
 
 def _unscale(optimizer: Any) -> bool:
-    """What a ``GradScaler`` has left to the optimizer, if one calls.
+    """Unscale the gradients, if a ``GradScaler`` has left that to the optimizer.
     Returns whether gradients overflowed."""
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is None:

@@ -1,5 +1,5 @@
-"""What the trainer has to say to its node and has not sent: what may wait for the next packet,
-and what may not."""
+"""Messages of the trainer to its node that are not sent yet: some may wait for the next packet,
+some may not."""
 
 from __future__ import annotations
 

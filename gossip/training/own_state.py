@@ -1,9 +1,10 @@
-"""What belongs to one peer alone, beside the checkpoints of its run: buffers, such as the running
-statistics of a BatchNorm, and the memory of its sender; in gossip rounds, where peers differ, all
-of its state.
+"""State of one peer alone, saved beside the checkpoints of its run.
+
+It has the buffers, such as the running statistics of a BatchNorm, and the memory of the sender. In
+gossip rounds, where peers differ, it has all of the peer's state.
 
 Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The name has the
-digest, so that a file is whole or is not taken.
+digest, so that a damaged file is not loaded.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _NAME = re.compile(
 
 
 class OwnParts(NamedTuple):
-    """What a peer has beside its model.
+    """Parts of a peer's own state, beside its model.
 
     Attributes:
-        memory: Of its sender.
-        residual: What its encoding owes.
-        optimizer: Of its local steps.
-        parameters: Its own, where a round is on a fragment of them: with steps on the others that
-            were not exchanged yet.
+        memory: Memory of the sender.
+        residual: Part of the updates that the encoding has not sent yet.
+        optimizer: Optimizer of the local steps.
+        parameters: The peer's own parameters, where a round exchanges a fragment of them. They
+            include the steps on the other fragments that were not exchanged yet.
     """
 
     memory: Memory | None = None
@@ -61,7 +62,7 @@ class OwnParts(NamedTuple):
     parameters: Sequence[Tensor] | None = None
 
     def document(self) -> dict[str, Any]:
-        """As it is saved."""
+        """Return the document that is saved."""
         local = {} if self.optimizer is None else optimizer_document(self.optimizer)
         return {
             "sender": None if self.memory is None else list(self.memory),
@@ -123,9 +124,15 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
 
 
 class OwnState(NamedTuple):
-    """What was loaded: the sender's memory; what ``Session.keep`` had, where that is this peer's
-    own; why nothing was ("": it was); what the encoding owes; and its own parameters, if these are
-    not those that all share."""
+    """Result of loading a peer's own state.
+
+    Attributes:
+        memory: Memory of the sender.
+        extra: What ``Session.keep`` had, where that is this peer's own.
+        why: Why nothing was loaded; "": the state was loaded.
+        residual: Part of the updates that the encoding has not sent yet.
+        parameters: The peer's own parameters, if they are not those that all share.
+    """
 
     memory: Memory | None
     extra: dict[str, Any] | None
@@ -135,7 +142,7 @@ class OwnState(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What a state is loaded into. ``local``: the optimizer of local steps."""
+    """Objects that a state is loaded into. ``local``: the optimizer of local steps."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -186,7 +193,7 @@ def has_own(folder: Path, peer: int, step: int) -> bool:
 
 
 def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Of each file of that peer and step what it holds, or why that cannot be read."""
+    """Yield the document of each file of that peer and step, or None and why it cannot be read."""
     for at, path in _of(folder / FOLDER, peer):
         if at != step:
             continue

@@ -1,4 +1,5 @@
-"""What a member of a stage computes of a step: passes of micro-batches, as its node asks."""
+"""Computation of a stage member in a step: passes of micro-batches, in the order of its node's
+requests."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from gossip.pipelines import HandedOn, StageExecutor, model_of
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """What a stage takes from the one before, or hands on to the next, of a micro-batch.
+    """Tensor of a micro-batch that a stage receives from the one before, or sends to the next.
 
     Attributes:
         shape: ``(samples, ...)``.
-        dtype: As layers compute with it.
-        sent: As it passes between peers.
+        dtype: Dtype in which layers compute.
+        sent: Dtype in which the tensor is sent between peers.
     """
 
     shape: tuple[int, ...]
@@ -82,7 +83,7 @@ class StageWork:
 
     @property
     def activation_bytes(self) -> tuple[int, int]:
-        """Of a micro-batch: taken from the stage before, and handed on to the next."""
+        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
         taken, handed_on = self.taken, self.handed_on
         return (
             0 if taken is None else taken.nbytes,
@@ -156,12 +157,11 @@ class StageWork:
 def boundaries(
     plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]
 ) -> tuple[Boundary | None, Boundary | None]:
-    """What stage ``stage`` takes and hands on.
+    """Return the input and the output of stage ``stage``; None at the ends of the pipeline.
 
     Args:
-        handed_on: By all layers.
-    Raises: ConfigError: The plan is for another model, or a stage would hand on what has no
-        gradient.
+        handed_on: Outputs of all layers.
+    Raises: ConfigError: The plan is for another model, or the output of a stage has no gradient.
     """
     last = plan.stages[-1].layers[1]
     if len(handed_on) != last + 1:

@@ -72,8 +72,10 @@ class Pipeline:
 
 
 class StagePlace:
-    """What a peer makes of the layers of the whole model: its own stage. Of the others, those that
-    were built lose their parameters, and those that were given as functions are not made.
+    """This peer's stage, made from the layers of the whole model.
+
+    Built layers of other stages lose their parameters. Layers of other stages that were given as
+    functions get no memory.
 
     Attributes:
         model: The layers of its stage.
@@ -114,15 +116,18 @@ class StagePlace:
         self._first = first
 
     def known(self, make_optimizer: MakeOptimizer) -> StageModel | None:
-        """What is known of this stage and of the others; None where there are none."""
+        """Return this stage with the outlines of all others; None: the run has no plan."""
         if self._plan is None:
             return None
         layers = self._outlines, self._signatures
         return StageModel(self._plan, self.stage, self.model, *layers, make_optimizer)
 
     def work(self, loss: Loss) -> StageWork:
-        """What computes the stage. Raises UnsupportedModel: A layer keeps statistics of batches.
-        ConfigError: No layer has a parameter."""
+        """Return the object that computes the passes of the stage.
+
+        Raises: UnsupportedModel: A layer keeps statistics of batches.
+            ConfigError: No layer has a parameter.
+        """
         layers = list(self.model.values())
         is_last = self.stage == self.stages - 1
         executor = StageExecutor(layers, self._first, self._seed, loss if is_last else None)

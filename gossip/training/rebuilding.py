@@ -52,7 +52,7 @@ class GradientNorms:
         return dict(self._norms)
 
     def adopt(self, state: object) -> None:
-        """Of a packed state. What is no norm is passed over."""
+        """Restore the norms from a packed state. Entries that are no norm are skipped."""
         known = state.items() if isinstance(state, dict) else ()
         self._norms = {
             number: value for number, value in known if number in self._model and _is_norm(value)
@@ -65,7 +65,7 @@ def _is_norm(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MadeState:
-    """As ``StateRebuilt`` says it.
+    """Outcome of a rebuild, with the fields of ``StateRebuilt``.
 
     Attributes:
         extra: What goes with the parameters beside the optimizer, as far as there is any.
@@ -80,13 +80,13 @@ class MadeState:
 
 @dataclass(frozen=True)
 class StageModel:
-    """What a peer knows of the stages: its own layers, and what those of others are.
+    """Stages from the view of one peer: its own layers, and outlines of those of other stages.
 
     Attributes:
-        model: Its own, under their numbers, as the script has made them.
-        layers: All; those of other stages have no memory.
-        signatures: Of all.
-        make_optimizer: As the script gives it to ``peer.pipeline``.
+        model: The peer's own layers, under their numbers, as the script has made them.
+        layers: All layers; those of other stages have no memory.
+        signatures: Signatures of all layers.
+        make_optimizer: The function that the script gives to ``peer.pipeline``.
     """
 
     plan: PipelineConfig
@@ -97,7 +97,7 @@ class StageModel:
     make_optimizer: MakeOptimizer
 
     def numbers(self, stage: int) -> range:
-        """Of the layers of a stage."""
+        """Return the numbers of the layers of a stage."""
         first, last = self.plan.stages[stage].layers
         return range(first, last + 1)
 
@@ -112,13 +112,13 @@ class StageModel:
         return [None if place is None else theirs[place] for place in found]
 
     def nbytes(self, stage: int) -> int:
-        """Of the parameters and buffers of a stage."""
+        """Return the bytes of the parameters and buffers of a stage."""
         each = [t for at in self.numbers(stage) for t in self.layers[at].state_dict().values()]
         return sum(tensor.numel() * tensor.element_size() for tensor in each)
 
     def names_in_order(self, numbers: Iterable[int]) -> list[str]:
-        """Of the parameters of a stage with these layers, in the order in which its optimizer
-        counts them."""
+        """Return the parameter names of a stage with these layers, in the order in which its
+        optimizer counts them."""
         model = nn.ModuleDict({str(at): self.layers[at] for at in numbers})
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = self.make_optimizer(model.parameters()).param_groups
@@ -280,7 +280,7 @@ def take_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str
 
 
 def under(number: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """What is of one layer, by its name there."""
+    """Return the entries of one layer, by their names in that layer."""
     prefix = f"{number}."
     return {
         name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)

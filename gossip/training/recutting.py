@@ -23,13 +23,13 @@ from .state import TRAINING_FILE, CheckExtra, StateMismatch, read_some
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """What a stage of another cut begins with, beside its layers and their moments.
+    """State in which a stage of another cut begins, beside its layers and their moments.
 
     Attributes:
-        round_id: The next one.
-        ledger: That round, a hash of the histories of the stages that the layers come from, and no
-            tables: these are of peers that had other numbers and stages.
-        extra: As ``load_checkpoint`` returns it.
+        round_id: The next round.
+        ledger: Ledger of that round: a hash of the histories of the stages that the layers come
+            from, and no tables. Tables belong to peers that had other numbers and stages.
+        extra: What ``load_checkpoint`` returns as such.
     """
 
     round_id: int
@@ -114,7 +114,8 @@ def _layers_in(
 
 
 def _is_wanted(name: str, own: set[int]) -> bool:
-    """Of a tensor of the training file: that of another layer is left out."""
+    """Return whether a tensor of the training file is read. Tensors of other layers are left
+    out."""
     kind, _, rest = name.partition(".")
     number = rest.partition(".")[0]
     return kind != "optimizer" or (number.isdigit() and int(number) in own)

@@ -46,10 +46,10 @@ class ReferenceData:
             raise ConfigError("the reference has no samples", "give it at least one")
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
-        """So many samples as one batch, and what draws batches from the others: ``(order, step)``.
-        The same for the same words.
+        """Return ``samples`` held-out samples as one batch, and a function ``(order, step)`` that
+        draws batches from the others. The same words give the same samples.
 
-        Raises: ConfigError: They are more than half of all.
+        Raises: ConfigError: ``samples`` is below 1, or more than half of all.
         """
         if not 0 < samples <= self._count // 2:
             raise ConfigError(
@@ -88,9 +88,11 @@ class ReferenceData:
 
 
 def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData:
-    """Of what the user gave ``gossip.init``: a data set, a DataLoader or an iterable of samples.
+    """Return the reference data of what the user gave ``gossip.init``: a data set, a DataLoader or
+    an iterable of samples.
 
-    Raises: ConfigError: It is none of these, is empty, or is a stream that is too long to keep.
+    Raises: ConfigError: ``data`` is none of these, is empty, or is a stream that is too long to
+        keep.
     """
     collate: Collate = default_collate
     if isinstance(data, DataLoader):

@@ -22,7 +22,7 @@ TENSORS_MAX = 1000
 """Tensors that have a short digest of their own; further ones share one."""
 SHORT_BYTES = 2
 SHARE = 0.005
-"""Of the time of training, for comparisons at regular intervals; as much again for others."""
+"""Share of the training time for regular comparisons; other comparisons may take as much again."""
 PERIOD_MAX = 4096
 LOOK_STEPS = 16
 """The period is computed anew at most so many steps apart, or a power of two below."""

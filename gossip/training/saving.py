@@ -26,19 +26,20 @@ LEDGER_FILE = "ledger.json"
 LINKS_MAX = 16
 """Checkpoints that link to one file of a base, before it is written anew."""
 HANDED_OVER_S = 10.0
-"""Who holds the lock has so long for the last checkpoint; then each peer that lacks it writes it.
-It may hang, and equal files do no harm."""
+"""Seconds in which the holder of the lock is to write the last checkpoint. Then each peer that
+lacks it writes it: the holder may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
 TOLD_S, LOOK_AT_DISK_S = 5.0, 0.5
-"""Who waits for the disk for so long says so, and looks that often whether to give up."""
+"""Seconds of waiting for the disk before a peer reports it, and between two checks whether to give
+up."""
 SLOW_DISK_S = 2.0
-"""So long training waits for the checkpoint before, once; then there is none until that is written.
-"""
+"""Seconds that training waits for the checkpoint before, once. Then there is no checkpoint until
+that one is written."""
 ROOM_BYTES = 2**16
-"""Of the memory that a file is copied into, behind its end."""
+"""Spare bytes at the end of the memory that a file is copied into."""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
-"""So long the writer waits for the models of others, in gossip rounds: all save the same step, not
-in the same moment."""
+"""Seconds that the writer waits for the models of others in gossip rounds, and between two checks.
+All peers save the same step, but not in the same moment."""
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +337,7 @@ class CheckpointSaver:
         conclude: Callable[[], Path] | None,
         outgoing: checkpoints.OutgoingCheckpoint | None,
     ) -> None:
-        """What belongs to this peer, and then the checkpoint, if there is one (``conclude``)."""
+        """Write the peer's own state, and then the checkpoint, if there is one (``conclude``)."""
         try:
             if own is not None:
                 write_own(self.folder, self._peer, step, own, self._keep)

@@ -12,17 +12,17 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 SURE = 2
 """Steps in a row with which a scheduler was stepped once each: it is one of those."""
 ENDS = ("total_steps", "total_iters", "T_max")
-"""Where schedulers of torch keep after how many steps they have come to their end."""
+"""Attributes in which schedulers of torch keep the number of steps until their end."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one scheduler.
+    """Observations of one scheduler.
 
     Attributes:
-        ahead: Its steps less the number of the next step of the run, which stays when it is stepped
-            once a step.
-        steps: How often it was stepped, at the last look.
+        ahead: Its steps less the number of the run's next step. That difference is constant if the
+            scheduler is stepped once a step.
+        steps: Its number of steps at the last check.
         alike: Steps in a row with which it was stepped once each.
     """
 
@@ -139,7 +139,7 @@ def _ends(scheduler: LRScheduler) -> list[int]:
 
 
 def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
-    """What a ``SequentialLR`` or ``ChainedScheduler`` steps."""
+    """Return the schedulers that a ``SequentialLR`` or ``ChainedScheduler`` steps."""
     return list(getattr(scheduler, "_schedulers", ()))
 
 

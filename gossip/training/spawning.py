@@ -123,8 +123,10 @@ def _dump_settings(resolved: Resolved) -> str:
 
 
 def _move(beside: Path, folder: Path) -> None:
-    """What was written for the run goes into its folder, which the launcher makes unless it refuses
-    the run."""
+    """Move the files that were written for the run into its folder.
+
+    The launcher makes that folder unless it refuses the run. Then the files are deleted.
+    """
     for file in beside.iterdir():
         if folder.is_dir():
             file.replace(folder / file.name)

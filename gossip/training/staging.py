@@ -19,11 +19,11 @@ from gossip.ipc import PAGED_ELEMENTS
 logger = logging.getLogger(__name__)
 
 GATHERED_NUMBERS = 2**22
-"""Of short tensors, put in a row on the GPU before they leave it: 16 MiB."""
+"""Most numbers of short tensors that are put in a row on the GPU before they leave it: 16 MiB."""
 
 
 class Staging:
-    """Of a trainer whose parameters are on ``device``."""
+    """Copies between GPU and arena, for a trainer whose parameters are on ``device``."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

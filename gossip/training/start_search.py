@@ -51,15 +51,15 @@ ORDERS_MAX = 2**16  # of batches, in one rung
 
 @dataclass(frozen=True, slots=True)
 class SearchingPeer:
-    """What a search needs of the session.
+    """Functions of the session that a search needs.
 
     Attributes:
-        id: Of this peer.
-        alive: How many peers are alive in its view.
-        gather: What each living peer has given, the same for all. What makes its own value is not
-            called where the answer is known. Raises PastStart.
+        id: This peer's id.
+        alive: Number of peers that are alive in its view.
+        gather: Returns the value of each living peer, the same at all peers. The argument, which
+            makes the own value, is not called where the answer is known. Raises PastStart.
         between_steps: Called behind each step of a trial.
-        pause: Waits for so many seconds.
+        pause: Waits for a number of seconds.
     """
 
     id: int
@@ -120,8 +120,8 @@ class Searching:
         return bool(most_common(said) == value)
 
     def _agreed(self, found: FoundStart) -> FoundStart:
-        """Where no commit decides, a peer may have received other answers than most. It follows
-        them."""
+        """Return the outcome with the candidate that most peers have. Where no commit decides, this
+        peer may have received other answers than most."""
         votes = self._votes(found.candidate)
         agreed = most_common(votes) if votes else found.candidate
         return replace(found, candidate=agreed, recipe=self.starts[agreed])
@@ -229,7 +229,8 @@ def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
 
 
 def most_common(said: Mapping[int, Any]) -> Any:
-    """What most peers have given; of equals, what the lowest of them has."""
+    """Return the value that most peers have given; of equally common ones, that of the lowest
+    peer."""
     values = [repr(value) for _, value in sorted(said.items())]
     most = max(Counter(values).items(), key=lambda item: (item[1], -values.index(item[0])))[0]
     return next(value for _, value in sorted(said.items()) if repr(value) == most)

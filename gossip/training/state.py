@@ -38,13 +38,13 @@ FORMAT = 2
 FILES = ("base", "state", "settings", "own")
 TRAINING_FILE = "training.safetensors"
 BLOCK_BYTES = 4 * 2**20
-"""What is written at once of a state."""
+"""Bytes of a state that are written at once."""
 _KEY = "gossip"
 _DOCUMENT_BYTES_MAX = 64 * 2**20
 _CONTAINERS = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
 _ALIGNMENT = 8
 _DAMAGED = (KeyError, TypeError, IndexError, ValueError, RecursionError)
-"""What reading a document leads to that no peer of ours has packed, or that was damaged since."""
+"""Exceptions from reading a document that gossip has not packed, or that was damaged since."""
 _OF_PARAMETER = re.compile(r"^(?:optimizer|local\.state)\.([0-9]+)\.(\S+)")
 """Begins an error about what an optimizer keeps of a parameter."""
 _DTYPES = {
@@ -582,7 +582,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
-    """Of the file that begins at ``at``: where its tensors begin, and what its header says.
+    """Return where the tensors of the file that begins at ``at`` begin, and its header.
     Raises StateMismatch."""
     try:
         (length,) = struct.unpack_from("<Q", data, at)
@@ -627,7 +627,8 @@ def split_state(data: bytes) -> list[bytes]:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
-    """Of one part, the document without its format, and the tensors."""
+    """Return the document of one part, without its format, and the tensors. Raises
+    StateMismatch."""
     _, header = _header(data, 0)
     try:
         document = json.loads(header["__metadata__"][_KEY])

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 IN_TIME = 0.9
-"""Of the deadline, which is a little above what most need: for who cannot take all its steps by
-then, or began late. Its last step is a small part of what all others would take while they wait."""
+"""Share of the deadline in which a peer ends its steps, if it cannot take all of them in time or
+began late. The deadline is a little above what most peers need. The step that such a peer gives up
+is a small part of what all others would take while they wait."""
 
 
 class StepClock:

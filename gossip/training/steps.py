@@ -1,5 +1,4 @@
-"""What is done around the steps of a trainer beside training: nothing, unless its run has faults
-for this peer."""
+"""Hooks around the steps of a trainer. They do nothing, unless the run has faults for this peer."""
 
 from __future__ import annotations
 
@@ -14,16 +13,17 @@ from .node_start import PeerPlace
 
 
 class Steps(Protocol):
-    """What a session calls."""
+    """Hooks that a session calls."""
 
     def computed(self, since: float) -> None:
         """An update is ready, that was computed ``since`` then, and not yet sent."""
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """What is made of each batch of the data, if anything."""
+        """Return the function that alters each batch of the data; None: batches are not altered."""
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
-        """What is said to have come out of a pass of micro-batch ``number`` in a pipeline."""
+        """Return the tensor to send as the result of a pass of micro-batch ``number`` in a
+        pipeline."""
 
 
 class PlainSteps:

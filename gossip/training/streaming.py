@@ -160,7 +160,8 @@ class _Counted:
 
 
 def _samples_in(batch: Any) -> int:
-    """Of a batch that the data set made itself: the first length of the first tensor in it."""
+    """Return the samples in a batch that the data set made itself: the first length of the first
+    tensor in it."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.dim() else 1
     parts: Any = (

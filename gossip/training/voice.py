@@ -68,8 +68,8 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
 
 
 def words(peer: int, event: Mapping[str, Any]) -> str:
-    """What is worth a line; "": nothing. Of what all peers see, the one with the lowest number of
-    those who are here speaks."""
+    """Return the line to print for an event; "": none. If peers are missing, only the lowest peer
+    that is present prints a line."""
     about, missing = event.get("subject"), event.get("missing") or []
     match event.get("event"):
         case "waiting" if all(other in missing for other in range(peer)):

@@ -26,8 +26,8 @@ _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "
 
 
 TOGETHER_S = 2.0
-"""Who asks everybody of a job to go, as Slurm and systemd do, asks the launcher, too, and that
-hands it on: twice is once."""
+"""Seconds in which several SIGTERM count as one. Slurm and systemd send it to every process of a
+job, and the launcher, which receives it too, forwards it."""
 
 
 class TerminationHandler:
