@@ -1,8 +1,8 @@
-"""What every lie of a Byzantine node is made with: who tells it, and how a lie gets its name.
+"""Byzantine peers, the lies that they send, and the names of these lies.
 
 A lie takes one letter on its way out and returns the letters that are sent instead. Real nodes
-(``outbox``) and simulated ones (``gossip_lab.simulation.world.liars``) tell the very same. What the
-core keeps for itself stays true, so a liar goes on taking part.
+(``outbox``) and simulated ones (``gossip_lab.simulation.world.liars``) use the same lies. The state
+of the core stays true, so a Byzantine peer goes on taking part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
 
 
 class Letter(NamedTuple):
-    """What an honest core sends."""
+    """Message that an honest core sends, with its receiver and payload."""
 
     to: PeerId
     envelope: Envelope
@@ -119,14 +119,15 @@ class ByzantinePeer:
         return self.rng.choice([peer for peer in self.peers if peer != self.peer])
 
     def standing_of(self, subject: PeerId) -> int:
-        """As its own core knows it; 0 of one that it does not know."""
+        """Return the standing of a peer in the membership of this peer's core; 0 if it is not
+        there."""
         membership = getattr(self.core(), "membership", None)
         member = membership.members.get(subject) if membership is not None else None
         return member.standing if member is not None else 0
 
 
 Instead: TypeAlias = Sequence[OutMessage] | None
-"""What is sent in place of a letter; None: nothing to lie about."""
+"""Messages that are sent in place of a letter; None: the letter is sent as it is."""
 Lie: TypeAlias = Callable[[ByzantinePeer, Letter], Instead]
 
 LIES: dict[str, Lie] = {}

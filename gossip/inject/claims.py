@@ -1,4 +1,5 @@
-"""What the peers of a run agree on about its faults: who carries one out, when the run began."""
+"""Agreement among the peers of a run about its faults: which peer carries one out, and when the run
+began."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ BEGAN = "began"
 
 
 class ClaimFiles:
-    """What the peers of a run must agree on though none leads them: files in a folder, of which the
-    first to be made counts.
+    """Agreement among the peers of a run without a leader: files in a folder, of which the first to
+    be made counts.
 
-    No disk that is full, and no folder that is gone, is an error here: it is told, and each peer
-    goes on by itself.
+    A full disk or a deleted folder is no error here: it is reported, and each peer goes on by
+    itself.
 
     Args:
-        folder: Where; None: this peer is alone, and what it claims is its own.
-        troubles: Hears of what cannot be written.
+        folder: Folder of the files; None: this peer is alone, and its claims are its own.
+        troubles: Receives the files that cannot be written.
     """
 
     def __init__(self, folder: Path | None, peer: int, troubles: WriteFailures) -> None:

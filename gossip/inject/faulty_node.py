@@ -44,7 +44,7 @@ from .update_attacks import UpdateAttack
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Which node it is."""
+    """Identity of the node that has the faults."""
 
     config: RunConfig
     peer: PeerId
@@ -54,7 +54,7 @@ class Site:
 
 
 class Core(Protocol):
-    """What is decorated."""
+    """Interface of the core that is decorated."""
 
     def handle(self, event: Event, now: float) -> Any: ...
 
@@ -65,10 +65,10 @@ class Core(Protocol):
 
 
 class FaultyNode:
-    """What befalls one node.
+    """Faults of one node.
 
     Args:
-        rule: The run's, for attacks that try themselves on it.
+        rule: The run's rule, for attacks that try it out.
         wire: How the run's payloads are written; None: as they lie in memory.
     """
 
@@ -107,7 +107,8 @@ class FaultyNode:
         return FaultyCore(core, self, sketch_seed)
 
     def attacker(self) -> ByzantinePeer | None:
-        """Who lies in this node's messages, if its plan has such lies."""
+        """Return the attacker that changes this node's messages; None: its plan has no lies for
+        it."""
         config, peer = self.site.config, self.site.peer
         lies = config.plan.lies_of(peer)
         if not lies:

@@ -52,11 +52,12 @@ class FaultyTrainer:
         return math.prod(fault.factor for fault in self._slow if fault.is_on(run_s))
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """What is made of each batch."""
+        """Return the function that alters each batch; None: batches are not altered."""
         return LabelFlip(dataset, classes) if self._flips else None
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
-        """What is said to have come out of a pass of micro-batch ``number`` in a pipeline."""
+        """Return the tensor to send as the result of a pass of micro-batch ``number`` in a
+        pipeline."""
         return said_of(self._activation_lies, about, (self._peer, round_id, number), truth)
 
 

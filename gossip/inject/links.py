@@ -76,8 +76,8 @@ def _is_broken(fault: LinkFault, passed_s: float) -> bool:
 def links_at(
     local: PeerId, peers: Iterable[PeerId], faults: Iterable[LinkFault]
 ) -> dict[PeerId, LinkCondition]:
-    """What befalls the links of one peer while these faults are on. The worst counts where several
-    befall one link."""
+    """Return the condition of each link of one peer while these faults are on. Where several faults
+    affect one link, the worst counts."""
     everybody = tuple(peers)
     found: dict[PeerId, LinkCondition] = {}
     for fault in faults:

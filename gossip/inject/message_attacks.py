@@ -1,7 +1,7 @@
-"""What a Byzantine node says of updates, of results, of who is alive: each lie a function, known by
-its name in a fault plan.
+"""Lies of a Byzantine node about updates, results and membership: each is a function, known by its
+name in a fault plan.
 
-Liars cannot speak in another's name: on the wire a sender is known by its key.
+A Byzantine node cannot send in another peer's name: on the wire a sender is identified by its key.
 """
 
 from __future__ import annotations
@@ -55,31 +55,31 @@ def _tampered(
 
 @lie
 def sign_flip(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Sends its update with the opposite sign."""
+    """Send its update with the opposite sign."""
     return _tampered(attacker, letter, lambda update: -update)
 
 
 @lie
 def nan(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Sends NaN for its update."""
+    """Send NaN for its update."""
     return _tampered(attacker, letter, lambda update: np.full_like(update, np.nan))
 
 
 @lie
 def huge(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Sends its update times 1e30, which overflows when it is squared."""
+    """Send its update times 1e30, which overflows when it is squared."""
     return _tampered(attacker, letter, lambda update: update * HUGE)
 
 
 @lie
 def two_updates(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Equivocates: another update for each receiver."""
+    """Equivocate: send another update to each receiver."""
     return _tampered(attacker, letter, lambda update: update * np.float32(1 + letter.to))
 
 
 @lie
 def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Sends payloads that are one element too long."""
+    """Send payloads that are one element too long."""
     if letter.payload is None or not isinstance(letter.message, Update | PushMessage | Commit):
         return None
     longer, message = np.append(letter.payload.data, np.float32(1.0)), letter.message
@@ -94,7 +94,8 @@ def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 
 def _own_result(attacker: ByzantinePeer, letter: Letter) -> Payload | None:
-    """What the liar has aggregated itself, when it is about to tell it."""
+    """Return the result in the letter, if the attacker has aggregated that itself; None: it has
+    not."""
     return (
         letter.payload
         if isinstance(letter.message, Commit) and letter.message.server == attacker.peer
@@ -122,8 +123,8 @@ def _instead(
     letter: Letter,
     tamper_with: Callable[[Any], Any],
 ) -> Instead:
-    """Another result than the rule's, with the digest to match,
-    under which the liar never says anything else."""
+    """Return the letter with another result than the rule's, and the digest to match. The attacker
+    never sends anything else under that digest."""
     truth = _own_result(attacker, letter)
     if truth is None or (
         isinstance(letter.message, Commit) and letter.message.digest in attacker.forged
@@ -136,27 +137,27 @@ def _instead(
 
 @lie
 def wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it commits another aggregate than the rule gave, the same to everybody, with the
+    """Commit, as a server, another aggregate than the rule's: the same to all peers, with the
     digest to match."""
     return _instead(attacker, "wrong", letter, lambda result: -result)
 
 
 @lie
 def scaled_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it commits a thousand times the aggregate that the rule gave."""
+    """Commit, as a server, a thousand times the aggregate of the rule."""
     return _instead(attacker, "scaled", letter, lambda result: result * np.float32(1000))
 
 
 @lie
 def slightly_wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it commits an aggregate that is a little longer than the rule's: nobody can tell
-    it from a true one."""
+    """Commit, as a server, an aggregate that is a little longer than the rule's: no peer can
+    distinguish it from a true one."""
     return _instead(attacker, "slightly", letter, lambda result: result * np.float32(1.01))
 
 
 @lie
 def broken_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it sends an aggregate that its own digest does not fit."""
+    """Send, as a server, an aggregate that does not match its own digest."""
     truth = _own_result(attacker, letter)
     if truth is None:
         return None
@@ -171,13 +172,13 @@ def broken_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def kept_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it tells nobody what it has made of their updates."""
+    """Withhold, as a server, the aggregate that it has made of the updates."""
     return None if _own_result(attacker, letter) is None else []
 
 
 @lie
 def nan_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it commits NaN, with the digest to match."""
+    """Commit, as a server, NaN with the digest to match."""
     truth = _own_result(attacker, letter)
     if truth is None:
         return None
@@ -189,8 +190,8 @@ def nan_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Equivocates: as a server it commits one aggregate to peers of even number and
-    another to the rest."""
+    """Equivocate: commit, as a server, one aggregate to peers of even number and another to the
+    rest."""
     if not letter.to % 2:
         return None
     return wrong_results(attacker, letter)
@@ -198,9 +199,9 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """If it serves the last round of the run it gives one peer another result than all others:
-    nobody can tell it from a true one, and there is no next round in which it
-    would be found out."""
+    """Send one peer another result than all others, as the server of the last round of the run. No
+    peer can distinguish it from a true one, and there is no next round in which it would be
+    found."""
     message = letter.message
     last = (
         isinstance(message, Commit)
@@ -215,14 +216,15 @@ def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def strange_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it names a roster with somebody in it who is not of the run."""
+    """Commit, as a server, a roster with a peer that is not of the run."""
     if _own_result(attacker, letter) is None or not isinstance(letter.message, Commit):
         return None
     return [letter.saying(roster=(*letter.message.roster, STRANGERS))]
 
 
 def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
-    """Its own commit of the first shard, which speaks for all of rates and roster."""
+    """Return its own commit of the first shard, which has the rates and the roster for all
+    shards."""
     message = letter.message
     mine = isinstance(message, Commit) and message.server == attacker.peer and message.shard == 0
     return message if mine and isinstance(message, Commit) else None
@@ -230,7 +232,7 @@ def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
 
 @lie
 def high_rates(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it commits a thousand times the learning rates that all should step with."""
+    """Commit, as a server, a thousand times the learning rates that all peers should step with."""
     commit = _claims(attacker, letter)
     if commit is None or not commit.rates:
         return None
@@ -239,15 +241,15 @@ def high_rates(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def lone_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it names nobody but itself for the next round."""
+    """Commit, as a server, a roster for the next round that has only itself."""
     commit = _claims(attacker, letter)
     return None if commit is None else [letter.saying(roster=(attacker.peer,))]
 
 
 @lie
 def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As a server it names for the next round whoever may ever be in the run: those who are dead,
-    and those who never came."""
+    """Commit, as a server, a roster for the next round with all peers that may ever be in the run,
+    also those that are dead or never came."""
     commit = _claims(attacker, letter)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):
@@ -257,8 +259,8 @@ def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commits what others have to: to a peer that it should send its update to, it sends a commit
-    of its own instead."""
+    """Commit in place of the server: send a commit of its own to a peer that should receive its
+    update."""
     message = letter.message
     if not isinstance(message, Update) or letter.payload is None or attacker.rng.random() >= OFTEN:
         return None
@@ -280,7 +282,7 @@ def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 
 def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
-    """What is said of a shard, and its numbers; None: nothing is."""
+    """Return the statistics of a shard in the letter, and their numbers; None: it has none."""
     message = letter.message
     if not isinstance(message, PartialStatistics) or not message.statistics:
         return None, np.empty(0)
@@ -289,8 +291,7 @@ def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
 
 @lie
 def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says that it has measured something else of its shard: numbers as large as the true ones,
-    others each time."""
+    """Send false statistics of its shard: numbers as large as the true ones, others each time."""
     message, numbers = _measures(letter)
     if message is None:
         return None
@@ -300,8 +301,8 @@ def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def broken_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says of its shard what is no measure: not finite, too short, of too few peers,
-    or of strangers."""
+    """Send invalid statistics of its shard: not finite, too short, of too few peers,
+    or of peers that do not exist."""
     message, numbers = _measures(letter)
     if message is None:
         return None
@@ -320,14 +321,14 @@ def broken_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def kept_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Tells nobody what it has measured of its shard."""
+    """Withhold the statistics of its shard."""
     return [] if isinstance(letter.message, PartialStatistics) else None
 
 
 @lie
 def wrong_decisions(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """As the server of the first shard it decides for all of them that the first
-    update alone counts."""
+    """Decide, as the server of the first shard, for all shards that the first update alone
+    counts."""
     message = letter.message
     if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
         return None
@@ -350,7 +351,7 @@ def _with_rumor(letter: Letter, rumor: Rumor) -> Instead:
 
 @lie
 def false_deaths(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says that somebody is dead, in its own name, of whoever comes to mind."""
+    """Announce, in its own name, that a peer is dead. The peer is drawn at random each time."""
     victim, often = attacker.victim(), attacker.rng.random() < OFTEN
     return (
         _with_rumor(
@@ -364,7 +365,7 @@ def false_deaths(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def false_suspicions(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Suspects everybody all the time."""
+    """Suspect all other peers all the time."""
     victim = attacker.victim()
     return _with_rumor(
         letter,
@@ -374,7 +375,7 @@ def false_suspicions(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def forged_departures(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says that somebody has left, as if it had heard it from that peer."""
+    """Announce that a peer has left, as if that peer had announced it."""
     victim, often = attacker.victim(), attacker.rng.random() < OFTEN
     return (
         _with_rumor(
@@ -388,7 +389,8 @@ def forged_departures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says that somebody has come back to life, a few times or as often as fits into the number."""
+    """Announce that a peer is alive again, with an incarnation a few higher, or with the highest
+    that fits into the number."""
     victim, often, far = (
         attacker.victim(),
         attacker.rng.random() < OFTEN,
@@ -405,8 +407,7 @@ def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Answers the probes of one peer never, and of all others always:
-    a case for indirect probes."""
+    """Answer the probes of one peer never, and of all others always: a case for indirect probes."""
     return (
         []
         if isinstance(letter.message, Ack)
@@ -417,8 +418,8 @@ def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Speaks of peers that do not exist: they have come, they are missed or dead,
-    and they accuse those who do."""
+    """Announce peers that do not exist: as alive, suspect or dead, or as accusers of peers that do
+    exist."""
     stranger, often = STRANGERS + attacker.rng.randrange(STRANGERS), attacker.rng.random() < OFTEN
     victim, accuses, status = (
         attacker.victim(),
@@ -441,7 +442,7 @@ def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says again, besides, what it said to somebody a while ago."""
+    """Send again, besides, a message that it sent to a peer a while ago."""
     kind = type(letter.message).__name__
     often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
     old = attacker.heard.get(kind)
@@ -452,7 +453,7 @@ def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Sends random bytes besides."""
+    """Send random bytes besides."""
     often, noise = (
         attacker.rng.random() < OFTEN,
         attacker.rng.randbytes(attacker.rng.randint(1, 200)),
@@ -462,5 +463,5 @@ def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def flood(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says everything five times."""
+    """Send every message five times."""
     return [letter] * 5

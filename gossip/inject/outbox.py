@@ -1,7 +1,7 @@
-"""What this node sends: what its core wants to say, or, when the fault plan makes it a liar, what
-it says instead.
+"""Messages that this node sends: those of its core or, when the fault plan makes it Byzantine,
+others in their place.
 
-Lies about updates that go to everybody alike are told before the core hears of the update
+False updates that are the same to all peers are made before the core receives the update
 (``faulty_node.FaultyCore``).
 """
 
@@ -20,8 +20,8 @@ class Outbox:
 
     Args:
         send: The transport's.
-        attacker: Who lies; None: this node is honest about all but its updates.
-        first_told: Hears of each lie when it is told for the first time.
+        attacker: The Byzantine peer; None: this node is honest about all but its updates.
+        first_told: Called when a lie is sent for the first time.
     """
 
     def __init__(

@@ -29,8 +29,8 @@ HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at a
 
 @dataclass(frozen=True, slots=True)
 class LinkCondition:
-    """What befalls the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and
-    ``bytes_per_s`` (of payloads) are of what comes from it."""
+    """Faults of the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and
+    ``bytes_per_s`` (of payloads) apply to what comes from it."""
 
     mute: bool = False  # nothing gets there
     deaf: bool = False  # nothing comes from there
@@ -56,7 +56,7 @@ class _Trickle:
         return self._begun_at + _nbytes(self.waiting[0]) / bytes_per_s
 
     def come(self, bytes_per_s: float, now: float) -> list[Arrival]:
-        """What has got through by now, and how much of the next one."""
+        """Return what has got through by ``now``, and how much of the next payload."""
         arrivals: list[Arrival] = []
         while self.waiting and (due := self.due(bytes_per_s)) <= now:
             self._begun_at = due
@@ -98,7 +98,7 @@ class FaultyTransport:
         self._trickles: dict[PeerId, _Trickle] = {}
 
     def fail(self, faults: Mapping[PeerId, LinkCondition]) -> None:
-        """From here on these links fail, and no others."""
+        """Make these links fail from now on, and no others."""
         now = self._clock()
         for peer in {*faults, *self._faults}:
             if (
@@ -209,7 +209,8 @@ class FaultyTransport:
         return (arrival,)
 
     def _news(self, now: float) -> list[Arrival]:
-        """What heartbeats and attempts to connect would have told by then."""
+        """Return the events that heartbeats and attempts to connect would have reported by
+        ``now``."""
         news: list[Arrival] = []
         for peer, since in list(self._changed.items()):
             deaf = self._is_deaf(peer)

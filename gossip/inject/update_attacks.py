@@ -1,4 +1,4 @@
-"""What this peer says instead of its update, when the fault plan makes it a liar."""
+"""Updates that this peer sends in place of its own, when the fault plan makes it Byzantine."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ class UpdateAttack:
         return f"update {fragment}" if fragment else "update"
 
     def saw(self, done: Apply) -> None:
-        """What became of a round: a liar that guesses what the others send learns from it."""
+        """Record the outcome of a round: an attack that guesses what the others send learns from
+        it."""
         if not self._guesses:
             return
         if done.payloads:
@@ -140,12 +141,12 @@ class UpdateAttack:
     # --- to each neighbour another ----------------------------------------------------------------
 
     def heard(self, sender: PeerId, message: Message, payload: Payload | None) -> None:
-        """What a neighbour has told us."""
+        """Record what a neighbour has sent."""
         if self.tells_each and isinstance(message, Push) and payload is not None and payload.finite:
             self._said.setdefault(message.what, {})[sender] = _as_tensor(payload)
 
     def tell(self, receiver: PeerId, message: Message, payload: Payload | None) -> Payload | None:
-        """What this neighbour is told instead."""
+        """Return the payload that this neighbour receives instead."""
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload
         said = self._said.get(message.what, {})

@@ -79,7 +79,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Of all data files."""
+        """Bytes of all data files."""
         return sum([entry["bytes"] for entry in self.manifest["files"].values()])
 
     @property
@@ -314,8 +314,11 @@ class IncomingCheckpoint:
         os.mkdir(self._scratch)
 
     def append(self, name: str, data: bytes) -> None:
-        """What comes next of a file. Raises: ConfigError: It can be none of a checkpoint. OSError:
-        It could not be written."""
+        """Append data to a file of the checkpoint.
+
+        Raises: ConfigError: ``name`` is no file of a checkpoint. OSError: The data could not be
+            written.
+        """
         if not _FILE.fullmatch(name):
             raise ConfigError(f"{shown(name)} is no file of a checkpoint")
         with (self._scratch / name).open("ab") as file:
@@ -345,7 +348,7 @@ class IncomingCheckpoint:
 
 
 def name_of(step: int) -> str:
-    """Of the folder of a checkpoint."""
+    """Return the name of the folder of a checkpoint."""
     return f"step-{step:09d}"
 
 
@@ -419,8 +422,8 @@ def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str
 
 
 def _sync(folder: Path) -> None:
-    """So that the names in it outlive a loss of power. Some file systems cannot do that for
-    a folder: they do it by themselves, or not at all."""
+    """Flush a folder to disk, so that the names in it survive a loss of power. Some file systems
+    cannot flush a folder: they do it by themselves, or not at all."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -683,7 +686,7 @@ def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Of all that is in it but the digest."""
+    """Return the digest of all entries of a manifest but the digest itself."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     text = json.dumps(rest, separators=(",", ":"), sort_keys=True, allow_nan=False)
     return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
@@ -762,7 +765,7 @@ def _short(value: object) -> str:
 
 
 def stage_folder(folder: Path, stage: int) -> Path:
-    """Where a stage of a pipeline saves its part, in the folder that the run saves to."""
+    """Return the folder of a stage of a pipeline, inside the folder that the run saves to."""
     return folder / f"stage-{stage}"
 
 
@@ -790,8 +793,8 @@ def note_folder(run_dir: Path, folder: Path) -> None:
 
 
 def folder_of(run_dir: Path) -> Path | None:
-    """Where a run saves to; None: it has not said so. Raises: ConfigError: What it says is no
-    folder's path."""
+    """Return the folder that a run saves to; None: the run has not recorded it. Raises:
+    ConfigError: The record is no folder's path."""
     found = read_object(run_dir, NOTE)
     if found is None:
         return None

@@ -19,11 +19,11 @@ TAIL_BYTES = 16 * 1024  # of a peer's events: its end is the last of them
 
 
 def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
-    """Who has completed the training of the run in ``folder``,
-    when nobody answers who has not; else nobody.
+    """Return the peers that have completed the training of the run in ``folder``, if none of the
+    peers that have not ended answers; otherwise none.
 
     Args:
-        but: Those who ask: they are not meant.
+        but: Peers of the caller, which are left out.
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
@@ -41,10 +41,10 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
 
 
 class RunProgress:
-    """What a folder says of how far its run was, and a note in it when it gets that far.
+    """Progress of a run by the records in its folder, with a note when a peer reaches a round.
 
     Args:
-        folder: Of the run; None: it leaves nothing behind.
+        folder: Folder of the run; None: the run leaves nothing behind.
         tell: Writes an event.
     """
 

@@ -1,7 +1,8 @@
-"""What names, a rule and a topology allow among so many peers: checked before anything starts.
+"""Checks of what names, a rule and a topology allow among a number of peers, made before anything
+starts.
 
-Rules live in modules that import torch; so a process of its own looks at them,
-and the launcher stays small.
+Rules live in modules that import torch. A process of its own checks them, so that the launcher
+stays small.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ NOT_PARTS = {
 AUDITED_MIN = 3
 """Members of a stage: one is audited, and two have to find the same."""
 PEERS_FOR_ONE_MAX = 64
-"""Of more peers nobody is told that they would tolerate one liar."""
+"""Largest number of peers that is tried to find the fewest that tolerate one Byzantine peer."""
 
 
 def check_names(topology: str, aggregator: str) -> None:
@@ -350,11 +351,11 @@ def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
 def describe(
     aggregator: str, topology: str, peers: int, f: int | None = None, encoding: str = PLAIN
 ) -> dict[str, Any]:
-    """What the rule is called and needs, and the f that it will be told: the one given, or the most
-    that it can tolerate.
+    """Return the name of the rule, its needs, and the f that it is to use: the given one, or the
+    most that the rule can tolerate, up to a quarter of the peers.
 
-    Raises: TooFewUpdates or ConfigError: It cannot tolerate f among so many,
-        or for all f that it could be told; or it does not go with the encoding.
+    Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` among so many peers, or not
+        any f; or it does not go with the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
     check_encoding(encoding, rule, rolling=who.rolling)

@@ -1,5 +1,5 @@
-"""What a node tells the launcher, and leaves behind in ``<run>/peer-<id>/``: events, commits and
-metrics, a JSON line each."""
+"""Events, commits and metrics of a node, a JSON line each: sent to the launcher, and kept in
+``<run>/peer-<id>/``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .telemetry import header
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
 UNWRITTEN_S = 5.0
-"""What a node made longer ago is in its file, however busy its machine is."""
+"""Age in seconds from which a commit is in the file of its server, however busy that machine is."""
 OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
 AFTER_ROUNDS = ("halted", "paused", "recovering", "restored")
 """Events of a peer that has left the rounds: the last of these is told before them."""
@@ -44,11 +44,11 @@ _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What there is to tell of a round, beside progress.
+    """Fields of a round's report, beside progress.
 
     Attributes:
-        steps: Done with it; None: rounds of this topology are not counted so.
-        was_step: A collective operation is none.
+        steps: Steps done with this round; None: rounds of this topology are not counted so.
+        was_step: False for a collective operation.
     """
 
     number: int
@@ -269,8 +269,8 @@ class Journal:
         _append(self._commits, dump(line))
 
     def metrics(self, text: str, round_id: int) -> None:
-        """What the user's script logged: a JSON object. Every line goes to the file, the launcher
-        gets ten a second of a kind."""
+        """Write metrics that the user's script logged: a JSON object. Every line goes to the file.
+        The launcher receives at most ten a second of a kind."""
         try:
             logged = json.loads(text)
         except ValueError:
@@ -442,14 +442,15 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
 
 
 def _vote(vote: AuditVote) -> dict[str, Any]:
-    """Of an answer for a micro-batch that is wrong: whose, and which neighbours it contradicts."""
+    """Return the fields of a vote against a wrong answer for a micro-batch: the peer that gave it,
+    and the neighbours that it contradicts."""
     contradicts = [each for each in (vote.before, vote.behind) if each is not None]
     said = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
     return {**said, "contradicts": contradicts}
 
 
 def _accusation(accusation: Accusation) -> dict[str, Any]:
-    """Of a refused result, without what is said of others only."""
+    """Return the fields of an accusation, without those that only other kinds of accusation use."""
     said: dict[str, Any] = {"peer": accusation.peer, "round": accusation.round_id}
     if accusation.turn:
         return {**said, "turn": accusation.turn.hex(), "content": accusation.content.hex()}

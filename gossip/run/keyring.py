@@ -58,7 +58,7 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """That a key is not on the list of who is allowed, and what to do. None: it is,
+        """Return why a key may not take part, and what to do; None: the key is on the allow-list,
         or there is no list."""
         if self._may_be(key):
             return None
@@ -70,7 +70,8 @@ class Keyring:
         )
 
     def outside(self) -> dict[PeerId, str]:
-        """Whose seed file has a key that is not on the list of who is allowed, and that key."""
+        """Return each peer whose seed file has a key that is not on the allow-list, with that
+        key."""
         return {
             peer: key
             for peer, key in self._folder.keys.items()
@@ -117,9 +118,9 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 
 
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
-    """As ``own_pair``, for a peer that the others have to find on their list of who is allowed.
+    """Return the pair of ``own_pair``, which must be on the allow-list of the other peers.
 
-    Raises: ConfigError: It is not there: they would all keep it out,
+    Raises: ConfigError: Its key is not there. All others would keep the peer out,
         and it would wait for them, or train alone.
     """
     pair = own_pair(file, peer)

@@ -101,10 +101,10 @@ def _read(path: Path | str) -> bytes:
 
 
 def parse_pair(data: bytes, source: str) -> KeyPair:
-    """What a key file holds, for keys that come by a descriptor or on stdin.
+    """Return the pair in the content of a key file, for keys that come by a descriptor or on stdin.
 
     Args:
-        source: Where it comes from, for the error. Nothing of ``data`` is ever shown:
+        source: Origin of ``data``, for the error. Nothing of ``data`` is ever shown:
             it may be a secret.
     Raises: ConfigError: It is no pair of keys.
     """
@@ -132,8 +132,8 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
 
 
 def dump_pair(pair: KeyPair) -> bytes:
-    """What ``parse_pair`` reads, for a descriptor or stdin of another process: never for its
-    arguments or environment."""
+    """Return a pair in the form that ``parse_pair`` reads, for a descriptor or stdin of another
+    process: never for its arguments or environment."""
     return f'public = "{pair.public}"\nsecret = "{pair.secret}"\n'.encode("ascii")
 
 
@@ -157,7 +157,7 @@ class AllowList:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.wrong: list[str] = []
-        """What could not be understood when it was read last, a line each."""
+        """Messages of the last read about what could not be understood."""
         self._names: dict[str, str] = {}
         self._stamp: tuple[int, int, int] | None = None
 

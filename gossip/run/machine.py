@@ -1,8 +1,8 @@
-"""Which process is meant by a pid that somebody has written down: pids mean something on one
-machine, since its last start, and are given out again.
+"""Identity of the process behind a recorded pid. A pid is valid on one machine, since its last
+boot, and is reused.
 
-A node says in ``peer-N/peer.json`` which process it is, and how it has ended: so it is known of a
-run without a launcher of ours (torchrun) whether it goes on.
+A node records in ``peer-N/peer.json`` which process it is, and how it has ended. This shows whether
+a run without a launcher of gossip (torchrun) is still running.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def started_at(pid: int) -> int | None:
 
 
 class NodeLife:
-    """What a node writes into ``peer.json``. A run that leaves nothing behind has no folder."""
+    """Writer of a node's ``peer.json``. A run that leaves nothing behind has no folder."""
 
     def __init__(self, folder: Path | None, troubles: WriteFailures) -> None:
         self._folder, self._troubles = folder, troubles
@@ -78,7 +78,7 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What a node has written of itself. ``exit_code``: None: it has not ended in order."""
+    """Record of a node about itself. ``exit_code``: None: the node has not ended in order."""
 
     pid: int
     started: int
@@ -100,7 +100,8 @@ class NodeRecord:
 
 
 def node_in(folder: Path) -> NodeRecord | None:
-    """Of a peer, by its folder; None: it has written nothing, or something else is there."""
+    """Return the record of a node in its peer's folder; None: there is no record, or something else
+    is there."""
     try:
         told = read_object(folder, FILE) or {}
     except ConfigError:

@@ -42,14 +42,15 @@ from gossip.errors import ConfigError
 
 FORMAT = 3
 BYTES_MAX = 2**31
-"""Of one recording: about an hour of eight peers at full speed.
-What comes later is not recorded."""
+"""Maximum bytes of one recording: about an hour of eight peers at full speed.
+Later events are not recorded."""
 DIGEST_BYTES = 8
 
 
 @cache
 def code_digest() -> bytes:
-    """Of the source of the core and of the topologies: what a recording depends on."""
+    """Return a digest of the source of the core and of the topologies, which a recording depends
+    on."""
     state = blake2b(digest_size=DIGEST_BYTES)
     core = Path(gossip.core.__file__).parent
     for folder in (core, core.parent / "topologies"):
@@ -60,7 +61,7 @@ def code_digest() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the core was made of. ``topology`` is its name,
+    """Values that the core was made of. ``topology`` is its name,
     as ``gossip.topologies.load`` takes it."""
 
     peer: PeerId
@@ -137,8 +138,8 @@ _KINDS = _kinds()
 
 
 def restored(value: Any) -> Any:
-    """What ``plain`` took apart. Raises ConfigError when it cannot have been made
-    by this version."""
+    """Return the value that ``plain`` took apart. Raises ConfigError when this version cannot have
+    made it."""
     if isinstance(value, tuple | list):
         return tuple(restored(each) for each in value)
     if not isinstance(value, dict):
@@ -165,7 +166,7 @@ def digest_of(effects: list[Effect]) -> tuple[int, bytes]:
 
 
 class Recordable(Protocol):
-    """What is recorded: ``gossip.core.peer.Peer``."""
+    """Interface of the object that is recorded: ``gossip.core.peer.Peer``."""
 
     def handle(self, event: Event, now: float) -> list[Effect]: ...
 
@@ -252,7 +253,7 @@ def rows_of(seeds: Mapping[PeerId, tuple[str, str]]) -> tuple[tuple[PeerId, str,
 
 
 def path_of(run_dir: Path, peer: PeerId, incarnation: int) -> Path:
-    """Where a node of a run records: a file for each life."""
+    """Return the path of the recording of a node: a file for each life."""
     return run_dir / f"peer-{peer}" / f"recording-{incarnation}.msgpack"
 
 

@@ -1,9 +1,8 @@
-"""What a run writes down as it goes, on disks that fill up, in folders that somebody deletes:
-training does not depend on it.
+"""Records of a run, on disks that fill up, in folders that may be deleted: training does not depend
+on the records.
 
-A file that cannot be written to is told of once. What it would have got is kept in memory, the
-newest mebibyte of it, and written when there is room again. What was in a file that somebody
-deletes is lost, and counted.
+A file that cannot be written is reported once. Its lines are kept in memory, the newest mebibyte of
+them, and written when there is room again. The content of a deleted file is lost, and counted.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from pathlib import Path
 from .rotation import rotate
 
 KEPT_BYTES = 2**20
-"""Of each file that cannot be written to: the newest lines."""
+"""Bytes of the newest lines that are kept for each file that cannot be written."""
 AGAIN_S = 1.0
-"""Between two attempts to write."""
+"""Seconds between two attempts to write."""
 
 ROOM_HINT = "make room on the disk, or find out what changed the folder"
 
@@ -29,7 +28,7 @@ Tell = Callable[[str, str], None]
 
 
 def in_words(path: str, why: str) -> tuple[str, str]:
-    """What people are told, and a hint."""
+    """Return the message to the user, and a hint."""
     message = (
         f"cannot write {path} ({why}): training goes on without it; what is newest is kept in "
         "memory, and written later"
@@ -38,7 +37,7 @@ def in_words(path: str, why: str) -> tuple[str, str]:
 
 
 class WriteFailures:
-    """What one process could not write down. ``tell`` hears of the first file of each reason."""
+    """Files that one process could not write. ``tell`` receives the first file of each reason."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -215,7 +214,7 @@ class Appender:
             self._took(self._begun + written)
 
     def _took(self, written: int) -> None:
-        """So many bytes of what waits are in the file."""
+        """Drop ``written`` bytes of the waiting lines, which are in the file now."""
         while self._waiting and written >= len(self._waiting[0]):
             line = self._waiting.popleft()
             written -= len(line)

@@ -22,15 +22,15 @@ WATCH_S = 2.0  # when all are there: one that was restarted has another address
 AGAIN_S = 1.0  # after an own address that could not be written
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
-"""Who has claimed a life of a peer: one that was given the id of another, or that peer, started
-again by a scheduler."""
+"""Claimants of a peer's life: a newcomer that was given the id of another peer, or that peer
+itself, started again by a scheduler."""
 # a peer that runs takes a connection at once, or after a moment when its host is far away
 ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Where a peer can be reached."""
+    """Address of a peer, and whether the peer can be reached there."""
 
     peer: int
     control: str
@@ -89,7 +89,7 @@ class SeedFolder:
         return self._own[1] if self._own[1] > incarnation else None
 
     def look(self, now: float, all_linked: bool) -> list[Seed]:
-        """What is new in the folder since the last look, when the time for one has come."""
+        """Return the new entries of the folder. Read it first, when the time for that has come."""
         if now >= self._next_look:
             self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
             # No descriptor is left, or the disk fails: what was read is kept, until the next look.
@@ -113,7 +113,8 @@ class SeedFolder:
         self._untold += self._claimed(others)
 
     def _claimed(self, others: list[int]) -> list[Seed]:
-        """Who is on its way: somebody has claimed its next life, of which nothing else is known."""
+        """Return the peers that are about to start: the next life of each is claimed, and has no
+        other record yet."""
         new = claims_in(self._folder) - self._claims
         self._claims |= new
         lives = {
@@ -147,8 +148,8 @@ class SeedFolder:
         return seed
 
     def _stamp(self, peer: int) -> tuple[int, int] | None:
-        """Of the file of a peer: another one, if it was written since. None: there is none, or none
-        of ours."""
+        """Return the stamp of a peer's file, which differs when the file was written since. None:
+        there is no such file, or it is none of ours."""
         try:
             status = (self._folder / f"{peer}.addr").stat(follow_symlinks=False)
         except OSError:
@@ -233,7 +234,7 @@ def write_seed(folder: Path, seed: Seed) -> None:
 
 
 def peers_in(folder: Path) -> list[int]:
-    """Of whom there is a file in ``folder``, ascending."""
+    """Return the peers that have a file in ``folder``, ascending."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -244,7 +245,7 @@ def peers_in(folder: Path) -> list[int]:
 
 
 def read_seed(folder: Path, peer: int) -> Seed | None:
-    """What the file of a peer says; None: there is none, or it is not an address."""
+    """Return the entry in the file of a peer; None: there is no file, or it has no address."""
     try:
         with open_in(folder, f"{peer}.addr") as file:
             return parse_seed(peer, file.read(FILE_BYTES_MAX + 1))
@@ -343,7 +344,7 @@ def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:
-    """Which lives of which peers have been claimed in ``folder``."""
+    """Return the lives that have been claimed in ``folder``, as pairs of peer and incarnation."""
     try:
         names = [name.split(".") for name in os.listdir(folder) if name.endswith(".claim")]
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""From where a run goes on that is told to: looked at before any of its peers starts."""
+"""Checkpoint that a run resumes from, verified before any of its peers starts."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"\.(\d{6})(\.gz)?")
 
 
 def segments(path: Path) -> list[Path]:
-    """What was cut from a file, oldest first, each once."""
+    """Return the segments that were cut from a file, oldest first, each once."""
     found: dict[int, Path] = {}
     try:
         names = sorted(os.listdir(path.parent))

@@ -21,7 +21,7 @@ DEPTH_MAX = 5
 
 
 class FieldType(NamedTuple):
-    """What a field holds. ``words``: for the message about another value."""
+    """Type of a field. ``words``: its description, for the message about another value."""
 
     words: str
     accepts: Callable[[object], bool]
@@ -124,7 +124,7 @@ BY_PEER = FieldType("a number for each peer", _is_by_peer)
 ROW = FieldType("an object", _is_row)
 OTHER = FieldType("a finite number, or a short structure", _is_other)
 METRICS: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "peer": PEER, "round": ROUND}
-"""Of what a script has logged; the other names are the script's own."""
+"""Types of the fields in a row that a script has logged; the other names are the script's own."""
 KINDS: Mapping[str, FieldType] = {
     **METRICS,
     **{

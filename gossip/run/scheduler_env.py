@@ -38,13 +38,13 @@ OWN = {"run", "name", "run_dir", "f", "host", "resume"}
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a scheduler says to a process that it has started.
+    """Task of a scheduler, from the environment of the process that it has started.
 
     Attributes:
-        run: Names the run: all its tasks have this in common, and no other run has it.
+        run: Name of the run. All its tasks have this name in common, and no other run has it.
         one_host: All tasks of the run are on this machine.
-        towards: Address or name of a machine of the job: what is sent there leaves from the address
-            that the others reach us at.
+        towards: Address or name of a machine of the job. Traffic to that machine leaves from the
+            address at which the other tasks reach this one.
         comes_back: The scheduler may start this task again beside the others,
             as another life of the same peer.
         another: How to start a run under another name.
@@ -62,7 +62,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskRendezvous:
-    """Where a task's peer belongs."""
+    """Settings, folder and incarnation of a task's peer."""
 
     config: RunConfig
     folder: Path
@@ -75,8 +75,8 @@ class TaskRendezvous:
 
 
 def torchrun_task(given: Mapping[str, str]) -> Task | None:
-    """Of the variables that torchrun sets, and everybody else who starts scripts for
-    torch.distributed (``env://``)."""
+    """Return the task in the variables of torchrun, or of another launcher of scripts for
+    torch.distributed (``env://``). None: they are not set."""
     if not all(given.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return None
     rank, size = number(given, "RANK"), number(given, "WORLD_SIZE")
@@ -102,8 +102,8 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
 
 
 def slurm_task(given: Mapping[str, str]) -> Task | None:
-    """Of the variables of a task that srun has started with others.
-    An interactive step has one, and is a shell."""
+    """Return the task in the variables of srun; None: srun has not started it with others.
+    An interactive step has one task, and is a shell."""
     if not all(
         given.get(name)
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
@@ -190,8 +190,11 @@ def meet(
 
 
 def own_address(task: Task, config: RunConfig) -> str:
-    """What the task's peer listens on; "": what the settings say. Raises:
-    ConfigError: Nobody knows."""
+    """Return the address that the task's peer listens on; "": the one in the settings.
+
+    Raises: ConfigError: The address cannot be found, or the tasks are on several machines and have
+        no keys.
+    """
     if task.one_host or task.peers == 1:
         return ""
     given = os.environ.get("GOSSIP_LISTEN", "")
@@ -252,7 +255,8 @@ def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | Non
 def write_settings(
     folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None
 ) -> None:
-    """What a run was started with: ``config.json`` for its peers, the rest for people."""
+    """Write the settings that a run starts with: ``config.json`` for its peers, the rest for
+    people."""
     resolved.config.dump(folder / "config.json")
     (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
     write_json(folder / "environment.json", {**environment(argv, code), "run": resolved.config.run})

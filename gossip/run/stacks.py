@@ -1,10 +1,9 @@
-"""What each thread of a process is at, written down when the process is asked: for a run that
-stands still.
+"""Stacks of all threads of a process, written on request: for a run that stands still.
 
 ``GOSSIP_STACKS`` names a folder. Launcher, trainers and nodes that find it in their environment
-each open a file there, and write the Python stacks of all their threads to it at every ``SIGNAL``.
-The interpreter need not get a turn for that: a thread that waits for a lock, or in a library, is
-shown where it waits.
+each open a file there. They write the Python stacks of all their threads to it at every
+``STACKS_SIGNAL``. The interpreter needs no turn for that: a thread that waits for a lock, or in a
+library, is shown where it waits.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 
 def stacks_file(folder: Path, role: str, pid: int) -> Path:
-    """Where a process writes its stacks."""
+    """Return the file that a process writes its stacks to."""
     return folder / f"{role}-{pid}.txt"
 
 
 def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
-    """From now on this process writes its stacks down when it gets ``STACKS_SIGNAL``; nothing
-    without ``GOSSIP_STACKS``. Raises: ConfigError: It cannot write to that folder."""
+    """Make this process write its stacks whenever it receives ``STACKS_SIGNAL``. Do nothing without
+    ``GOSSIP_STACKS``. Raises: ConfigError: It cannot write to that folder."""
     named = os.environ.get(STACKS_VARIABLE)
     if not named:
         return

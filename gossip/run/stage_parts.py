@@ -1,5 +1,5 @@
-"""Which checkpoints of a pipeline's stages make the whole model: those of one step that were saved
-under one cut. The stages of the run that goes on may be cut otherwise."""
+"""Checkpoints of a pipeline's stages that make up the whole model: those of one step that were
+saved under one cut. The run that resumes from them may have another cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .checkpoints import Checkpoint, listed, name_of, newest_good, open_at, stag
 from .untrusted import shown, whole
 
 Cut: TypeAlias = tuple[tuple[int, int], ...]
-"""Of each stage its first and its last layer."""
+"""First and last layer of each stage."""
 OTHERS = "|others"
 """Behind a folder and a step in ``resume``: a peer that has no checkpoint of its layers there takes
 the state of the others of its stage. A launcher writes it that has seen that these have one."""
@@ -26,12 +26,12 @@ class LackingLayers(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class SavedStage:
-    """What one stage has saved of a step.
+    """Checkpoint of one stage at one step.
 
     Attributes:
-        cut: Of the run that has saved it.
-        model: As of ``PipelineConfig``.
-        folder: With a checkpoint of each step.
+        cut: Cut of the run that has saved it.
+        model: As in ``PipelineConfig``.
+        folder: Folder with a checkpoint of each step.
     """
 
     step: int
@@ -74,7 +74,7 @@ class SavedStage:
 
 
 def about(cut: Cut, model: str) -> dict[str, Any]:
-    """What the manifest of a part says of the pipeline."""
+    """Return what the manifest of a part has about the pipeline."""
     return {"stages": [list(layers) for layers in cut], "model": model}
 
 
@@ -114,7 +114,8 @@ def parts_in(folder: Path) -> list[SavedStage]:
 
 
 def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
-    """Of each step that every stage of one cut has, those parts in their order; ascending."""
+    """Return each step that all stages of one cut have, with its parts in the order of the stages;
+    ascending."""
     groups: dict[tuple[int, str, Cut], dict[int, SavedStage]] = {}
     for part in parts:
         groups.setdefault((part.step, part.model, part.cut), {}).setdefault(part.stage, part)
@@ -152,7 +153,8 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
 
 
 def _check_all_here(folder: Path, cut: Cut) -> None:
-    """Where stages share a folder each has its own in it from its first moment on."""
+    """Raise ConfigError if a stage has no folder here. Where stages share a folder, each has its
+    own in it from its first moment on."""
     here = stage_folders(folder)
     if missing := [str(stage) for stage in range(len(cut)) if stage not in here]:
         raise ConfigError(
@@ -210,7 +212,7 @@ def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
 
 
 def _cut(said: Mapping[str, Any]) -> Cut | None:
-    """Of a manifest. None: it is none."""
+    """Return the cut in a manifest. None: there is none."""
     stages = said.get("stages")
     if not isinstance(stages, list) or not stages:
         return None

@@ -1,10 +1,10 @@
-"""What a run writes down: lines of JSON that people and scripts read later, the environment it ran
-in, its logbook.
+"""Records of a run: lines of JSON that people and scripts read later, the environment it ran in,
+and its logbook.
 
-A file of JSON lines begins with its schema, ``{"schema": "gossip.events/2"}``, but for
-``metrics.jsonl``, of which every line is a row of a table. Every line is
-flushed when it is written, so that whoever is killed leaves whole lines behind; a reader drops a
-last line that is not whole.
+A file of JSON lines begins with its schema, ``{"schema": "gossip.events/2"}``. Only
+``metrics.jsonl`` has none: its lines are all rows of a table. Every line is flushed when it is
+written, so that a killed process leaves whole lines behind. A reader drops a last line that is not
+whole.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PACKAGES = (
 
 
 def tell_on_stderr(path: str, why: str) -> None:
-    """Where nobody else hears of what cannot be written."""
+    """Report on stderr a file that cannot be written, where nothing else would report it."""
     message, hint = in_words(path, why)
     print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
 
@@ -79,8 +79,8 @@ class JsonLines:
 
 
 def header(schema: str) -> bytes:
-    """What a new file of lines begins with. Those of metrics have nothing but rows: each is a row
-    of a table to pandas and its like."""
+    """Return the beginning of a new file of lines. Files of metrics have nothing but rows: each is
+    a row of a table to pandas and similar tools."""
     if schema == "metrics":
         return b""
     return (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
@@ -147,7 +147,7 @@ def _opened(path: Path) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def unpacked(file: BinaryIO, name: str) -> IO[bytes]:
-    """What a segment holds, compressed or not."""
+    """Return the content of a segment, compressed or not."""
     return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if name.endswith(".gz") else file
 
 
@@ -166,11 +166,11 @@ def read_json(path: Path | str) -> dict[str, Any] | None:
 
 
 def environment(command: Sequence[str], code: Path | str | None = None) -> dict[str, Any]:
-    """What the run's result may depend on, for ``environment.json``.
+    """Return what the result of the run may depend on, for ``environment.json``.
 
     Args:
-        command: What was typed.
-        code: A folder whose git version is written down, when it is in git.
+        command: The command that was typed.
+        code: A folder whose git version is recorded, when it is in git.
     """
     import psutil  # here: 50 ms that `gossip --help` need not pay
 

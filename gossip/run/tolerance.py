@@ -1,5 +1,8 @@
-"""What a run says before its first round of the broken peers or liars that it bears: how many, why,
-how many peers would tolerate one, and whether anybody judges by the reference that was asked for.
+"""Lines that a run prints before its first round about the broken or Byzantine peers that it
+tolerates.
+
+They have the number of those peers, the reason for it, and how many peers would tolerate one. They
+also show whether updates are judged by the reference that was requested.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Which trackers there are, what each needs, and the process beside a run that hands it on to one.
+"""Trackers, the packages that each needs, and the process beside a run that forwards it to one.
 
-The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so whatever
-starts it waits for nothing; it ends when its stdin does, once it has handed on what is there.
+The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so the
+process that starts it waits for nothing. It ends when its stdin does, once it has forwarded what
+is there.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def trackers_asked_for(environment: Mapping[str, str]) -> list[str]:
 
 
 def tracker_log(name: str, folder: Path) -> Path:
-    """What the process writes; its last line says how it went."""
+    """Return the log of the process. Its last line has the outcome."""
     return folder / f"tracker-{name}.log"
 
 

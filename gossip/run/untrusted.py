@@ -21,7 +21,7 @@ from gossip.errors import ConfigError
 from .rows import REAL_MAX, WHOLE_MAX, check_row
 
 RECORD_BYTES_MAX = 2 * 2**20
-"""Of a file that is one JSON object. A summary of 64 peers has 100 kB."""
+"""Maximum bytes of a file that is one JSON object. A summary of 64 peers has 100 kB."""
 TEXT_MAX = 200
 _COLOURS = re.compile("\x1b\\[[0-9;:]*m")
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -68,7 +68,7 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """As ``open_in``, of whose path only the last part may be no link."""
+    """Open a file as ``open_in`` does. Only the last part of its path may not be a link."""
     path = Path(path)
     return open_in(path.parent, path.name)
 
@@ -122,7 +122,8 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """What it holds. Raises: ValueError: It is no JSON, or brackets in brackets by the thousand."""
+    """Return the value in a JSON text. Raises: ValueError: It is no JSON, or has brackets nested by
+    the thousand."""
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -188,8 +189,8 @@ def text_of(value: object) -> str | None:
 
 
 def shown(text: object) -> str:
-    """As it may be written to a terminal: control and format characters, by which it could be taken
-    over, are spelt out."""
+    """Return a text that is safe on a terminal. Control and format characters, which could take the
+    terminal over, are spelt out."""
     said = str(text)
     if said.isprintable():
         return said
