@@ -45,6 +45,7 @@ from .rebuilding import GradientNorms, MadeState
 from .replicas import Divergence, ReplicaCheck
 from .seeding import drawing_from
 from .state import PackingPlan, plan_state, unpack_state
+from .stepping import StepsTaken
 
 logger = logging.getLogger(__name__)
 
@@ -91,16 +92,6 @@ class ExtraState:
     now: Callable[[], dict[str, Any]]
     check: Callable[[dict[str, Any]], object]
     take: Callable[[dict[str, Any]], None]
-
-
-@record
-class StepsTaken:
-    """The steps that an update stands for."""
-
-    taken: int = 1  # local steps
-    total: int = 1  # that a round has
-    lasted_s: float = 0.0  # those that were taken; 0.0: since the round began
-    kind: int = 0  # of step (``is_further``)
 
 
 _ONE_STEP = StepsTaken()

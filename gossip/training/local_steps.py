@@ -37,20 +37,17 @@ from gossip.aggregators import outer as outer_steps
 
 from .layout import Layout
 from .state import StateMismatch
+from .stepping import EveryStep, StepsTaken
 
 STATE = "gossip.local_steps"
 """Key in the state beside the model, for the step of that state and the settings of the user's
 optimizers."""
 
 
-class LocalSteps:
-    """Progress of a peer between two rounds.
+class LocalSteps(EveryStep):
+    """Several steps of this peer between two rounds.
 
     Attributes:
-        total: Steps of a round.
-        taken: Of them, those that lie behind.
-        good: Of these, those that were not skipped.
-        ended: The round is over with those that were taken.
         outer: The optimizer that steps with the aggregate of the model differences.
     """
 
@@ -69,7 +66,7 @@ class LocalSteps:
             mixing: A round exchanges a part of the model, of which a peer keeps this share of its
                 own parameters, from 0 to below 1; None: a round is on all parameters.
         """
-        self.total, self.taken, self.good, self.ended = total, 0, 0, False
+        super().__init__(total)
         self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
         self._anchor: list[Tensor] = []
@@ -85,9 +82,10 @@ class LocalSteps:
         # the parameters are the shared ones, and own ones will be on top of them again
         self._at_anchor = False
 
+    is_local = True
+
     @property
     def is_complete(self) -> bool:
-        """Whether a round follows."""
         return self.ended or self.taken == self.total
 
     def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
@@ -120,11 +118,12 @@ class LocalSteps:
         else:
             self._anchor = self._layout.copy_parameters()
 
-    def put_difference(self) -> bool:
-        """Goes back to the anchor. The gradients are the model difference now; a parameter that has
-        no gradient and that no step has moved still has none. With fragments it has the steps since
-        the last round of each, and ``go_on`` ends the round; ``drop`` comes before that where the
-        difference is of no use. Returns whether any step was taken.
+    def put_update(self, overflow: bool) -> bool:
+        """Return to the anchor, with the model difference as the gradients.
+
+        A parameter that has no gradient and that no step has moved still has none. With fragments
+        the difference has the steps since the last round of each fragment, and ``go_on`` ends the
+        round, after ``drop`` if the difference is of no use. It is if no step was taken.
         """
         for parameter, value, start in self._triples(self._base):
             gradient = parameter.grad
@@ -132,12 +131,15 @@ class LocalSteps:
                 torch.sub(start, value, out=gradient)
             elif not torch.equal(start, value):
                 parameter.grad = start - value
-        moved = self.good > 0
+        still = not self.good
         self._own = self._layout.copy_parameters() if self._fragments else []
         self._layout.set_parameters(self._anchor)
         self._forget_steps()
         self._is_ahead = self._is_apart = False
-        return moved
+        return still
+
+    def count(self, kind: int, lasted_s: float) -> StepsTaken:
+        return StepsTaken(self.taken, self.total, lasted_s, kind)
 
     @property
     def _base(self) -> list[Tensor]:
@@ -178,7 +180,7 @@ class LocalSteps:
             own.copy_(now)
 
     def drop(self) -> None:
-        """The steps that ``put_difference`` has gone back from count for nothing."""
+        """The steps that ``put_update`` has gone back from count for nothing."""
         if self._own:
             self._own = [start.clone() for start in self._start]
 

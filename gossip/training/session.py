@@ -92,6 +92,7 @@ from .state import (
     plan_checkpoint,
 )
 from .step_clock import StepClock
+from .stepping import EveryStep
 from .steps import steps_of
 from .streaming import ShardedStream
 from .unprepared import UnpreparedOptimizers
@@ -172,7 +173,7 @@ class Session:
         self._states_due: dict[str, Any] = {}  # of what is kept, that came within a step
         self._loaded_kept: set[str] = set()  # since it was known last of what step they are
         self._scheduler_pace = SchedulerPace()
-        self._local: LocalSteps | None = None  # where a round follows several steps
+        self._stepper = EveryStep()
         self._local_undone = False  # steps of one were, and it was said
         self._overlaps = self._config.overlap > 0
         self._reading: StartRoundCommand | None = None  # the round, or guess, of the batch in hand
@@ -328,7 +329,7 @@ class Session:
         return model, optimizer
 
     def _compare_replicas(self, trained: TrainedModel) -> None:
-        if self._local is not None:
+        if self._stepper.is_local:
             return  # between two rounds its parameters are its own
 
         def saves_at(step: int) -> bool:
@@ -404,7 +405,7 @@ class Session:
         config = self._config
         if not config.has_local_steps:
             return trained
-        self._local = local = LocalSteps(
+        self._stepper = local = LocalSteps(
             trained.layout,
             trained.inner_step,
             config.steps_per_round,
@@ -883,8 +884,7 @@ class Session:
 
     def _share_parameters(self) -> None:
         """The model is the one that all share, without own steps."""
-        if self._local is not None:
-            self._local.abandon()
+        self._stepper.abandon()
 
     def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
         if save is not None:
@@ -1041,8 +1041,7 @@ class Session:
         """Number of the next step, from 0: so many updates are in the parameters. A collective
         operation, such as ``mean``, takes a round and is no step. With ``local_steps`` each round
         counts so many. With ``overlap`` the last one may be in flight."""
-        taken = 0 if self._local is None else self._local.taken
-        return self._rounds_made * self._config.steps_per_round + taken
+        return self._rounds_made * self._config.steps_per_round + self._stepper.taken
 
     @property
     def _rounds_made(self) -> int:
@@ -1135,8 +1134,8 @@ class Session:
         patience_s = CLOSE_S if reason == "finished" else HURRIED_CLOSE_S
         until = time.monotonic() + patience_s
         hurry: Callable[[], bool] = lambda: self._termination.since is not None  # noqa: E731
-        if self._local is not None and not self._in_round:
-            self._local.boundary_is_over()
+        if not self._in_round:
+            self._stepper.boundary_is_over()
         self._undo_local_steps()
         try:
             if reason == "finished":
@@ -1257,19 +1256,19 @@ class Session:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
         self._check_batches_taken()
         self._step_directly(overflow)
-        if self._local is not None:
-            self._step_locally(self._local, overflow)
-            if not self._local.is_complete:
-                self._step_is_within_round()
-                return
-        self._end_round(loss, overflow, kind)
+        if self._stepper.is_local:
+            self._step_locally(overflow)
+        if self._stepper.is_complete:
+            self._end_round(loss, overflow, kind)
+        else:
+            self._step_is_within_round()
 
     def _make_further_step(self, loss: float | None, overflow: bool, kind: int) -> None:
         """Take the round of a step on the samples of the one before, by another optimizer."""
         self._check_open()
         encoder = self._exchange.encoder
         unable = {
-            "local steps": self._local is not None,
+            "local steps": self._stepper.is_local,
             "overlap": self._overlaps,
             "rounds without a server": not (self._is_rolling or self._is_alone),
             f"--sender {self._config.sender}": bool(self._config.sender),
@@ -1296,15 +1295,9 @@ class Session:
 
     def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
         """Take the round of the step, or of the local steps, that this peer has made."""
-        behind, steps = self._behind_round, StepsTaken(kind=kind)
-        if self._local is not None:
-            steps = replace(
-                steps,
-                taken=self._local.taken,
-                total=self._local.total,
-                lasted_s=self._clock.lasted_s,
-            )
-            overflow = not self._local.put_difference()
+        behind = self._behind_round
+        steps = self._stepper.count(kind, self._clock.lasted_s)
+        overflow = self._stepper.put_update(overflow)
         if self._take_round(loss, overflow, steps):
             self._collectives.answers.reached(behind)
             self._step_is_over()
@@ -1350,19 +1343,14 @@ class Session:
         outdated |= self._exchange.overtakes != self._overtakes
         used = 0 if overflow or outdated else self._samples
         # Local steps that overflow have their batches again.
-        skipped = overflow and self._local is None and not is_further(steps.kind)
+        skipped = overflow and not self._stepper.is_local and not is_further(steps.kind)
         self._exchange.contribute(used, loss, computed, steps, skipped)
-        if self._local is not None:
-            self._go_on(self._local)
-        return True
-
-    def _go_on(self, local: LocalSteps) -> None:
-        """An update was offered, and its round is applied or in flight."""
         if self._exchange.in_flight:
-            local.go_ahead()
+            self._stepper.go_ahead()
         else:
-            local.settled(self._exchange.exchanged)
-            local.go_on()
+            self._stepper.settled(self._exchange.exchanged)
+            self._stepper.go_on()
+        return True
 
     def _run_stage(self, work: StageWork) -> None:
         """A step of a pipeline."""
@@ -1412,25 +1400,22 @@ class Session:
         whether no other was applied."""
         was_in_flight = bool(self._exchange.unsettled)
         in_turn = self._exchange.settle(expired)
-        if self._local is not None and was_in_flight:
-            self._local.settled(self._exchange.exchanged)
+        if was_in_flight:
+            self._stepper.settled(self._exchange.exchanged)
         return in_turn
 
     def _state_before_round(self) -> dict[str, Any]:
         """Return the state that goes with the parameters with which the round of the next update
         begins."""
-        if self._local is not None:
-            return self._local.extra_state(self._state_now)
-        return copy.deepcopy(self._state_now())
+        return copy.deepcopy(self._stepper.extra_state(self._state_now))
 
     def _drop_step(self) -> None:
         """Drop a step that is of no use: it counts for nothing, and what the script does behind it
         is undone."""
         self._exchange.log(json.dumps({"round": self.round, "skipped": "overlap"}))
         self._dropped = self._state_in_flight
-        if self._local is not None:
-            self._local.drop()
-            self._local.go_on()
+        self._stepper.drop()
+        self._stepper.go_on()
         self._batches.drop()
         self._outdated = False
         self._computing_since = time.monotonic()
@@ -1471,9 +1456,10 @@ class Session:
 
     def _check_batches_taken(self) -> None:
         if self._loader is not None:
-            self._batches.check_taken(1 if self._local is None else self._local.good + 1)
+            self._batches.check_taken(self._stepper.good + 1)
 
-    def _step_locally(self, local: LocalSteps, overflow: bool) -> None:
+    def _step_locally(self, overflow: bool) -> None:
+        local = self._stepper
         if local.taken == 0:
             since = self._computing_since
             self._clock.begin_round(since, self._exchange.late_s(since))
@@ -1506,11 +1492,10 @@ class Session:
 
     def _undo_local_steps(self) -> None:
         """Those of a round that does not come to its end here."""
-        undone = 0 if self._local is None else self._local.rewind()
+        undone = self._stepper.rewind()
         if undone:
-            assert self._local is not None
             self._batches.drop()
-            self._put_back_kept(self._local.extra_state(dict))
+            self._put_back_kept(self._stepper.extra_state(dict))
         if undone and self._termination.since is not None:
             self._say(
                 f"stopped within a round: the local steps that this peer has taken in it count for "
@@ -1711,7 +1696,7 @@ class Session:
 
     def _at_anchor(self) -> AbstractContextManager[None]:
         """Within it the parameters are what the rounds have made of them."""
-        return nullcontext() if self._local is None else self._local.at_anchor()
+        return self._stepper.at_anchor()
 
     # --- for the loader ---------------------------------------------------------------------------
 
@@ -1792,7 +1777,7 @@ class Session:
         self._check_no_pipeline("a step without pipe.step(x, y)")
         self._check_gathered()
         self._unprepared.check_passed()
-        if skipped and self._local is not None and self._local.taken:
+        if skipped and self._stepper.taken:
             self._end_round(None, False)
             return
         self._undo_local_steps()
@@ -1858,8 +1843,7 @@ class Session:
         join, self._join = self._join, None
         assert join is not None
         join()
-        if self._local is not None:
-            self._local.go_on()  # with own parameters of a checkpoint
+        self._stepper.go_on()  # with own parameters of a checkpoint
         self._draw()
 
     def _check_joined(self) -> None:
@@ -1953,12 +1937,11 @@ class Session:
         owes = encoder is not None and trained.wire.encoding.feedback
         if self._is_rolling and self._plan_own() is None and not self._config.sender and not owes:
             return
-        of_peer = self._optimizer if self._local is not None else None
-        into = Loaded(trained.model, trained.optimizer, of_peer)
+        into = Loaded(trained.model, trained.optimizer, self._local_optimizer)
         own = load_own(folder, self.id, found.step, into)
-        if self._local is not None:
+        if self._stepper.is_local:
             try:
-                self._local.load_own(own.parameters)
+                self._stepper.load_own(own.parameters)
             except StateMismatch as error:
                 own = own._replace(why=str(error))
             # Rates are those of the step, whatever was taken behind it.
@@ -1978,21 +1961,25 @@ class Session:
             return f"it begins with the mean model and the optimizer of {writer}"
         begins = {
             f"its buffers are those of {writer}": any(True for _ in self._trained.model.buffers()),
-            "its optimizer begins anew": self._local is not None,
+            "its optimizer begins anew": self._stepper.is_local,
             "it has no steps of its own on the fragments": self._config.fragments > 1,
             "its sender begins anew": bool(self._config.sender),
             "its encoding owes nothing": owes,
         }
         return ", ".join(what for what, is_so in begins.items() if is_so)
 
+    @property
+    def _local_optimizer(self) -> torch.optim.Optimizer | None:
+        """Optimizer whose state belongs to this peer alone; None if all peers share it."""
+        return self._optimizer if self._stepper.is_local else None
+
     def _plan_own(self) -> StateFile | None:
         """Plan the file of the state of this peer alone: in gossip rounds all of it."""
         trained, memory = self._trained, self._exchange.sender_memory
         encoder = self._exchange.encoder
         residual = None if encoder is None else encoder.saved()
-        local = self._optimizer if self._local is not None else None
-        apart = None if self._local is None else self._local.own_parameters or None
-        parts = OwnParts(memory, residual, local, apart)
+        apart = self._stepper.own_parameters or None
+        parts = OwnParts(memory, residual, self._local_optimizer, apart)
         if self._is_rolling:
             return plan_own(trained.model, parts)
         return plan_whole(trained.model, trained.optimizer, self._extra_state(), parts)
@@ -2006,8 +1993,7 @@ class Session:
         self._load_states_due()
         self._note_loaded()
         self._scheduler_pace.follow(self._kept, self.step - self._lost_steps)
-        if self._local is not None:
-            self._local.boundary_is_over()
+        self._stepper.boundary_is_over()
         if self._saver is None or not self._boundary_due:
             return
         self._boundary_due = False
@@ -2119,10 +2105,8 @@ class Session:
         """Return what goes with the parameters that all peers share."""
         if self._exchange.in_flight:
             state = self._state_in_flight
-        elif self._local is None:
-            return self._state_now()
         else:
-            state = self._local.extra_state(self._state_now)
+            state = self._stepper.extra_state(self._state_now)
         answers = self._collectives.answers.state()
         return {**state, ANSWERS: answers} if answers else state
 
@@ -2144,7 +2128,7 @@ class Session:
     def _has_settings_apart(self) -> bool:
         """Whether settings of the user's optimizer, such as its learning rate, are not those that
         go with the parameters: the script is ahead of them."""
-        return self._local is not None or self._overlaps
+        return self._stepper.is_local or self._overlaps
 
     def _check_extra_state(self, states: dict[str, Any]) -> None:
         """Before anything of a state is taken over. Raises StateMismatch."""
@@ -2174,8 +2158,7 @@ class Session:
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
         self._group_settings = settings
-        if self._local is not None:
-            self._local.replaced(states)
+        self._stepper.replaced(states)
         if self._has_settings_apart:
             self._apply_settings()
         if not self._in_round:

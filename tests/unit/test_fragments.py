@@ -519,7 +519,7 @@ def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[L
     parts = layout.cut(2)
     backward(model, 0)
     steps.step(dict)
-    steps.put_difference()
+    steps.put_update(False)
     steps.settled(parts[0].parameters)
     steps.go_on()
     return model, optimizer, steps, parts

@@ -110,7 +110,7 @@ def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_ag
         steps.step(dict)
         assert steps.is_complete == (seed == 2)
     after = flat_parameters(model)
-    assert steps.put_difference()
+    assert not steps.put_update(False)
     difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
     assert torch.equal(flat_parameters(model), before)
     assert torch.equal(difference, before - after)
@@ -123,7 +123,7 @@ def test_a_parameter_that_no_step_has_moved_has_no_update() -> None:
     frozen, *others = model.parameters()
     frozen.grad = None
     steps.step(dict)
-    steps.put_difference()
+    steps.put_update(False)
     assert frozen.grad is None
     assert all(parameter.grad is not None for parameter in others)
 
@@ -133,7 +133,7 @@ def test_steps_that_were_all_skipped_are_no_update() -> None:
     backward(model, 0)
     steps.step(dict, skipped=True)
     steps.step(dict, skipped=True)
-    assert not steps.put_difference()
+    assert steps.put_update(False)
 
 
 def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_on_top() -> None:
@@ -149,7 +149,7 @@ def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_
         for parameter in model.parameters():
             parameter.add_(1.0)
     assert torch.allclose(flat_parameters(model), after + 1.0, atol=1e-6)
-    steps.put_difference()
+    steps.put_update(False)
     assert torch.equal(flat_parameters(model), before + 1.0)
 
 
@@ -166,7 +166,7 @@ def test_what_goes_with_the_anchor_is_of_its_step() -> None:
     step_once()
     assert steps.extra_state(lambda: now) == {"value": [0]}
     step_once()
-    steps.put_difference()
+    steps.put_update(False)
     assert steps.extra_state(lambda: now) == {"value": [0]}, "the script has yet to step behind it"
     steps.boundary_is_over()
     assert steps.extra_state(lambda: now) == {"value": [0, 1, 2]}

@@ -1,0 +1,120 @@
+"""Strategies for the steps between two rounds. Each has the interface of ``EveryStep``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor
+
+from gossip.core import record
+
+
+@record
+class StepsTaken:
+    """The steps of an update.
+
+    Attributes:
+        taken: Local steps.
+        total: Steps of a round.
+        lasted_s: Time of the steps that were taken; 0.0: the time since the round began.
+        kind: Kind of the step (``is_further``).
+    """
+
+    taken: int = 1
+    total: int = 1
+    lasted_s: float = 0.0
+    kind: int = 0
+
+
+class EveryStep:
+    """A round at each step: between two rounds the parameters are those that all peers share.
+
+    Attributes:
+        is_local: Whether a peer takes steps of its own between two rounds.
+        total: Steps of a round.
+        taken: Steps since the last round.
+        good: Steps since the last round that were not skipped.
+        ended: Whether the round follows although steps of it are left.
+    """
+
+    is_local = False
+
+    def __init__(self, total: int = 1) -> None:
+        self.total, self.taken, self.good, self.ended = total, 0, 0, False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a round follows."""
+        return True
+
+    def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
+        """Take one step.
+
+        Args:
+            extra: Returns the state beside the model, which belongs to the parameters at which a
+                round begins, and is copied with them.
+            skipped: The step only counts.
+        """
+
+    def put_update(self, overflow: bool) -> bool:
+        """Put the update of the round into the gradients. Returns whether it is of no use."""
+        return overflow
+
+    def count(self, kind: int, lasted_s: float) -> StepsTaken:
+        """Return the steps of the update, of which the last one is of ``kind``.
+
+        Args:
+            lasted_s: Time of the local steps of this round.
+        """
+        return StepsTaken(kind=kind)
+
+    def settled(self, exchanged: Sequence[Tensor]) -> None:
+        """Note that a round was applied whose update was of the parameters ``exchanged``."""
+
+    def go_on(self) -> None:
+        """Continue after a round that was applied."""
+
+    def go_ahead(self) -> None:
+        """Continue after an update was offered whose round is not applied yet."""
+
+    def drop(self) -> None:
+        """Drop the steps of the update that ``put_update`` has made."""
+
+    def rewind(self) -> int:
+        """Return to the parameters at which the steps began. Returns the number of undone steps."""
+        return 0
+
+    def abandon(self) -> None:
+        """Return to the parameters that all peers share."""
+
+    def at_anchor(self) -> AbstractContextManager[None]:
+        """Return a context in which the parameters are those that all peers share."""
+        return nullcontext()
+
+    @property
+    def own_parameters(self) -> list[Tensor]:
+        """Parameters of this peer alone; empty if they are those that all peers share."""
+        return []
+
+    def load_own(self, own: Sequence[Tensor]) -> None:
+        """Load the parameters of this peer alone, after the model was loaded.
+
+        Raises: StateMismatch: They are of another model.
+        """
+
+    def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the state beside the model that belongs to the shared parameters.
+
+        Args:
+            now: Returns this state as it is now.
+        """
+        return now()
+
+    def replaced(self, states: dict[str, Any]) -> None:
+        """Note that the state of another peer was loaded, with ``states`` beside the model."""
+
+    def boundary_is_over(self) -> None:
+        """Note that the script has done its work after a round: the state beside the model belongs
+        to the parameters as they are now."""
