@@ -1,4 +1,4 @@
-"""What a rule is: a function from updates to one update, plus what it can say about each of them.
+"""Base of rules: functions from updates to one update, with a weight and an outlyingness of each.
 
 ``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns
 the aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each
@@ -6,9 +6,9 @@ update. A function may return a ``Verdict`` itself when it knows them better tha
 the aggregate does. Rules that need no more than inner products are made by ``@gram_rule``,
 see ``gram_rules``.
 
-Rules take finite updates: who receives one from a peer drops it when it is not finite, and counts
+Rules take finite updates: a peer drops an update that is not finite when it receives it, and counts
 that as evidence. A rule does not look again, unless its result is not finite. From finite updates,
-however large, no rule makes a NaN. Distances can be told up to 1e123 (``LARGEST``), far beyond
+however large, no rule makes a NaN. Distances can be measured up to 1e123 (``LARGEST``), far beyond
 float32. In float64 a rule on distances takes what is larger for 1e123, and refuses updates most of
 which are; medians and means of coordinates are exact whatever their size.
 """
@@ -52,9 +52,10 @@ AVAILABLE = frozenset(
         "state",
     }
 )
-"""What a caller may have for a rule that names it. There is no ``previous`` in the first round, nor
-ever for parameters or for rules that run in the trainer; ``state``, what it returned the last time,
-is handed on by callers of the library alone, and by no run: a rule must do without."""
+"""Arguments that a caller may have for a rule that names them. There is no ``previous`` in the
+first round, nor ever for parameters or for rules that run in the trainer. ``state`` is what the
+rule returned the last time. Callers of the library alone pass it on, and no run does: a rule must
+work without it."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, it is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
@@ -62,7 +63,7 @@ RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.flo
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a rule decided.
+    """Decision of a rule.
 
     Attributes:
         aggregate: ``(d,)``, dtype and device of the updates.
@@ -70,12 +71,12 @@ class Verdict:
             fraction of its coordinates that survived, divided by their sum. Sums to 1, or is all
             zero when no update at all was accepted.
         outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the
-            median over the updates). All ones when the rule never tells one update from another
-            (the mean): then it is evidence against nobody.
-        state: What a rule with a memory wants to be given the next time as ``state``; nothing is
-            kept inside a rule.
-        length: Of an update, as this round has shown it, for a rule that asks for what is ``usual``
-            in later rounds; 0.0: it does not say.
+            median over the updates). All ones when the rule never distinguishes updates (the mean):
+            then it is no evidence against any peer.
+        state: What a rule with a memory receives the next time as ``state``; nothing is kept inside
+            a rule.
+        length: Usual length of an update, as this round has shown it, for a rule that names
+            ``usual`` in later rounds; 0.0: not known.
     """
 
     aggregate: Tensor
@@ -127,7 +128,7 @@ class Rule:
             inspect.signature(function).parameters if parameters is None else parameters
         )
         self.needs = frozenset(self.parameters) & AVAILABLE
-        """What it asks for beside updates, of what the runtime may have: ``AVAILABLE``."""
+        """Arguments that the rule takes beside updates, of those in ``AVAILABLE``."""
 
     @property
     def needs_trainer(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a coordinate rule sees: the values of each coordinate,
+"""Input of a coordinate rule: the values of each coordinate,
 which it may pick by rank or by nearness."""
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Columns:
         )
 
     def each(self, function: Callable[[Tensor], Any], name: str) -> Kept:
-        """What a function ``(n, c) -> (c,)`` makes of the coordinates, a cache block at a time."""
+        """Return the result of a function ``(n, c) -> (c,)`` on all coordinates, a cache block at a
+        time."""
         parts = []
         factors = None
         if self.matrix is not None:

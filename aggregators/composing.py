@@ -42,8 +42,8 @@ from .kernels import Rows, middle
 
 
 class PreAggregation:
-    """What comes before a rule: ``(gram, *, f, ...) -> W``, ``(k, n)`` or ``(k, n + points)``, each
-    row adding up to 1."""
+    """Stage before a rule: ``(gram, *, f, ...) -> W``, ``(k, n)`` or ``(k, n + points)``, each row
+    adding up to 1."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Stage:
         return {key: parameter for key, parameter in own if key not in self.options}
 
     def chosen(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What it takes of ``options``, and what is fixed."""
+        """Return the options that it takes of ``options``, and those that are fixed."""
         return {
             **{key: value for key, value in options.items() if key in self.open},
             **self.options,
@@ -380,13 +380,14 @@ class ComposedRule(Rule):
         return self._verdict(rows, kept.aggregate, matrix, shares, decision.state)
 
     def _by_sums(self, rows: Rows, gram: Gram, options: Mapping[str, Any]) -> Verdict:
-        """As where the updates are cut in shards: from one Gram matrix and a weighted sum."""
+        """Return the verdict as where the updates are cut in shards: from one Gram matrix and a
+        weighted sum."""
         decision = self._decision(gram, **options)
         weights = decision.weights
         return _verdict_of(combined(rows, self._vectors(rows, options), weights), decision)
 
     def _decision(self, gram: Gram, **options: Any) -> Decision:
-        """What all stages make of the updates behind a Gram matrix, told of these updates."""
+        """Return the decision of all stages about the updates behind a Gram matrix."""
         matrix = self._mixing(gram, options)
         decision = self._final_decision(gram, matrix, options)
         return self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
@@ -404,7 +405,7 @@ class ComposedRule(Rule):
     def _final_decision(
         self, gram: Gram, matrix: FloatArray, options: Mapping[str, Any]
     ) -> Decision:
-        """That of the last stage, on the rows that ``matrix`` makes."""
+        """Return the decision of the last stage, on the rows that ``matrix`` makes."""
         assert isinstance(self.final, GramRule)
         chosen = {
             key: value
@@ -455,8 +456,8 @@ def _verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
-    """What the sums ``made`` of the rows of ``matrix`` (and of the same points) are of
-    the original rows."""
+    """Return the matrix that makes the sums ``made`` of the rows of ``matrix`` (and of the same
+    points) from the original rows."""
     whole = made[:, :n] @ matrix
     beside = made.shape[1] - n
     if beside:

@@ -83,7 +83,7 @@ def krum_scores(squares: FloatArray, f: int) -> FloatArray:
 
 
 def _rounding(gram: Gram, rows: Sequence[int], scores: FloatArray, f: int) -> FloatArray:
-    """What rounding may have made of the Krum scores of these rows among themselves."""
+    """Return what rounding may have changed in the Krum scores of these rows among themselves."""
     return gram.precision * (
         scores + max(1, len(rows) - f - 2) * gram.products.diagonal()[list(rows)]
     )

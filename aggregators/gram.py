@@ -1,5 +1,5 @@
-"""What a Gram rule sees of the updates: their inner products, and points beside them;
-and what it answers.
+"""Input of a Gram rule, the inner products of the updates and points beside them;
+and its output.
 
 Everything is affine: weights over updates and points add up to 1, so it does not matter which
 common reference was subtracted from the rows before they were multiplied. Gram matrices of the
@@ -47,7 +47,7 @@ class Gram:
     _apart: list[FloatArray] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __add__(self, other: Gram) -> Gram:
-        """Of the whole vector, when both are of parts of it:
+        """Return the Gram matrix of the whole vector, when both are of parts of it:
         other columns of the same updates and points."""
         if not isinstance(other, Gram) or (self.n, self.points) != (other.n, other.points):
             raise AggregationError(
@@ -175,7 +175,8 @@ class Gram:
         return self.between(self.only(point), self.only("origin"))
 
     def mixed(self, matrix: FloatArray) -> Gram:
-        """Of ``(k, n + points)`` weighted sums of these rows, with the same points."""
+        """Return the Gram matrix of ``(k, n + points)`` weighted sums of these rows, with the same
+        points."""
         count, beside = len(matrix), len(self.points)
         whole = np.zeros((count + beside, len(self.products)))
         whole[:count, : matrix.shape[1]] = matrix
@@ -185,7 +186,7 @@ class Gram:
         )
 
     def rows(self, chosen: Sequence[int]) -> Gram:
-        """Of some of the updates, in this order, with the same points."""
+        """Return the Gram matrix of some of the updates, in this order, with the same points."""
         kept = [*chosen, *range(self.n, len(self.products))]
         return Gram(
             self.products[np.ix_(kept, kept)],
@@ -198,15 +199,15 @@ class Gram:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a Gram rule made of a Gram matrix.
+    """Decision of a Gram rule about a Gram matrix.
 
     Attributes:
         weights: ``(n,)`` or ``(n + points,)``: the aggregate is this sum of updates and points.
             They add up to 1; weight on the origin adds nothing to the aggregate.
         outlyingness: ``(n,)``; None: the distance to the aggregate in units of the typical one.
-        shares: ``(n,)``: what to tell of each update where its weight does not say it, as for one
-            that was rescaled. None: its part of the weights.
-        state: What a rule with a memory wants to be given the next time, as ``state``.
+        shares: ``(n,)``: the share to report for each update where its weight does not show it, as
+            for one that was rescaled. None: its part of the weights.
+        state: What a rule with a memory receives the next time, as ``state``.
     """
 
     weights: FloatArray

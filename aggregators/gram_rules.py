@@ -85,13 +85,13 @@ class GramRule(Rule):
         matrix: FloatArray | None = None,
         **points: Tensor | None,
     ) -> Gram:
-        """What ``decide`` needs of these columns.
+        """Return the statistics of these columns that ``decide`` needs.
 
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
             reference: ``(d,)``, what to subtract first;
                 by default a row that is near most others, found here.
-            matrix: For rules on the point ``median``: of which sums of the updates it is to be.
+            matrix: For rules on the point ``median``: the sums of the updates that it is of.
             points: ``(d,)`` each: the rule's points.
         """
         rows = within_reach(Rows.of(updates), self.name)
@@ -101,7 +101,7 @@ class GramRule(Rule):
     def gram_of(
         self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None
     ) -> Gram:
-        """As ``statistics``, of points that ``vectors_of`` has found."""
+        """Return the same as ``statistics``, with points that ``vectors_of`` has found."""
         gram = (
             plain_statistics(rows, vectors)
             if self.about_origin
@@ -133,12 +133,12 @@ class GramRule(Rule):
         return Decision(weights, outlyingness, shares, decision.state)
 
     def _twinned(self, gram: Gram) -> Gram:
-        """As its function sees it. Around the origin distances are all rounding,
-        and nobody's twin is known."""
+        """Return the Gram matrix that the function receives, with equal twins. Around the origin
+        distances are all rounding, and no update's twin is known."""
         return gram if self.about_origin else gram.with_equal_twins()
 
     def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
-        """What the function makes of a Gram matrix: with weights for all rows,
+        """Return the function's decision about a Gram matrix: with weights for all rows,
         which add up to 1."""
         whole(self.name, "f", options.get("f", 0))
         result = self.function(gram, **options)

@@ -25,7 +25,7 @@ class LengthRule(Rule):
 
     whole_vector = False
     from_rows = staticmethod(mean_of_rows)
-    """What it comes to where no update is too long, which ``find_usual`` and ``weigh`` tell."""
+    """Aggregate where no update is too long, which ``find_usual`` and ``weigh`` determine."""
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
         """Return how far out those from ``start`` on lie: what is usual, the others say."""

@@ -43,7 +43,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
 
 
 def bucketing_inputs(rows: int, s: int = 2) -> int:
-    """Of so few updates so many buckets can be made."""
+    """Return the fewest updates that make ``rows`` buckets of at most ``s``."""
     return (rows - 1) * max(1, whole("bucketing", "s", s)) + 1
 
 

@@ -1,5 +1,5 @@
-"""What peers make of an aggregate where they take several steps of their own between two rounds:
-one step of an outer optimizer, the same on all.
+"""Outer steps: one step of an outer optimizer on the aggregate, the same on all peers, where peers
+take several steps of their own between two rounds.
 
     load("mean")                                    local SGD: the mean of the models
     load("nesterov:lr=0.7,momentum=0.9")            DiLoCo (Douillard et al. 2023, arXiv:2311.08105)
@@ -15,7 +15,7 @@ of them, momentum mu and rate eta:
 The momentum is behind the rule: a Byzantine update that the rule lets through stays in it for
 1 / (1 - mu) rounds. Momentum before the rule is that of the sender (``senders``), beside ``mean``.
 
-Knowing the names costs no torch.
+Listing the names does not import torch.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class OuterStep(NamedTuple):
 
     @property
     def spec(self) -> str:
-        """What ``load`` reads back."""
+        """Text that ``load`` reads back."""
         options = "" if self.name == MEAN else f":lr={self.lr!r},momentum={self.momentum!r}"
         return self.name + options
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """What is taken off the parameters, ``(d,)``, and the memory for the next round. The same
-        as a step of ``optimizer``, for whoever has parameters in one vector.
+        """Return what is subtracted from the parameters, ``(d,)``, and the memory for the next
+        round. The same as a step of ``optimizer``, for callers that have parameters in one vector.
 
         Args:
             aggregate: ``(d,)``, of the model differences.

@@ -73,7 +73,8 @@ class BoundRule:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the runtime must hand over: ``Rule.needs`` without what the options fix."""
+        """Arguments that the runtime must supply: ``Rule.needs`` without those that the options
+        fix."""
         return self.rule.needs - frozenset(self.options)
 
     @property
@@ -267,8 +268,8 @@ def _is_module(place: str) -> bool:
 
 
 def places(spec: str) -> tuple[str, ...]:
-    """Where the parts of ``spec`` come from, in order: paths of files, names of modules. Others'
-    are not loaded for that."""
+    """Return the origins of the parts of ``spec``, in order: paths of files, names of modules.
+    Parts of other packages are not loaded for that."""
     found = []
     for stage in _stages(spec):
         place, function, _ = _split(stage)

@@ -1,4 +1,4 @@
-"""What an honest peer makes of its update before it sends it: worker momentum,
+"""Steps that an honest peer applies to its update before it sends it: worker momentum,
 clipping, normalisation.
 
     sender = load("momentum:beta=0.9+clip:10")
@@ -9,12 +9,12 @@ saves it with a checkpoint, and loses it with its process. Nothing is kept insid
 from left to right. The same text names the same sender on every peer.
 
 Where peers have equal data, momentum is the most effective single defence there is: it averages the
-noise of a peer's gradients over rounds, so that honest updates agree with each other, and liars
-that hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). Where their data
-differ it averages away the noise and leaves the difference, and honest peers stand out, too: labels
-by Dirichlet(0.1) under ``sign_flip``, ``suspicion`` learnt 62 % without and 20 % with it.
+noise of a peer's gradients over rounds, so that honest updates agree with each other, and Byzantine
+ones that hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). Where their
+data differ it averages away the noise and leaves the difference, and honest peers stand out, too:
+labels by Dirichlet(0.1) under ``sign_flip``, ``suspicion`` learnt 62 % without and 20 % with it.
 
-Knowing the names costs no torch.
+Listing the names does not import torch.
 """
 
 from __future__ import annotations
@@ -124,11 +124,11 @@ class Sender:
     spec: str = ""
 
     def __call__(self, update: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
-        """What is sent, and the memory for the next round.
+        """Return the update to send, and the memory for the next round.
 
         An update that is not finite is sent as it is, for the others to drop, and leaves the memory
-        as it was. So does one of which the steps make what is not finite: a sum that left the range
-        of its dtype would never come back.
+        as it was. The memory is also left as it was where the steps make an update that is not
+        finite: a sum that left the range of its dtype would never come back.
 
         Args:
             update: ``(d,)``; stays as it is, and may be returned.

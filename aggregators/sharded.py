@@ -25,7 +25,7 @@ from .registry import BoundRule
 _AHEAD = 2  # numbers before the triangle
 
 Part = tuple[Sequence[int], FloatArray]
-"""Which rows of a part are meant, and what was measured of all its rows."""
+"""Chosen rows of a part, and the measurements of all its rows."""
 
 
 class ShardedRule:
@@ -59,7 +59,7 @@ class ShardedRule:
         gradient: Tensor | None = None,
         inside: Sequence[int] | None = None,
     ) -> FloatArray:
-        """What a decision needs of these columns.
+        """Return the measurements of these columns that a decision needs.
 
         Args:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.

@@ -35,10 +35,10 @@ class Tried(Protocol):
 
 
 def check(rule: Tried, f: int, n: int, centered: bool) -> None:
-    """As ``BoundRule.check``.
+    """Check a rule as ``BoundRule.check`` does.
 
-    What is no ConfigError is let pass: a rule of anybody's may want vectors of a certain length,
-    which nobody knows yet.
+    An exception that is no ConfigError is only logged: a rule of another author may need vectors
+    of a certain length, which is not known yet.
     """
     fixed = rule.options.get("f", rule.rule.fixed_f)
     if fixed is not None and fixed < f:

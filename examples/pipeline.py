@@ -54,8 +54,11 @@ class Scores(nn.Sequential):
 
 
 def layers() -> tuple[list[Callable[[], nn.Module]], Tensor]:
-    """What makes each layer, and some samples: what ``gossip plan profile`` times, and what is
-    trained. No process ever holds more layers than those of its stage."""
+    """Return functions that make the layers, and some samples.
+
+    These are what ``gossip plan profile`` times, and what is trained. No process ever holds more
+    layers than those of its stage.
+    """
     return [Embedded, *[Block] * 6, Scores], torch.zeros(4, LENGTH, dtype=torch.long)
 
 

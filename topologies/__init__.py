@@ -1,4 +1,5 @@
-"""Who exchanges with whom: pure functions of (roster, round, seed), the same on every peer.
+"""Topologies, the peers that exchange with each other: pure functions of (roster, round, seed), the
+same on every peer.
 
 ``load("random-k:k=3")`` finds one by name; ``@topology`` makes one of a function.
 """

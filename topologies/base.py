@@ -39,7 +39,7 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who serves, or who sends to whom, in one round.
+    """Servers of one round, or the receivers of each peer's update.
 
     A rolling plan has ``servers``, a gossip plan has ``pushes``, and no plan has both.
 

@@ -23,8 +23,8 @@ GROUP = "gossip.topologies"
 """The entry point group through which other packages bring theirs."""
 
 _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
-"""Where the options of a spec begin, and each next one: a value may have commas and colons of its
-own, as ``weights=0:4,2:2``."""
+"""Beginning of the options of a spec, and of each next option: a value may have commas and colons
+of its own, as ``weights=0:4,2:2``."""
 
 BUILT_IN = {"rolling": "rolling", "random_k": "random_k", "ring": "rings", "full": "graphs"}
 """Name -> the module of this package that holds it."""

@@ -11,8 +11,8 @@ from math import gcd
 from gossip.errors import ConfigError
 
 WEIGHT_MAX = 10
-"""Who weighs most serves at most so many times as often as who weighs least,
-who is not left out."""
+"""Maximum weight: the most that a peer may serve as often as a peer of the least weight, which is
+not left out."""
 
 _HINT = (
     "as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 "
@@ -45,7 +45,7 @@ def read_weights(text: str) -> Mapping[int, int]:
 
 
 def write_weights(weights: Mapping[int, int]) -> str:
-    """What ``read_weights`` reads; "" where all are alike."""
+    """Return the text that ``read_weights`` reads; "" where all weights are 1."""
     return ",".join(f"{peer}:{weight}" for peer, weight in sorted(weights.items()) if weight > 1)
 
 
@@ -61,7 +61,7 @@ def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def within_bounds(weights: Sequence[int]) -> list[int]:
-    """What counts of the weights of all peers: nobody has more than all others together, whatever
-    the settings say, so at least every other round is somebody else's."""
+    """Return the weights that count. No peer has more than all others together, whatever the
+    settings are, so at least every other round is another peer's."""
     most = max(1, sum(weights) - max(weights, default=1))
     return [min(weight, most) for weight in weights]

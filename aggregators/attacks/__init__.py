@@ -60,4 +60,4 @@ __all__ = [
 # imported for what they register
 _HOMES = (_adaptive, _alone, _apart, _patient, _together, _unequal)
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
-"""Of real runs, the simulator and benchmarks: on updates and on data."""
+"""Attacks on updates and on data, in real runs, the simulator and benchmarks."""

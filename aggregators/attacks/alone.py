@@ -1,4 +1,4 @@
-"""What a liar makes of its own update, knowing nothing of the others."""
+"""Attacks of one Byzantine peer on its own update, without knowledge of the others."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def stale(update: Tensor, *, past: Tensor) -> Tensor:
 
 @attack(strength=1.0, meaning="length in norms of the own update", allowed=NOT_NEGATIVE)
 def random_direction(update: Tensor, *, strength: float, direction: torch.Generator) -> Tensor:
-    """As long as the update, in a direction drawn once for the whole run: noise that does not
-    cancel over the rounds."""
+    """Replace the update by a vector as long, in a direction drawn once for the whole run: noise
+    that does not cancel over the rounds."""
     import torch
 
     drawn = torch.randn(update.shape, generator=direction, dtype=torch.float64).to(update.device)

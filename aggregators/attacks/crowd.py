@@ -1,5 +1,5 @@
-"""What colluding liars know: the honest updates of the round, their own, how many they are, and
-perhaps the rule."""
+"""Knowledge of colluding Byzantine peers: the honest updates of the round, their own, how many they
+are, and perhaps the rule."""
 
 from __future__ import annotations
 
@@ -101,6 +101,6 @@ class OmniscientView:
 
 
 def unit(vector: Tensor) -> Tensor:
-    """Of length 1; zeros stay zeros."""
+    """Return the vector scaled to length 1; zeros stay zeros."""
     size = torch.linalg.vector_norm(vector)
     return vector / size if float(size) > 0 else vector

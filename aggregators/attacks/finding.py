@@ -23,7 +23,7 @@ KNOWN = {
     "alone": ("strength", "generator", "direction", "round_id", "somebody_locked"),
     "together": ("strength",),
 }
-"""What a function may name behind its first parameter."""
+"""Arguments that a function may name behind its first parameter."""
 
 
 def kind_of(name: str) -> AttackKind:

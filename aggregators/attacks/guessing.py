@@ -1,5 +1,5 @@
-"""What one liar in a real run can guess of the honest updates: from its own, and from what the
-swarm made of each round."""
+"""Guess of the honest updates by one Byzantine peer in a real run: from its own, and from the
+result of each round."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class HonestEstimate:
             del self._own[min(self._own)]
 
     def saw(self, result: Tensor, round_id: int) -> None:
-        """What became of a round, ``(d,)``; kept, so it must be the guess's own."""
+        """Record the result of a round, ``(d,)``. It is kept, so its memory must not be used by
+        others."""
         own = self._own.pop(round_id, None)
         if own is not None:
             self._residuals.append(own - result)

@@ -1,7 +1,7 @@
-"""What attacks there are: each a function with a name, the meaning of its strength,
+"""Kinds of attacks: each is a function with a name, the meaning of its strength,
 and what it must know.
 
-Knowing the names costs no torch, because command lines check them.
+Listing the names does not import torch, because command lines check them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AttackKind:
 
     @property
     def does(self) -> str:
-        """What it does: the first paragraph of its docstring."""
+        """Description of the attack: the first paragraph of its docstring."""
         return inspect.getdoc(self.function).partition("\n\n")[0]  # type: ignore[union-attr]
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AWAKE = 10.0
-"""What a sleeper that is awake multiplies its negated update with."""
+"""Factor of the negated update of a sleeper that is awake."""
 
 
 @attack(strength=25.0, meaning="rounds that it waits at most", allowed=ROUNDS)

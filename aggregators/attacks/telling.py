@@ -255,7 +255,7 @@ class Attack:
     # --- chance and memory ------------------------------------------------------------------------
 
     def _generator(self, round_id: int | None, seed: int) -> torch.Generator:
-        """Of a round, or of the whole run."""
+        """Return the generator of a round; without a round that of the whole run."""
         import torch
 
         words = f"{self.name}/{seed}" + ("" if round_id is None else f"/{round_id}")

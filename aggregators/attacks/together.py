@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .crowd import OmniscientView
 
 DRIFT_MEMORY, DRIFT_LENGTH = 0.9, 0.9
-"""What ``drift_ip`` keeps of its running mean from one round to the next, and how long it is, in
-typical norms."""
+"""Share of its running mean that ``drift_ip`` keeps from one round to the next, and length of what
+it sends, in typical norms."""
 MOMENTUM = 0.9
-"""Of the outer step that ``outer_momentum`` is made for: that of DiLoCo."""
+"""Momentum of the outer step that ``outer_momentum`` is made for: that of DiLoCo."""
 SEES_NOBODY_IN_TIME = (
     "it follows an update of the same round, which a peer of a real run does not see in time; "
     "`gossip bench robustness` and the simulator show it"
@@ -137,7 +137,8 @@ def _quadratics(crowd: OmniscientView, away: Tensor) -> tuple[Tensor, Tensor, fl
 
 
 def _larger_root(a: float, b: float, c: float) -> float:
-    """Of a x^2 + 2 b x + c = 0 with c <= 0; 0 when all honest updates are the same."""
+    """Return the larger root of a x^2 + 2 b x + c = 0 with c <= 0; 0 when all honest updates are
+    the same."""
     return max(0.0, (-b + max(0.0, b * b - a * c) ** 0.5) / a) if a > 0 else 0.0
 
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .crowd import OmniscientView
 
 TRIALS = 8
-"""Of the rule in a round, by ``spread_match``."""
+"""Trials of the rule in a round, by ``spread_match``."""
 LAST_PART = 0.1
-"""Of the coordinates, which ``few_coordinates`` changes."""
+"""Share of the coordinates, the last ones, that ``few_coordinates`` changes."""
 
 
 @attack(

@@ -1,13 +1,13 @@
-"""What rules are made of, at the speed of memory: ranks of each coordinate, inner products and
+"""Building blocks of rules, at the speed of memory: ranks of each coordinate, inner products and
 weighted sums of rows.
 
-Pure functions over ``Rows``; they know no rule. There are two implementations with the same
+Pure functions over ``Rows``, of no particular rule. There are two implementations with the same
 results: compiled ones (numba, the extra ``fast``) for float32 rows on the CPU, and plain ones
 (torch and numpy) for everything else and where numba is not installed; a few small rows go through
-them, too. ``backend()`` says which is in use; GOSSIP_KERNELS=plain forces the plain one,
+them, too. ``backend()`` returns the one in use; GOSSIP_KERNELS=plain forces the plain one,
 GOSSIP_KERNELS=fast the compiled one. Threads: as many as torch may use.
 
-Updates are finite; nothing here looks again. From finite updates no kernel makes a NaN.
+Updates are finite; no kernel checks that again. From finite updates no kernel makes a NaN.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ _forced = ""
 
 
 def backend() -> Literal["fast", "plain"]:
-    """Which kernels float32 rows on the CPU go through.
+    """Return the implementation that float32 rows on the CPU go through.
 
-    Raises: ConfigError: GOSSIP_KERNELS asks for something that is not there.
+    Raises: ConfigError: GOSSIP_KERNELS names something that is not there.
     """
     return _backend(_forced or os.environ.get("GOSSIP_KERNELS", ""))
 
@@ -145,7 +145,7 @@ def compile_apart(n: int, d: int, patience_s: float) -> bool:
 
 
 def do_without() -> None:
-    """From now on this process uses the plain kernels, whatever the environment says."""
+    """Use the plain kernels in this process from now on, whatever the environment has."""
     global _forced
     _forced = "plain"
 

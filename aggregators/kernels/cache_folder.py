@@ -1,5 +1,5 @@
-"""Where compiled kernels are kept, and that one process at a time fills it. To ask here does not
-load the compiler."""
+"""Folder of compiled kernels, which one process at a time fills. These functions do not load the
+compiler."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) 
 
 @njit
 def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
-    """Of sorted values ``jump`` bytes apart the last one that is nearer to the center than
+    """Return the last one, of sorted values ``jump`` bytes apart, that is nearer to the center than
     the one before it.
 
     The ``count`` values of a column nearest to anything are neighbours, so of all values whose

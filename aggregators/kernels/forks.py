@@ -57,6 +57,6 @@ def _in_child() -> None:
 
 @functools.cache
 def watch() -> None:
-    """From now on. Once is enough."""
+    """Send the team home before each fork from now on. One call is enough."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before, after_in_child=_in_child)

@@ -273,7 +273,8 @@ def put_double(builder: Any, address: Any, value: Any) -> None:
 
 @_operation(types.int64, types.int64)
 def take_ticket(builder: Any, address: Any) -> Any:
-    """What the int64 at an address was before one was added: each thread that asks gets another."""
+    """Add one to the int64 at an address, and return what it was before: each thread gets
+    another."""
     return builder.atomic_rmw(
         "add", _pointer(builder, address, _INT64), ir.Constant(_INT64, 1), "monotonic"
     )

@@ -1,5 +1,5 @@
-"""Which rows a sorting network compares: Batcher's odd-even merges, without the comparisons that no
-wanted rank depends on."""
+"""Comparisons of rows in a sorting network: Batcher's odd-even merges, without the comparisons that
+no wanted rank depends on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
-"""What a step does with rows a and b: keeps the lesser in a and the greater in b, or only one of
-them. Or it merges rows a, b with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third
-less traffic with the cache."""
+"""Kinds of steps on rows a and b: keep the lesser in a and the greater in b, or only one of them.
+Or merge rows a, b with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third less traffic
+with the cache."""
 ROWS_MAX = 2**12
-"""So many rows a table can speak of."""
+"""Maximum number of rows in a table."""
 RUNS = (16, 8, 4, 2)
 """Rows that are sorted in the registers while they are read, so that no table is needed for it."""
 

@@ -131,8 +131,8 @@ class Rows:
         )
 
     def addresses(self) -> NDArray[np.int64] | None:
-        """Where each row begins in memory, when all are float32 on the CPU without
-        gaps; else None."""
+        """Return the address of each row in memory, when all are float32 on the CPU without gaps;
+        else None."""
         if self.dtype != torch.float32 or self.device.type != "cpu":
             return None
         if self._together is not None:

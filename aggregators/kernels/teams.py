@@ -24,7 +24,7 @@ _PROCESS = os.getpid()
 
 
 class Compiled(Protocol):
-    """What ``numba.cfunc`` makes of a kernel."""
+    """Result of ``numba.cfunc`` for a kernel."""
 
     address: int
     ctypes: Any

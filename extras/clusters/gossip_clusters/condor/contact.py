@@ -66,7 +66,8 @@ class Contact:
         return [line for line in self.read_all() if line.run == self.run]
 
     def read_all(self) -> list[ContactLine]:
-        """Of all runs, in the order in which they were written. Raises: NoContact."""
+        """Return the lines of all runs, in the order in which they were written. Raises:
+        NoContact."""
         return read_lines(self._call(["fetch", self.path, "-"]))
 
     def _call(self, words: Sequence[str], text: str = "") -> str:
@@ -99,7 +100,8 @@ def read_lines(text: str) -> list[ContactLine]:
 
 
 def next_incarnation(lines: Iterable[ContactLine], peer: int) -> int:
-    """That a job's peer begins with, once its job has said that it comes."""
+    """Return the incarnation that a job's peer begins with, once the job has written its COMES
+    line."""
     own = [line for line in lines if line.peer == peer]
     lives = sum(line.what == COMES for line in own)
     return max([lives - 1, *(line.incarnation + 1 for line in own if line.what != COMES)])

@@ -1,4 +1,4 @@
-"""What ``gossip condor`` writes for HTCondor: descriptions of jobs,
+"""Files that ``gossip condor`` writes for HTCondor: descriptions of jobs,
 and the DAG that has a node for each peer."""
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ BY_USER = 1
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What is asked of HTCondor.
+    """Submission to HTCondor.
 
     Attributes:
-        folder: Where the files go; of the contact file, and of what comes back.
-        workdir: That the jobs run in where all machines share it; None: they share none, and files
-            go with the job.
+        folder: Folder of the files, of the contact file, and of what comes back.
+        workdir: Directory that the jobs run in where all machines share it; None: they share none,
+            and files go with the job.
         command: The script and its arguments, or where a folder is shared what
             follows ``gossip run``.
-        joining: The script and its arguments, for those who come later.
+        joining: The script and its arguments, for peers that come later.
         room: Whether there is room for more peers than begin.
         inputs: Files that go with each job, the script first.
         more: Commands of the user's own.

@@ -141,11 +141,11 @@ def own_key() -> Path | None:
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
-    """What people read of a life goes where HTCondor takes it from,
+    """Copy the files of a life that people read to where HTCondor collects them,
     under names that no other life has.
 
     Args:
-        peers: Which ran here, and the incarnations that they began with.
+        peers: Peers that ran here, and the incarnations that they began with.
     """
     copied = {name: name for name in (CONFIG, runs.COMMAND, "environment.json")}
     for peer, incarnation in peers.items():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gossip.config import RunConfig
 
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?", re.ASCII)
-"""Of a job, whose pods add their number and five letters to it, and of a service:
+"""Name of a job and of its service. The pods of the job add their number and five letters to it:
 63 characters at most."""
 SHARED = "/shared"
 JOIN_SERVER = 7421
@@ -198,7 +198,7 @@ def write(text: str, out: Path | None) -> None:
 
 
 def remark(config: Path | None) -> None:
-    """What of this shell does not come along."""
+    """Print which settings of this shell are not passed to the pods."""
     if config is not None:
         print(
             f"! --config {config} is read by every pod: it has to be there, in the image",

@@ -1,5 +1,5 @@
-"""What ``gossip kubernetes`` writes: a headless service, an indexed job, and a secret where the
-pods share no volume."""
+"""Manifest that ``gossip kubernetes`` writes: a headless service, an indexed job, and a secret
+where the pods share no volume."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ FROM_POD = {
         "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']"
     ),
 }
-"""What Kubernetes tells a pod of itself: which job it is of,
+"""Variables that Kubernetes sets in a pod: its address, the job that it belongs to,
 and how often it has failed before, counted or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """What is asked of Kubernetes.
+    """Pods to be created by Kubernetes.
 
     Attributes:
-        module: Each pod runs ``python -m`` of it, with ``words`` as its arguments.
-        claim: The volume that all share, and ``mount``: where; "": they share none.
-        port: Of each pod's join server.
-        user: The number that all processes run under; -1: as the image says.
+        module: Module that each pod runs with ``python -m``, with ``words`` as its arguments.
+        claim: The volume that all share, at ``mount``; "": they share none.
+        port: Port of each pod's join server.
+        user: User id of all processes; -1: that of the image.
         given: Names and texts of the files in the secret; none: there is none.
     """
 
@@ -210,7 +210,7 @@ def escaped(word: str) -> str:
 
 
 def names_of(name: str, peers: Sequence[int]) -> list[str]:
-    """Of the pods of a job with a service of the same name."""
+    """Return the names of the pods of a job with a service of the same name."""
     return [f"{name}-{peer}.{name}" for peer in peers]
 
 

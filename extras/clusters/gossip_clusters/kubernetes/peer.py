@@ -46,8 +46,8 @@ FIND_S = 15.0  # a pod that has failed before looks so long for somebody who kno
 BACK_S = 120.0
 LOOK_S = 1.0
 AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
-"""From when a peer is seen to be missing to the look for its name, and between two such looks, each
-twice as long as before."""
+"""Seconds from the absence of a peer to the lookup of its name, and the most between two lookups.
+The time between two of them doubles each time."""
 
 
 def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
@@ -113,9 +113,9 @@ def failed_before(told: Mapping[str, str]) -> int:
 
 
 def coming_back(config: RunConfig) -> RunConfig:
-    """Of a pod that comes back: it takes the state of the others, and begins anew only with most of
-    the peers, as when all were lost at once. By itself it would do the work again of those who have
-    come to the end, and are gone."""
+    """Return the settings for a pod that comes back. It takes the state of the others, and begins
+    anew only with most of the peers, as when all were lost at once. Alone it would do the work
+    again of peers that have completed the run, and are gone."""
     patience_s = config.patience_s if config.min_peers else BACK_S
     return config.model_copy(
         update={
@@ -203,11 +203,11 @@ async def _look_up(name: str, port: int) -> list[str]:
 
 
 class PodLookups:
-    """Whose names to look up, and when: of those who are missing alone, and the less often the
-    longer they are. Who comes anew looks for all others itself.
+    """Lookups of the names of missing peers, each less often the longer its peer is missing. A pod
+    that is new looks for all others itself.
 
     Args:
-        names: Of the pods of the other peers.
+        names: Names of the pods of the other peers.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
