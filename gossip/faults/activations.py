@@ -12,19 +12,19 @@ from .units import Number, Peers, of
 
 Values = TypeVar("Values", bound=Any)
 PassResult: TypeAlias = Literal["output", "gradient", "audit"]
-"""What a forward pass hands on, what a backward pass gives back, or what is computed to audit
-another member."""
+"""Output of a forward pass, gradient from a backward pass, or result of an audit of another
+member."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActivationFault(Fault):
-    """What all of them share.
+    """Base of the lies about micro-batches.
 
     Attributes:
-        lies_about: Which results of its passes.
-        factor: What the truth is multiplied by.
-        peers: Who lies, all through the run.
-        share: Of their micro-batches, 0 to 1; None: all of them.
+        lies_about: The result of a pass that is false.
+        factor: Factor that the true result is multiplied by.
+        peers: Byzantine peers, all through the run.
+        share: Share of their micro-batches, 0 to 1; None: all of them.
     """
 
     lies_about: ClassVar[PassResult]
@@ -34,7 +34,7 @@ class ActivationFault(Fault):
     share: float | None = of(Number("SHARE", "a share", least=0.0, most=1.0), None)
 
     def strikes(self, peer: int, round_id: int, micro_batch: int) -> bool:
-        """Whether that peer lies about that micro-batch. The same whoever asks, and whenever."""
+        """Whether that peer lies about that micro-batch. The same for every caller, at any time."""
         if peer not in self.peers:
             return False
         name = f"{self.kind}/{peer}/{round_id}/{micro_batch}".encode()
@@ -42,7 +42,7 @@ class ActivationFault(Fault):
         return self.share is None or draw < self.share
 
     def told(self, truth: Values) -> Values:
-        """What is said in place of ``truth``, an array or a tensor."""
+        """Return what is sent in place of ``truth``, an array or a tensor."""
         said: Values = truth * self.factor
         return said
 
@@ -53,8 +53,8 @@ def said_of(
     where: tuple[int, int, int],
     truth: Values,
 ) -> Values:
-    """What a peer with these lies says in place of ``truth``, which is returned where it tells
-    none. ``where``: the peer, the round and the micro-batch."""
+    """Return what a peer with these lies sends in place of ``truth``; ``truth`` where none applies.
+    ``where``: the peer, the round and the micro-batch."""
     for lie in lies:
         if lie.lies_about == about and lie.strikes(*where):
             truth = lie.told(truth)

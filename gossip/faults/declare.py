@@ -1,5 +1,5 @@
-"""What a fault kind says of itself, once. Its word, its usage, its table in a plan file and its row
-in ``docs/faults.md`` follow from that.
+"""Declaration of a fault kind, in one place. Its word, its usage, its table in a plan file and its
+row in ``docs/faults.md`` follow from it.
 
     @declared("{peer}*{factor}", "2*4", real=True)
     @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Fault:
 
     @property
     def victims(self) -> tuple[Any, ...]:
-        """Whom it names; of one that names nobody by its kind, "server"."""
+        """Peers that the fault names; "server" if its kind names no peers."""
         fields = [field for field in dataclasses.fields(self) if _names_peers(field)]
         if not fields:
             return ("server",)
@@ -193,7 +193,7 @@ def add(kind: Kind) -> None:
 
 
 def typed_kinds() -> tuple[str, ...]:
-    """Of the faults that can be typed: those that real runs carry out."""
+    """Return the kinds of faults that can be typed: those that real runs carry out."""
     return tuple(kind.name for kind in KINDS.values() if kind.real)
 
 

@@ -1,5 +1,4 @@
-"""Which links a fault of the network is about, for whoever carries it out: the simulator, and the
-nodes of a real run."""
+"""Links that a fault of the network affects, for the simulator and the nodes of a real run."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import TypeAlias
 from .world import Break, Partition, Ring, Trickle, Unreadable, Weather
 
 Link: TypeAlias = tuple[int, int]
-"""From one peer to another: each direction is a link of its own."""
+"""Link from one peer to another: each direction is a link of its own."""
 
 
 def severed(fault: Break) -> Iterator[Link]:

@@ -58,14 +58,14 @@ class FaultPlan:
 
     @property
     def byzantine(self) -> frozenset[int]:
-        """Who lies about anything: a run's f is to count them all."""
+        """Peers that lie about anything: a run's f is to count them all."""
         return frozenset(self.attackers).union(
             *(f.peers for f in self.faults if isinstance(f, NodeAttack | ActivationFault))
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
-        """What the peer's node says that its core does not, beside its updates: names in
-        ``gossip.inject.message_attacks``."""
+        """Return the peer's lies beside those about its updates. They are lies of its node, not of
+        its core: names in ``gossip.inject.message_attacks``."""
         return tuple(
             {
                 fault.lie: None
@@ -75,7 +75,7 @@ class FaultPlan:
         )
 
     def activation_lies(self, peer: int) -> tuple[ActivationFault, ...]:
-        """What the peer says of micro-batches of a pipeline that is not so."""
+        """Return the peer's lies about micro-batches of a pipeline."""
         lies = [fault for fault in self.faults if isinstance(fault, ActivationFault)]
         return tuple([lie for lie in lies if peer in lie.peers])
 
@@ -163,7 +163,8 @@ class FaultPlan:
         return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
 
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
-        """What concerns this peer, ``crash:server@...`` included: it may be the one who serves."""
+        """Return the faults that concern this peer, ``crash:server@...`` included: the peer may be
+        the server."""
         return tuple(
             fault for fault in self.faults if peer in fault.victims or fault.victims == ("server",)
         )

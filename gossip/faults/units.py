@@ -1,5 +1,5 @@
-"""What the fields of faults hold. Each unit knows how its value is typed, how it stands in a plan
-file, and which values make sense."""
+"""Units of the fields of faults. Each unit defines how its value is typed, how it is written in a
+plan file, and which values make sense."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a field holds.
+    """Kind of value that a field has.
 
     Attributes:
-        usage: Stands for it in the usage of a word.
-        named: Names it in errors.
-        note: Goes behind the usage.
+        usage: Its place in the usage of a word.
+        named: Its name in errors.
+        note: Text behind the usage.
     """
 
     usage: str = ""
@@ -74,7 +74,7 @@ class Unit:
         raise NotImplementedError
 
     def show(self, fault: Any, name: str) -> str:
-        """As it is typed."""
+        """Return the value as it is typed."""
         raise NotImplementedError
 
     def take(self, table: Table, key: str) -> Any:
@@ -112,7 +112,7 @@ class Number(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Strength(Number):
-    """Of an attack, which says which of them make sense."""
+    """Strength of an attack. The attack defines which strengths make sense."""
 
     usage: str = "STRENGTH"
     named: str = "a strength"
@@ -271,7 +271,8 @@ class Peers(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Sides(Unit):
-    """Of a partition; what stands between them in a word says whether it is ``one_way``."""
+    """Sides of a partition. The separator of the sides in a word shows whether it is
+    ``one_way``."""
 
     usage: str = "PEERS|PEERS"
     note: str = " (> in place of |: one way)"

@@ -165,10 +165,10 @@ class Narrow(Fault):
 @declared("{peers}*{bytes_per_s}@{at_s}+{for_s}", "5*1000@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Trickle(Fault):
-    """Of the payloads that the peers send, so many bytes a second get through on each link. All
-    else that they say gets through at once.
+    """Limit on the payloads that the peers send: this many bytes a second get through on each link.
+    All other messages of the peers get through at once.
 
-    They are alive, and something moves: so little that nobody can wait for it.
+    The peers are alive and some bytes move, but too few for any peer to wait for the payload.
     """
 
     peers: tuple[int, ...] = of(Peers())
@@ -180,8 +180,8 @@ class Trickle(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Unreadable(Fault):
-    """What the peers lend of their memory is gone, or too short. So none of their payloads arrives;
-    all else that they say gets through."""
+    """Loss of the memory that the peers lend: it is gone, or too short. So none of their payloads
+    arrives; all their other messages get through."""
 
     peers: tuple[int, ...] = of(Peers())
     at_s: float = of(AT)
@@ -366,7 +366,7 @@ NODE_ATTACKS = (
     "flood",
     *SHARD_ATTACKS,
 )
-"""What a Byzantine node may say instead of what its core wants to: the names in
+"""Lies that a Byzantine node may send in place of its core's messages: names in
 ``gossip.inject.message_attacks``."""
 
 REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
@@ -399,8 +399,8 @@ Weather: TypeAlias = (
 )
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
-"""What the nodes of a real run carry out too: each drops, or holds up,
-what it sends and what comes."""
+"""Faults that the nodes of a real run carry out too: each node drops, or delays,
+what it sends and what it receives."""
 LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = (

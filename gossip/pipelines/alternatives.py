@@ -1,4 +1,4 @@
-"""What a step takes without a pipeline, by the same profiles: each peer holds the whole model and
+"""Time of a step without a pipeline, by the same profiles: each peer holds the whole model and
 computes a part of the batch, and updates are exchanged."""
 
 from __future__ import annotations

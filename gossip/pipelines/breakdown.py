@@ -1,4 +1,4 @@
-"""Where the time of a placement goes, stage by stage."""
+"""Breakdown of the time of a placement, stage by stage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StagePart:
 
 
 def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
-    """Of each stage, in their order."""
+    """Return the breakdown of each stage, in their order."""
     found, groups, bounds = [], placement.groups, placement.cut.bounds
     for stage, group in enumerate(groups):
         run = bounds[stage + 1], bounds[stage]

@@ -18,13 +18,13 @@ from .costs import Numbers, Tables
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the stages begin, and the step that follows.
+    """Bounds of the stages, and the time of the step that follows from them.
 
     Attributes:
         bounds: S + 1 numbers: stage s has the layers from ``bounds[s]`` up to ``bounds[s + 1]``.
-        fill_s: Of one micro-batch through all stages.
-        hold_s: What the others add at the slowest stage or link.
-        exchange_s: Of the slowest group.
+        fill_s: Time of one micro-batch through all stages.
+        hold_s: Time that the other micro-batches add at the slowest stage or link.
+        exchange_s: Time of the exchange in the slowest group.
     """
 
     bounds: tuple[int, ...]
@@ -38,7 +38,7 @@ class Cut:
 
 
 def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
-    """What these cuts cost; infinite where a stage does not fit."""
+    """Return the cut at these bounds with its times; infinite where a stage does not fit."""
     stages = np.arange(len(bounds) - 1)
     at = stages, np.array(bounds[1:]), np.array(bounds[:-1])
     return Cut(

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from gossip.errors import ConfigError, UnsupportedModel
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of outputs and targets, each with a row for each sample: the mean over these samples, without
-dimensions."""
+"""Function of outputs and targets, each with a row for each sample: the mean over these samples,
+without dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What a forward pass leaves for the backward pass. ``outputs`` of the last stage are the
+    """Tensors of a forward pass that its backward pass needs. ``outputs`` of the last stage are the
     loss."""
 
     inputs: Tensor
@@ -75,9 +75,9 @@ class StageExecutor:
     def forward(
         self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None = None
     ) -> Tensor:
-        """What the next stage takes; in the last stage the loss of ``targets``.
+        """Return the input of the next stage; in the last stage the loss of ``targets``.
 
-        A micro-batch may have it again: the same is drawn, and what was kept is replaced.
+        A micro-batch may have a second forward pass: it draws the same, and replaces what was kept.
 
         Args:
             inputs: ``(samples, ...)``.
@@ -112,8 +112,8 @@ class StageExecutor:
     def audit_forward(
         self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None = None
     ) -> Tensor:
-        """As ``forward``, of a micro-batch that another member has computed. It is kept beside all
-        else, in place of the last one."""
+        """Return what ``forward`` returns, for a micro-batch that another member has computed. The
+        pass is kept beside all others, in place of the last audited one."""
         self._audited = self._run(step, micro_batch, inputs, targets)
         return self._audited.outputs.detach()
 

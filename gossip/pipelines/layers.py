@@ -1,4 +1,4 @@
-"""What a layer of a pipeline is, and what passes between layers, found without any data."""
+"""Layers of a pipeline, and the tensors that pass between them, found without any data."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def layer_name(layer: nn.Module, at: int) -> str:
 def run_layer(
     layer: nn.Module, at: int, inputs: Tensor, call: Callable[[Tensor], object] | None = None
 ) -> Tensor:
-    """What a layer hands on. ``call``: in place of the layer.
+    """Return the output of a layer. ``call``: called in place of the layer.
 
     Args:
         inputs: ``(samples, ...)``.
-    Raises: ConfigError: It fails, or hands on no tensor of as many rows.
+    Raises: ConfigError: The layer fails, or returns no tensor of as many rows.
     """
     name, count = layer_name(layer, at), len(inputs)
     try:
@@ -50,7 +50,7 @@ def signature_of(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HandedOn:
-    """What a layer hands on of each sample."""
+    """Signature of a layer, and its output for one sample."""
 
     signature: str
     shape: tuple[int, ...]

@@ -24,11 +24,11 @@ WAYS = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """What was measured of all layers.
+    """Measured times of all layers.
 
     Attributes:
-        r2: Of the times at two other numbers of samples, as the lines predict them; so is
-            ``relative_error``, the median of its size.
+        r2: How well the lines predict the times at two other numbers of samples.
+            ``relative_error`` is of the same times: the median of its size.
         timed: How many layers were timed now; the others were known.
     """
 
@@ -39,10 +39,10 @@ class LayerTimes:
 
 
 def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tensor]:
-    """What a user's function has returned: the layers in their order, each a module or a function
-    that makes one, and some samples.
+    """Return the layers and the samples that a user's function has returned. The layers are in
+    their order, each a module or a function that makes one.
 
-    Raises: ConfigError: It is not that, or two layers share a parameter.
+    Raises: ConfigError: It has returned something else, or two layers share a parameter.
     """
     if not isinstance(made, tuple) or len(made) != 2:
         raise ConfigError(
@@ -174,7 +174,7 @@ def _turn(
 
 
 def _pass(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, float, float]:
-    """What it hands on, and the seconds forward and backward."""
+    """Return the output of a layer, and the seconds forward and backward."""
     inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
     began = time.perf_counter()
     outputs = layer(inputs)

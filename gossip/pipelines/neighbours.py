@@ -18,12 +18,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TrainedLayer:
-    """What a member of a stage has of one of its layers.
+    """State of one layer at a member of its stage.
 
     Attributes:
         tensors: Parameters and buffers by name.
-        moments: What the optimizer keeps, by the name of the parameter and its own.
-        norm: Of the last gradient of all its parameters, before clipping; 0.0: not known.
+        moments: State of the optimizer, by the name of the parameter and its own.
+        norm: Norm of the last gradient of all its parameters, before clipping; 0.0: not known.
     """
 
     tensors: Mapping[str, Tensor]

@@ -51,8 +51,11 @@ def best_placement(
 
 
 def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | None:
-    """From one assignment on: moves one peer, or swaps two, as long as that makes the step shorter.
-    Each assignment is tried with its best cuts. None: neither it nor a neighbour fits."""
+    """Return the placement that moves lead to from one assignment. Each moves one peer, or swaps
+    two, as long as that makes the step shorter.
+
+    Each assignment is tried with its best cuts. None: neither the assignment nor a neighbour fits.
+    """
     draw = Random(seed)
     found = best_placement(stage_costs, iter([groups]))
     better = True

@@ -44,15 +44,15 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """Which peers have which layers, and how a step is divided.
+    """Assignment of layers to peers, and the division of a step.
 
     Attributes:
-        model: As of ``PeerProfile``: the layers that the plan is for.
-        micro_batches: Of a step.
-        samples: Of a micro-batch.
+        model: The layers that the plan is for, as in ``PeerProfile``.
+        micro_batches: Micro-batches of a step.
+        samples: Samples of a micro-batch.
         members_least: Peers that each stage needs.
         predicted_step_s: Seconds of a step, when the plan was made.
-        activations: As of ``PipelineConfig``.
+        activations: As in ``PipelineConfig``.
     """
 
     model: str

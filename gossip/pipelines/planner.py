@@ -1,4 +1,4 @@
-"""Which pipeline is the fastest on these peers, and what training without one would take."""
+"""Fastest pipeline on given peers, and the time of a step without a pipeline."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from .timeline import play
 EVERY_ASSIGNMENT_PEERS = 5
 """Up to so many peers every assignment is tried: 1,000 of them. Of 6 there are 9,000."""
 STAGES_MAX = 8
-"""Where peers are too many to try every assignment, unless somebody asks for more stages."""
+"""Largest number of stages to try where peers are too many for every assignment. A request for more
+stages overrides it."""
 TYPICAL_MICRO_BATCHES = 8
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What somebody wants to train.
+    """Training that a plan is to be made for.
 
     Attributes:
         batch: Samples of a step.
-        samples: Of a micro-batch; None: the best of what divides the batch.
+        samples: Samples of a micro-batch; None: the best of what divides the batch.
         stages: None: the best number.
-        members_least: As of ``TrainingStep``; ``spare``, ``state_copies`` and ``activations``
+        members_least: As in ``TrainingStep``; ``spare``, ``state_copies`` and ``activations``
             alike.
-        local_steps: Between two rounds, where training with local steps is compared.
-        seed: Of searches that draw.
+        local_steps: Steps between two rounds, where training with local steps is compared.
+        seed: Seed of searches that draw.
     """
 
     batch: int
@@ -60,7 +61,7 @@ class PlanRequest:
 
     @property
     def sample_counts(self) -> list[int]:
-        """Of a micro-batch: what is tried, largest first."""
+        """Numbers of samples of a micro-batch that are tried, largest first."""
         if self.samples is not None:
             return [self.samples]
         return [each for each in range(self.batch, 0, -1) if self.batch % each == 0]

@@ -1,4 +1,4 @@
-"""What one peer takes for each layer of a model, and for bytes to others: measured once, kept in a
+"""Times of one peer for each layer of a model, and for bytes to others: measured once, kept in a
 TOML file that a person can read and correct."""
 
 from __future__ import annotations

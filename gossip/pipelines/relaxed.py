@@ -25,7 +25,7 @@ from .placement import Groups, Placement, groups_of, place, polished
 
 SHARPEST, SOFTEST = 0.05, 1.0
 PENALTY = 10.0
-"""Of a step that is over a limit by all of it, in lengths of a step."""
+"""Penalty of a step that is over a limit by all of it, in lengths of a step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ from gossip.errors import ConfigError, UnknownName
 from gossip.run import open_file, read_at_most, real, shown, whole
 
 FILE_BYTES_MAX = 2 * 2**20
-"""Of a profile: one of 512 layers and 64 links has 150 kB."""
+"""Maximum bytes of a profile: one of 512 layers and 64 links has 150 kB."""
 SECONDS_MAX = 1e5
-"""Of a layer or a link: more than a day is a mistake."""
+"""Maximum seconds of a layer or a link: more than a day is a mistake."""
 BYTES_MAX = 10**15
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 NAME_RULE = "a name has 1 to 64 letters, digits, and - _ . behind the first"
 
 
 def read_toml(path: Path, made_by: str) -> dict[str, Any]:
-    """What the file holds. ``made_by``: what to do where there is none.
+    """Return the content of the file. ``made_by``: hint on what to do where there is none.
 
     Raises: ConfigError: There is none, it is larger than 2 MiB, or it is no TOML.
     """
@@ -71,7 +71,7 @@ class Fields:
         return ConfigError(f"{self.where}: {found} {is_wrong}", f"{key}: {expected}")
 
     def number(self, key: str, most: float, unit: str) -> float:
-        """From 0 to ``most``."""
+        """Return a number from 0 to ``most``."""
         value = real(self.values.get(key))
         if value is None or not 0 <= value <= most:
             raise self.wrong(key, f"{unit} from 0 to {most:g}")

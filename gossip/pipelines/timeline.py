@@ -30,8 +30,8 @@ class StagePass:
 
 
 def dealt(shares: np.ndarray, count: int) -> list[int]:
-    """Which member takes each of ``count`` micro-batches: each goes to whoever is furthest behind
-    its share."""
+    """Return the member for each of ``count`` micro-batches: each goes to the member that is
+    furthest behind its share."""
     taken = np.zeros(len(shares))
     members = []
     for number in range(1, count + 1):

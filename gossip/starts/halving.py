@@ -23,10 +23,10 @@ from .settings import StartSearch
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a peer says that a trial came to.
+    """Result of a trial, as a peer claims it.
 
     Attributes:
-        loss: On the plateau; infinite: no number.
+        loss: Loss on the plateau; infinite: no number.
         settled: Whether the plateau had begun.
     """
 
@@ -36,11 +36,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """What is tried next.
+    """Trials that come next.
 
     Attributes:
-        number: From 0.
-        steps: Of each trial.
+        number: Number of the rung, from 0.
+        steps: Steps of each trial.
         trials: peer -> the candidates that it tries, each with the order of its batches. The k-th
             trial of each candidate has the same order.
     """
@@ -56,13 +56,13 @@ RunRung: TypeAlias = Callable[[Rung], Mapping[int, Claims]]
 
 @dataclass(frozen=True, slots=True)
 class RungOutcome:
-    """Of a rung.
+    """Outcome of a rung.
 
     Attributes:
-        steps: Of each of its trials.
-        losses: candidate -> what counts for its loss; infinite where nobody has one.
+        steps: Steps of each of its trials.
+        losses: candidate -> what counts for its loss; infinite where no peer has one.
         settled: Whether most trials had come to their plateau.
-        peers: Who has answered, ascending.
+        peers: Peers that have answered, ascending.
     """
 
     steps: int
@@ -168,7 +168,8 @@ def _tried(rung: Rung, claims: Mapping[int, Claims]) -> dict[int, frozenset[int]
 
 
 def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int) -> RungOutcome:
-    """Of what peers claim, what counts: their own trials only."""
+    """Return the outcome of a rung from the claims of peers. Only claims about a peer's own trials
+    count."""
     values: dict[int, list[float]] = {each: [] for each in left}
     settled: list[bool] = []
     for peer, of_peer in sorted(claims.items()):
@@ -194,8 +195,8 @@ def _robust(values: Sequence[float], f: int) -> float:
 
 
 def read_claims(given: Any) -> dict[int, Claim]:
-    """What another peer has sent as ``[[candidate, loss, settled], ...]``; what is no claim is left
-    out, and a loss that is no number is infinite."""
+    """Return the claims that another peer has sent as ``[[candidate, loss, settled], ...]``. A row
+    that is no claim is left out, and a loss that is no number is infinite."""
     found: dict[int, Claim] = {}
     for row in given if isinstance(given, list) else ():
         match row:

@@ -1,4 +1,4 @@
-"""What a start is made from: the seed and the recipe of a model's initial weights."""
+"""Seed and recipe of a model's initial weights, which a start is made from."""
 
 from __future__ import annotations
 

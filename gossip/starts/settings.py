@@ -1,4 +1,4 @@
-"""Which starts are compared, and how long."""
+"""Settings of a search for a start: which starts are compared, and how long."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ STEPS_MIN = 10
 
 @dataclass(frozen=True, slots=True)
 class StartSearch:
-    """What ``peer.search_start`` compares, and how long.
+    """Starts that ``peer.search_start`` compares, and how long.
 
     Attributes:
         starts: Recipes, or how many of ``gossip.starts.recipes``.
-        steps: Of each trial, at least 10.
+        steps: Steps of each trial, at least 10.
         held_out: Samples by which a trial is measured, and that no trial trains on.
         extensions: How often the trials of the next rung have twice as many steps, and no start is
-            left out, because most trials were not on their plateau. 0: what counts is the loss
-            after ``steps``, wherever that is.
+            left out, because most trials were not on their plateau. 0: the loss after ``steps``
+            counts, on the plateau or not.
     """
 
     starts: Sequence[StartRecipe] | int = 8

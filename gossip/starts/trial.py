@@ -17,7 +17,7 @@ from gossip.topologies import draw
 from .recipe import Make, StartRecipe, apart, build
 
 WINDOWS = 10
-"""That the steps of a trial are cut into: the loss of each is its mean."""
+"""Windows that the steps of a trial are cut into. The loss of a window is the mean of its steps."""
 SPAN = 3
 """Windows over which a pace is taken, and that the plateau has at least."""
 FLAT = 0.2
@@ -28,16 +28,16 @@ MEASURED = 3
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """What all trials of a search have in common.
+    """Settings that all trials of a search have in common.
 
     Attributes:
         make: Builds the model.
-        loss: Of a model on a batch, a tensor with one element.
+        loss: Returns the loss of a model on a batch, a tensor with one element.
         optimizer: Makes the optimizer of the parameters.
         batch: ``(order, step) -> batch`` of the training data. Two trials with the same order read
             the same.
         held_out: A batch that no ``batch`` has a sample of.
-        device: Where the model is put.
+        device: The device that the model is put on.
     """
 
     make: Make

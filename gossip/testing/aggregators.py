@@ -50,19 +50,19 @@ ROUNDING = 1e-6  # relative, of a rule in float64 against its oracle
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """What was measured of a rule that keeps its promises. None where it promises nothing.
+    """Measurements of a rule that keeps its promises. None where it promises nothing.
 
     Attributes:
         rule: Its name.
-        n, f: Updates in a case, and how many of them were lies.
+        n, f: Updates in a case, and how many of them were Byzantine.
         kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
-        beside_length: It is over |m|^2 where that is more: of a rule that is declared
+        beside_length: Whether it is over |m|^2 where that is more: for a rule that is declared
             ``robust="bounded"``.
-        kappa_bound: What was allowed.
+        kappa_bound: The largest ``kappa`` that is allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
-        breaks_at: The least number of liars that carry the rule away when it was told of f;
-            None: not even n - 1.
-        held_to: What was held instead where no kappa was searched for;
+        breaks_at: The least number of Byzantine peers that carry the rule away when it is called
+            with f; None: not even n - 1.
+        held_to: The bound that was checked instead where no kappa was searched for;
             empty where nothing is promised.
     """
 

@@ -1,4 +1,4 @@
-"""What rules are tried on: honest updates, and what liars put beside them."""
+"""Cases that rules are tried on: honest updates, and Byzantine ones beside them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SyntheticUpdates:
 def bound_rule(
     candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
 ) -> BoundRule:
-    """What ``check_aggregator`` takes, as a node would run it;
+    """Return the argument of ``check_aggregator`` as the rule that a node would run;
     a pre-aggregation with a rule behind it."""
     if isinstance(candidate, str):
         try:

@@ -1,5 +1,5 @@
-"""What every rule promises about liars: they neither carry it away nor hide, wherever among the
-updates they stand."""
+"""Promises of every rule about Byzantine peers: they neither carry it away nor hide, wherever among
+the updates they stand."""
 
 from __future__ import annotations
 

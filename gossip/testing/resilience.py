@@ -33,13 +33,13 @@ WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of 
 
 @dataclass(frozen=True, slots=True)
 class Resilience:
-    """What was measured with n updates, f of them lies.
+    """Measurements with n updates, f of them Byzantine.
 
     Attributes:
         kappa: The largest ratio found.
         found_by: Cloud, attack and strength that it was found with.
-        breaks_at: The least number of liars that carried the rule away, when told of f; None if
-            even n - 1 did not.
+        breaks_at: The least number of Byzantine updates that carried the rule away, when called
+            with f; None if even n - 1 did not.
     """
 
     n: int
@@ -50,8 +50,8 @@ class Resilience:
 
 
 def kappa_bounds(name: str, n: int, f: int) -> float | None:
-    """What theory promises of a built-in rule, or of one after nearest-neighbour mixing; None:
-    there is no bound known."""
+    """Return the bound on kappa that theory promises for a built-in rule, or for one after
+    nearest-neighbour mixing; None: there is no bound known."""
     if n <= 2 * f:
         return None
     ratio = f / (n - 2 * f)
@@ -210,7 +210,7 @@ class _Ratio:
         self.unit = max(spread, length) if beside_length else spread
 
     def of(self, lies: Lies) -> Callable[[float], float]:
-        """As a function of the strength."""
+        """Return the ratio as a function of the strength."""
         return lambda strength: self(lies(strength))
 
     def __call__(self, lies: Tensor) -> float:

@@ -46,7 +46,7 @@ class TimedLayer(nn.Module):
         return handed_on
 
     def extra_repr(self) -> str:
-        """What layer it is, without the speed of the device that it stands for."""
+        """Return the settings of the layer, without the speed of the device that it stands for."""
         return (
             f"forward_s={self.forward_s}, forward_each_s={self.forward_each_s}, "
             f"backward={self.backward}, parameters={len(self.weight)}"

@@ -1,5 +1,5 @@
-"""What a transport is checked with: a few transports that one thread drives, what they have heard,
-and things to send."""
+"""World that a transport is checked in: a few transports that one thread drives, what they have
+received, and things to send."""
 
 from __future__ import annotations
 

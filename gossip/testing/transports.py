@@ -142,7 +142,7 @@ def _an_incarnation_that_rises_is_told_from_then_on(world: World) -> None:
 
 @_promise
 def _payloads_arrive_byte_for_byte(world: World) -> None:
-    """From 4 bytes to 8 MiB, also where no chunk is full."""
+    """Check payloads from 4 bytes to 8 MiB, also where no chunk is full."""
     wanted = [0]
     sender, receiver = world.pair(limit=lambda peer, message: wanted[0])
     for number, nbytes in enumerate(SIZES):
@@ -478,7 +478,7 @@ def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> No
 
 @_promise
 def _close_sends_what_is_queued(world: World) -> None:
-    """While there is time, and whoever is closed twice is closed."""
+    """Check that closing sends what is queued while there is time, and may be repeated."""
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(sender)
     for number in range(2):
