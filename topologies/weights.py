@@ -11,8 +11,8 @@ from math import gcd
 from gossip.errors import ConfigError
 
 WEIGHT_MAX = 10
-"""Maximum weight: the most that a peer may serve as often as a peer of the least weight, which is
-not left out."""
+"""Maximum weight of a server; the minimum is 1. A peer of maximum weight serves at most this many
+times as often as a peer of minimum weight, which is not left out."""
 
 _HINT = (
     "as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 "

@@ -198,8 +198,8 @@ def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) 
 
 @njit
 def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
-    """Return the last one, of sorted values ``jump`` bytes apart, that is nearer to the center than
-    the one before it.
+    """Return the last of some sorted values, ``jump`` bytes apart, that is nearer to the center
+    than the one before it.
 
     The ``count`` values of a column nearest to anything are neighbours, so of all values whose
     ranks differ by multiples of ``count`` exactly one is among them: this one. Of two equally near

@@ -149,7 +149,7 @@ class SeedFolder:
 
     def _stamp(self, peer: int) -> tuple[int, int] | None:
         """Return the stamp of a peer's file, which differs when the file was written since. None:
-        there is no such file, or it is none of ours."""
+        there is no such file, or it is too long."""
         try:
             status = (self._folder / f"{peer}.addr").stat(follow_symlinks=False)
         except OSError:

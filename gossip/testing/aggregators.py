@@ -56,7 +56,7 @@ class ConformanceReport:
         rule: Its name.
         n, f: Updates in a case, and how many of them were Byzantine.
         kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
-        beside_length: Whether it is over |m|^2 where that is more: for a rule that is declared
+        beside_length: Whether ``kappa`` is over |m|^2 where that is more: for a rule declared
             ``robust="bounded"``.
         kappa_bound: The largest ``kappa`` that is allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.

@@ -27,7 +27,8 @@ from gossip.transport import PARSER_ERRORS
 
 ANSWERS_KEPT = 32
 BEGINNING = -1
-"""Position of a script before its first step. A peer that returns makes those calls late."""
+"""Position of a script before its first step. A peer that returns makes the calls at that
+position late."""
 FIRST_KEPT = 8
 """Calls at ``BEGINNING`` whose answers are kept longer than others."""
 PASSED_MAX = 3

@@ -23,7 +23,7 @@ Tensors = Sequence[tuple[str, str]]
 
 @contextlib.contextmanager
 def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
-    """Explain a refusal of this peer's model by the swarm: raise where the models differ.
+    """Turn a refusal of this peer's model into an error that shows where the models differ.
 
     The body presents the model of this ``layout`` to the swarm. A description of the model is
     written to the run's folder first, for the comparison.

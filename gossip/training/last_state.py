@@ -1,5 +1,5 @@
-"""State that a peer writes to disk when it gives up while it holds the state of the run.
-No other peer may hold that state."""
+"""State that a peer writes to disk when it gives up while it holds the state of the run:
+this may be the last copy."""
 
 from __future__ import annotations
 

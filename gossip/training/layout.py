@@ -441,7 +441,8 @@ def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
 
 def _is_finite(vector: Tensor) -> bool:
     """Return whether a vector ``(d,)`` on the CPU is finite, as ``gossip.vectors.is_finite`` does.
-    Torch has no warnings to suppress, which takes longer than to read a small vector."""
+    Unlike numpy, torch needs no suppression of warnings. That takes longer than to read a small
+    vector."""
     squares = torch.dot(vector, vector).item()
     return math.isfinite(squares) or bool(torch.isfinite(vector).all())
 

@@ -128,7 +128,7 @@ class OwnState(NamedTuple):
 
     Attributes:
         memory: Memory of the sender.
-        extra: What ``Session.keep`` had, where that is this peer's own.
+        extra: State of ``Session.keep``, where that is this peer's own.
         why: Why nothing was loaded; "": the state was loaded.
         residual: Part of the updates that the encoding has not sent yet.
         parameters: The peer's own parameters, if they are not those that all share.

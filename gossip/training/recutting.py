@@ -29,7 +29,7 @@ class Recut:
         round_id: The next round.
         ledger: Ledger of that round: a hash of the histories of the stages that the layers come
             from, and no tables. Tables belong to peers that had other numbers and stages.
-        extra: What ``load_checkpoint`` returns as such.
+        extra: Extra entries, as ``load_checkpoint`` returns them.
     """
 
     round_id: int

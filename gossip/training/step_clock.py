@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 IN_TIME = 0.9
 """Share of the deadline in which a peer ends its steps, if it cannot take all of them in time or
-began late. The deadline is a little above what most peers need. The step that such a peer gives up
-is a small part of what all others would take while they wait."""
+began late. The deadline is a little above what most peers need. The step that is lost is a
+small part of what all others would take while they wait."""
 
 
 class StepClock:
