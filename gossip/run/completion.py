@@ -27,7 +27,7 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
-        # others have yet to come, or were killed and may come back: nobody can tell that apart
+        # Others have yet to start, or were killed and may return: the folder cannot distinguish that.
         return ()
     seeds = folder / "seeds"
     others = [

@@ -238,7 +238,7 @@ def peers_in(folder: Path) -> list[int]:
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
-        return []  # nobody has written anything yet
+        return []  # no peer has written a file yet
     return sorted(
         int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal()
     )

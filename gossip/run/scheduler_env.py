@@ -88,7 +88,7 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
     if name == "none":  # it was given none
         name = f"{given['MASTER_ADDR']}-{given['MASTER_PORT']}"
     restarts = given.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # everybody was started anew: that is another run
+    # all tasks were started anew: that is another run
     again = f"-{restarts}" if restarts != "0" else ""
     return Task(
         "torchrun",

@@ -39,7 +39,7 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / FILE, own)
-    except OSError as error:  # a refusal elsewhere says then that models differ, and not where
+    except OSError as error:  # a refusal elsewhere then does not show where models differ
         logger.warning("peer=%d cannot write %s: %s", peer, folder / FILE, error)
     try:
         yield
