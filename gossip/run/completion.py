@@ -27,7 +27,7 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
-        # Others have yet to start, or were killed and may return: the folder cannot distinguish that.
+        # Others have yet to start, or were killed and may return: the folder does not show which.
         return ()
     seeds = folder / "seeds"
     others = [
