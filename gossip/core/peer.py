@@ -331,7 +331,9 @@ class Peer:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def _dispatch(self, event: Event, now: float) -> list[Effect]:
+    def _dispatch(self, event: Event, now: float) -> list[Effect]:  # noqa: C901, PLR0912
+        """Handle an event: one case for each kind, in four groups."""
+        membership, view = self.membership, self.membership.view
         match event:
             case Received():
                 return self._on_received(event, now)
@@ -343,71 +345,61 @@ class Peer:
                 return self._on_applied(event, now)
             case TimerFired():
                 return self._on_timer(event, now)
-            case (
-                Arriving()
-                | LinkUp()
-                | LinkDown()
-                | ClockJumped()
-                | PeerEnded()
-                | PeerExpected()
-                | AddressLearned()
-            ):
-                return self._on_surroundings(event, now)
-            case (
-                Started()
-                | Prepared()
-                | DataConfigured()
-                | TrainerProgress()
-                | TrainerLost()
-                | Stop()
-            ):
-                return self._on_life(event, now)
-            case SnapshotTaken() | Restored() | ConfirmState() | LedgerRequest():
-                return self._on_state(event, now)
-            case ForwardDone() | BackwardDone() | StateRebuilt():
-                return []  # of a model in stages, which this run has not
-            case _:
-                assert_never(event)
-
-    def _on_surroundings(
-        self,
-        event: Arriving
-        | LinkUp
-        | LinkDown
-        | ClockJumped
-        | PeerEnded
-        | PeerExpected
-        | AddressLearned,
-        now: float,
-    ) -> list[Effect]:
-        """Something about the others, the links to them or the clock."""
-        match event:
+            # about the others, the links to them, and the clock
             case Arriving(sender, incarnation):
-                if not self.membership.heard(sender, incarnation, now):
+                if not membership.heard(sender, incarnation, now):
                     return []
-                self.membership.sends(sender, now)
+                membership.sends(sender, now)
                 return self._on_arriving(event, now)
-            case LinkUp():
-                effects = self.membership.on_link(event.peer, True, "", now)
-                return effects + (
-                    [] if self.phase == "unprepared" else [self.hello_exchange.to(event.peer)]
-                )
-            case LinkDown():
-                # before, nobody has a state that another life would lack
+            case LinkUp(peer):
+                greets = self.phase != "unprepared"
+                effects = membership.on_link(peer, True, "", now)
+                return effects + ([self.hello_exchange.to(peer)] if greets else [])
+            case LinkDown(peer, reason):
+                # Before the first round no peer has a state that another life would lack.
                 if self.rounds.round_id > 0:
-                    self.rounds.on_disconnect(event.peer)
-                return self.membership.on_link(event.peer, False, event.reason, now)
-            case ClockJumped():
-                return self.membership.on_clock_jump(event.late_s, now)
+                    self.rounds.on_disconnect(peer)
+                return membership.on_link(peer, False, reason, now)
+            case ClockJumped(late_s):
+                return membership.on_clock_jump(late_s, now)
             case PeerEnded(peer):
-                self.membership.view.note_end(peer)
+                view.note_end(peer)
                 return []
             case PeerExpected(peer):
-                self.membership.view.note_claim(peer)
+                view.note_claim(peer)
                 return []
             case AddressLearned(peer, control, bulk, incarnation):
-                self.membership.view.note_address(peer)
-                return self.membership.learn(peer, control, bulk, incarnation, now)
+                view.note_address(peer)
+                return membership.learn(peer, control, bulk, incarnation, now)
+            # about the local trainer, its model and its data
+            case Started():
+                return self._on_started(now)
+            case Prepared():
+                return self._on_prepared(event, now)
+            case DataConfigured(samples_total, batch, ahead, extended):
+                self._data = (samples_total, batch, ahead, extended)
+                return self._configured() if self.phase == "running" else []
+            case TrainerProgress(step, age_s, compiling):
+                membership.set_progress(step, age_s, now)
+                compiles = compiling and self.phase == "running"
+                return self.rounds.on_compiling(now) if compiles else []
+            case TrainerLost(reason):
+                halt = Halt(f"the trainer is gone: {reason}", 1)
+                return self._end(halt, membership.announce_own_death(reason, now))
+            case Stop():
+                return self._on_stop(event, now)
+            # about states, and which one is agreed
+            case SnapshotTaken():
+                return self.recovery.on_snapshot(event, now)
+            case Restored():
+                return self._on_restored(event, now)
+            case ConfirmState(round_id):
+                closed = self.recovery.giving.close()
+                return closed + self.final_check.ask(round_id, self.phase, now)
+            case LedgerRequest():
+                return [self._ledger()]
+            case ForwardDone() | BackwardDone() | StateRebuilt():
+                return []  # of a model in stages, which this run has not
             case _:
                 assert_never(event)
 
@@ -415,52 +407,6 @@ class Peer:
         if isinstance(event.message, StateOffer):
             return self.recovery.on_arriving(event, now)
         return self.rounds.on_arriving(event, now) if self.phase == "running" else []
-
-    def _on_life(
-        self,
-        event: Started | Prepared | DataConfigured | TrainerProgress | TrainerLost | Stop,
-        now: float,
-    ) -> list[Effect]:
-        """The local peer comes, learns what it trains and how far that is, or goes."""
-        match event:
-            case Started():
-                return self._on_started(now)
-            case Prepared():
-                return self._on_prepared(event, now)
-            case DataConfigured():
-                self._data = (event.samples_total, event.batch, event.ahead, event.extended)
-                return self._configured() if self.phase == "running" else []
-            case TrainerProgress():
-                self.membership.set_progress(event.step, event.age_s, now)
-                tells = event.compiling and self.phase == "running"
-                return self.rounds.on_compiling(now) if tells else []
-            case TrainerLost():
-                halt = Halt(f"the trainer is gone: {event.reason}", 1)
-                return self._end(halt, self.membership.announce_own_death(event.reason, now))
-            case Stop():
-                return self._on_stop(event, now)
-            case _:
-                assert_never(event)
-
-    def _on_state(
-        self,
-        event: SnapshotTaken | Restored | ConfirmState | LedgerRequest,
-        now: float,
-    ) -> list[Effect]:
-        """A state was packed, taken over or made, or the trainer asks which one is agreed."""
-        match event:
-            case SnapshotTaken():
-                return self.recovery.on_snapshot(event, now)
-            case Restored():
-                return self._on_restored(event, now)
-            case ConfirmState():
-                return self.recovery.giving.close() + self.final_check.ask(
-                    event.round_id, self.phase, now
-                )
-            case LedgerRequest():
-                return [self._ledger()]
-            case _:
-                assert_never(event)
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
         if not self.membership.heard(event.sender, event.incarnation, now):
