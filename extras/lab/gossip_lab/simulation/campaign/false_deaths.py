@@ -18,7 +18,7 @@ from functools import partial
 from itertools import cycle
 
 from gossip.core import Event, PeerId
-from gossip_lab.simulation.checkers.transitions import TableWatch, watch_life
+from gossip_lab.simulation.checkers import TableWatch, watch_life
 from gossip_lab.simulation.world import (
     AnySwarm,
     LinkModel,

@@ -62,6 +62,7 @@ from gossip.faults import (
 from gossip.inject import FAR_ROUNDS
 from gossip.topologies import Plan, Roster, Topology
 from gossip_lab.simulation.checkers import (
+    AT_ONCE_S,
     EndsAlike,
     EverybodyEnds,
     Panel,
@@ -72,10 +73,9 @@ from gossip_lab.simulation.checkers import (
     StaysForTakers,
     Violation,
     every_checker,
+    rule_has_enough,
     stage_panels,
 )
-from gossip_lab.simulation.checkers.liveness import AT_ONCE_S
-from gossip_lab.simulation.checkers.safety import rule_has_enough
 from gossip_lab.simulation.schedules import PEERS_MAX, Schedule
 from gossip_lab.simulation.world import (
     PREPARE_S,

@@ -21,6 +21,7 @@ from .base import Checker, PassiveObserver, RunConditions, Violation
 from .disturbances import Disturbances
 from .hearing import Hearing
 from .liveness import (
+    AT_ONCE_S,
     Converges,
     CrashCostsLittle,
     EverybodyEnds,
@@ -57,13 +58,15 @@ from .safety import (
     TheAccusedHear,
     TimersAndHalt,
     UsesNothingOld,
+    rule_has_enough,
 )
 from .stages import StagePanel, StagePanels
 from .traffic import AsksInMeasure, FallsSilent, NewsGrowOld, SpeaksInMeasure
 from .transfer import RemindsTheSilent, SaysThatNoRoundComes, StaysForTakers
-from .transitions import TableChecker
+from .transitions import TableChecker, TableWatch, watch_life
 
 __all__ = [
+    "AT_ONCE_S",
     "Checker",
     "EndsAlike",
     "EverybodyEnds",
@@ -75,10 +78,13 @@ __all__ = [
     "SaysThatNoRoundComes",
     "StagePanels",
     "StaysForTakers",
+    "TableWatch",
     "Violation",
     "all_checkers",
     "consensus_distance",
     "every_checker",
+    "rule_has_enough",
+    "watch_life",
 ]
 
 
