@@ -3,12 +3,9 @@ and may be given any columns of the updates."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from . import kernels
 from .base import coordinate_rule
 from .columns import Columns, Kept
-from .kernels import Rows, middle
+from .kernels import middle
 
 
 @coordinate_rule()
@@ -93,9 +90,3 @@ def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
         arXiv:1810.05291.
     """
     return columns.majority()
-
-
-def coordinate_median(updates: Tensor) -> Tensor:
-    """``(d,)``: the median of each coordinate and nothing else;
-    a reference that a minority cannot carry away."""
-    return kernels.between(Rows.of(updates), *middle(len(updates)))[0]

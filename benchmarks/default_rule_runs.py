@@ -23,6 +23,7 @@ import gossip
 from gossip_lab.bench import splits
 
 PEERS, ROUNDS, BATCH = 4, 150, 32
+TEXT_STEPS = 400
 SPLITS = ("iid", "dirichlet:0.1", "sorted")
 RULES = {"mean": ["--aggregator", "mean"], "default": []}
 
@@ -54,7 +55,20 @@ def train(seed: int, split: str, result: Path) -> None:
 
 def play(folder: Path, seed: int, split: str, rule: str) -> tuple[float, float, list[float]]:
     result = folder / f"{split}-{seed}-{rule}.json"
-    script = [__file__, "--peer", split, str(seed), str(result)]
+    start([__file__, "--peer", split, str(seed), str(result)], result, seed, rule)
+    accuracy, worst, weights = json.loads(result.read_text())
+    return accuracy, worst, weights
+
+
+def play_text(folder: Path, seed: int, text: Path, rule: str) -> float:
+    """Return the validation loss of the transformer over characters."""
+    result, script = folder / f"text-{seed}-{rule}.json", Path(__file__).with_name("char_gpt.py")
+    words = [script, "--text", text, "--steps", TEXT_STEPS, "--result", result]
+    start([str(word) for word in words], result, seed, rule)
+    return float(json.loads(result.read_text())["validation"])
+
+
+def start(script: list[str], result: Path, seed: int, rule: str) -> None:
     command = [sys.executable, "-P", "-m", "gossip.launch.cli", "run", "-n", str(PEERS)]
     options = ["--deterministic", "--seed", str(seed), "--run-dir", str(result.with_suffix(""))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -65,13 +79,12 @@ def play(folder: Path, seed: int, split: str, rule: str) -> tuple[float, float, 
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    accuracy, worst, weights = json.loads(result.read_text())
-    return accuracy, worst, weights
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--text", type=Path, help="and the transformer of char_gpt.py on this text")
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.peer:
@@ -95,6 +108,12 @@ def main() -> None:
                 f"{100 * (default - mean):+.2f} | {100 * worst:+.2f} | {equal} of {len(pairs)} |",
                 flush=True,
             )
+        if args.text:
+            losses = [
+                [play_text(Path(folder), seed, args.text, rule) for rule in RULES]
+                for seed in range(args.seeds)
+            ]
+            print(f"losses on the text, mean and default: {losses}")
 
 
 if __name__ == "__main__":

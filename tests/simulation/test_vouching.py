@@ -114,7 +114,7 @@ def test_a_donor_that_dies_at_any_effect_while_it_is_asked_is_replaced(donor: Pe
     for effect in effort(range(0, 12, 3), range(24)):
         swarm = returning(7, 2, 0.05, {0: ("wrong_states",), 3: ("wrong_states",)})
         swarm.run_until(lambda swarm=swarm: swarm.cores[1].recovery.stage == "polling", 2.0)
-        swarm.crash_at_effect(donor, effect)
+        swarm.hosts[donor].effects_left = effect
         swarm.run_until(lambda swarm=swarm: is_back(swarm), 10.0)
         delivered += swarm.hosts[donor].state == "crashed"
         assert not swarm.reports(1, "unattested_state"), f"effect {effect}"

@@ -221,7 +221,7 @@ def test_a_peer_can_be_crashed_at_any_of_its_effects(index: int) -> None:
     swarm = echo_swarm(3)
     swarm.run_for(0.5)
     swarm.cores[0].extra = [events.Report(f"number {i}") for i in range(3)]
-    swarm.crash_at_effect(0, index)
+    swarm.hosts[0].effects_left = index
     swarm.run_for(0.1)
     assert [report.event for report in swarm.reports(0)] == [f"number {i}" for i in range(index)]
     assert swarm.hosts[0].state == "crashed"

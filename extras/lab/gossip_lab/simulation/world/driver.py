@@ -266,13 +266,6 @@ class Swarm(Timeline, Generic[C]):
             see(self, peer)
         self._close_process(host)
 
-    def crash_at_effect(self, peer: PeerId, index: int) -> None:
-        """Crashes the peer instead of its effect number ``index`` from now on,
-        0 being the next one."""
-        host = self.hosts[peer]
-        assert host.running, f"peer {peer} is {host.state}"
-        host.effects_left = index
-
     def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
         """Starts the peer again, with the next incarnation; crashes it first when it runs. One that
         is being started is not started twice: a launcher has one process of each peer."""
