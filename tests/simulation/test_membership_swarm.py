@@ -95,6 +95,17 @@ def test_nobody_is_suspected_for_being_far_away(way_s: float, jitter: float) -> 
     assert swarm.now - crashed_at < 2.2 + 4 * way_s
 
 
+@pytest.mark.parametrize("way_s", [0.0005, 0.05, 0.2])
+def test_helpers_on_far_links_vouch_for_a_peer_that_one_other_cannot_reach(way_s: float) -> None:
+    """Their answers take two round trips. Seen on real hosts: a peer whose key had not come yet
+    refused a link at the start, and was suspected."""
+    network = Network(LinkModel(delay_s=(way_s, way_s)))
+    network.cut(0, 2)
+    swarm = member_swarm(4, 3, network, encoded=False)
+    swarm.run_for(60)
+    assert not told(swarm, "suspect"), told(swarm, "suspect")[:3]
+
+
 @pytest.mark.parametrize("seed", [5, 6, 7])
 def test_a_far_link_does_not_make_a_near_one_patient(seed: int) -> None:
     network = Network(**WITHOUT_HINTS)

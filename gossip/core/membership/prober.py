@@ -18,8 +18,9 @@ from .awareness import Awareness
 from .table import NEVER, Member, MemberTable
 
 RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
-# of the probe timeout, so that a helper's Nack is there before the asker's verdict
 NACK_AFTER = 0.8
+"""Part of the probe timeout beyond the round trip after which a helper sends its Nack, which then
+arrives before the verdict."""
 LOADED_VERDICT_S = 1.5
 """No verdict sooner after the last ping while they do. A lost segment is sent again after 0.2 s,
 and once more after 0.4 s; queues on the way add theirs."""
@@ -253,6 +254,13 @@ class Prober:
         usual_s = [mean_s + max(least_s, 4 * deviation_s) for mean_s, deviation_s in known]
         return max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=0.0)))
 
+    def _trip_s(self, peer: PeerId) -> float:
+        """Return the mean round trip of the link, in seconds; if it is unknown, that of the slowest
+        link."""
+        trips = self._round_trips
+        known = [trips[peer]] if peer in trips else trips.values()
+        return min(TIMEOUT_MAX_S, max([mean_s for mean_s, _ in known], default=0.0))
+
     def _patience_s(self, peer: PeerId) -> float:
         """Until the verdict, from the first question on."""
         interval_s = self.awareness.scale(self.settings.probe_interval_s)
@@ -290,6 +298,12 @@ class Prober:
             lambda m: m.peer != probe.peer and not m.gone and m.linked,
         )
         probe.helpers = tuple(m.peer for m in able)
+        if not self.view.members[probe.peer].linked:
+            # The answer of a helper takes its round trip and that of the peer.
+            interval_s = self.awareness.scale(self.settings.probe_interval_s)
+            helper_s = min([self._trip_s(helper) for helper in probe.helpers], default=0.0)
+            answer_s = interval_s + helper_s + self._trip_s(probe.peer)
+            probe.ends = max(probe.ends, now + answer_s)
         at = max(probe.ends, now)
         timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries + 1, at))
         probe.token = timer.token
@@ -364,7 +378,8 @@ class Prober:
         if target is None or not target.linked or len(self.relays) >= RELAYS_MAX:
             return [Send(asker, Nack(request.nonce, request.target))]
         nonce = self._nonce()
-        at = now + NACK_AFTER * self._timeout_s(request.target)
+        trip_s = self._trip_s(request.target) if request.target in self._round_trips else 0.0
+        at = now + trip_s + NACK_AFTER * (self._timeout_s(request.target) - trip_s)
         timer = self.timers.set(at, RelayExpired(nonce, at))
         self.relays[nonce] = Relay(asker, request.nonce, request.target, now, timer.token)
         return [Send(request.target, Ping(nonce, request.target, self.talk(request.target))), timer]
