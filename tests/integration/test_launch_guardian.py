@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import zygote
 
@@ -202,7 +203,7 @@ def test_the_time_that_a_process_waits_for_a_processor_is_told_from_that_in_whic
 ):
     processor = min(os.sched_getaffinity(0))
     pinned = f"import os, time; os.sched_setaffinity(0, [{processor}])"
-    busy = [subprocess.Popen([sys.executable, "-c", f"{pinned}\nwhile True: pass"]) for _ in "ab"]
+    busy = [subprocess.Popen([sys.executable, "-c", f"{pinned}\nwhile True: pass"]) for _ in "abc"]
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         until = time.monotonic() + 60
@@ -210,6 +211,8 @@ def test_the_time_that_a_process_waits_for_a_processor_is_told_from_that_in_whic
             assert time.monotonic() < until
             time.sleep(0.05)
         assert guardian.starved_s(idle.pid) < 1.0
+        used = psutil.Process(busy[0].pid).cpu_times()
+        assert guardian.starved_s(busy[0].pid) > 1.3 * used.user, "two others have the processor"
     finally:
         for process in (*busy, idle):
             process.kill()
