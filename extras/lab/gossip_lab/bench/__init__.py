@@ -1,4 +1,4 @@
-"""What rules cost, and what they are worth."""
+"""Benchmarks of rules, encodings and exchanges: their cost and their robustness."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ PARAMETERS: dict[str, dict[str, tuple[str, float]]] = {
     "Bucketing": {"s": ("s", 1)},
     "Clipping": {"c": ("radius", 2.0)},
 }
-"""Of the rules: their name here, and ByzFL's default."""
+"""Options of each rule: ByzFL's name -> the name here and ByzFL's default."""
 ATTACKS = {
     "NoAttack": "none",
     "SignFlipping": "ipm*1",
@@ -69,7 +69,7 @@ MODELS = ("cnn_mnist", "fc_mnist", "logreg_mnist")
 DATA_SETS = {"mnist": "mnist"}
 """Its data sets that are learnt as they are; others it mirrors and cuts at random."""
 SIZE_TRAIN_SET = 0.8
-"""Where it is not said; the rest is for the choice of settings."""
+"""ByzFL's default share of the training samples. The other samples serve to choose settings."""
 NO_MATTER = {
     "benchmark_config": ("device", "nb_workers"),
     "evaluation_and_results": (
@@ -83,7 +83,8 @@ NO_MATTER = {
     ),
     "model": ("nb_labels",),
 }
-"""What is not asked: where to run, what to record, and what the data say themselves."""
+"""Keys that are ignored: they set where to run and what to record, or repeat what the data set
+determines."""
 DEFAULT_SPLIT = {"name": "iid"}
 
 

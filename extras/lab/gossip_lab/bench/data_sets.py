@@ -1,4 +1,4 @@
-"""What is learnt, by name or from the user's own files. Nothing is downloaded.
+"""Data sets by name, or from the user's own files. Nothing is downloaded.
 
 digits              of scikit-learn
 mnist               in the folder data: mnist.npz, or the files of MNIST itself in MNIST/raw
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DIGITS = "digits"
 FOLDER = Path("data")
-"""Where sets with a name are looked for."""
+"""Folder of the named data sets."""
 NAMED = {
     "mnist": ("mnist.npz", "MNIST/raw"),
     "fashion_mnist": ("fashion_mnist.npz", "FashionMNIST/raw"),
@@ -45,7 +45,7 @@ CLASSES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """What is learnt: images ``(samples, features)`` float32, labels int64."""
+    """Training and test data: images ``(samples, features)`` float32, labels int64."""
 
     images: Tensor
     labels: Tensor

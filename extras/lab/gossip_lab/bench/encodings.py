@@ -44,14 +44,14 @@ BEGIN, END = "<!-- measured by gossip bench encodings -->", "<!-- end of what wa
 CLEAN, ATTACKS = "none", ["sign_flip", "sign_flip*10"]
 PEERS, LIARS = 11, 2
 SEEDS, LONG_ROUNDS = 3, 150
-"""Of the trainings without liars that encodings are compared by, under the mean."""
+"""Seeds and rounds of the trainings that compare encodings under the mean, without attack."""
 TOLD_EVERY_S = 15.0
 
 Cell = dict[str, Any]
 
 
 class Training(NamedTuple):
-    """What all cases train, as ``learning.Trial`` takes it."""
+    """Training that all cases share, in the terms of ``learning.Trial``."""
 
     data: str
     model: str
@@ -168,8 +168,8 @@ def encodings(
 
 
 def cost_of(encoding: str, peers: int) -> dict[str, Any]:
-    """Of an update of a million numbers, which are one matrix: bytes a number, and milliseconds on
-    one thread."""
+    """Measure an encoding on an update of a million numbers in one matrix: bytes a number, and
+    milliseconds on one thread."""
     import numpy as np
     import torch
 
@@ -202,7 +202,8 @@ def cost_of(encoding: str, peers: int) -> dict[str, Any]:
 
 
 def run_cases(cases: Sequence[Case], jobs: int, into: Path | None) -> dict[str, Cell]:
-    """What came of each, by its key. What the file has is not run again."""
+    """Run the cases and return their results by key. A case whose result is in the file ``into`` is
+    not run again."""
     found = _recalled(into)
     missing = [case for case in cases if case.key not in found]
     began = last = time.monotonic()
@@ -290,7 +291,8 @@ def run_case(case: Case) -> Cell:
 
 
 def cell_of(found: Mapping[str, Cell], cases: Sequence[Case]) -> Cell:
-    """Of one rule and encoding: the mean without liars, and the least with any."""
+    """Return the accuracies of one rule and encoding: the mean without attack, and the lowest under
+    any attack."""
     results = {
         how: [found[c.key] for c in cases if (c.attack == CLEAN) is how] for how in (True, False)
     }

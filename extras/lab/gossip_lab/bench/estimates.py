@@ -1,4 +1,4 @@
-"""What a mean over a few seeds is worth: its standard error, its interval, what it is above."""
+"""Mean over a few seeds: its standard error, its confidence interval, and comparisons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 Comparison: TypeAlias = Literal["holds", "fails", "undecided", ""]
 
 CONFIDENCE = 0.95
-"""Of an interval: so often it has the true mean in it, if what the seeds bring is normal."""
+"""Probability that an interval contains the true mean, if the values of the seeds are normally
+distributed."""
 
 
 @dataclass(frozen=True, slots=True)

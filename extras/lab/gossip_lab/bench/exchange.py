@@ -27,7 +27,7 @@ END_S = 20.0
 TURN_S = 0.3
 """A turn takes about so long, on each side."""
 NUMBER_S = 3e-9
-"""Of an exchange, for each number of each peer: what two cores take."""
+"""Estimated seconds of an exchange for each number of each peer, on two cores."""
 STEPS_MAX = 50
 PEERS, NUMBERS = [2, 4], [100_000, 1_000_000]
 
@@ -50,7 +50,7 @@ Json = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """What gossip runs with."""
+    """Settings of gossip in the comparison."""
 
     aggregator: str
     topology: str
@@ -178,7 +178,8 @@ def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
 
 
 def missing(run: Path, peers: int) -> dict[str, int]:
-    """Of a run's folder: its rounds, and those that not everybody's update is in."""
+    """Return the number of rounds in a run's folder, and of those that lack the update of some
+    peer."""
     from gossip.run import read_lines
 
     commits = {

@@ -29,7 +29,7 @@ OUTCOMES = {
     "trouble": "trouble",
     "arithmetic": "arithmetic",
 }
-"""What of a result stands behind the settings of a trial, and the names of the columns."""
+"""Fields of a result that follow the settings of a trial in a row -> names of their columns."""
 FRACTIONS = ("weight", "outlyingness", "trust_score", "loss")
 """Columns of a record that may be empty in a whole run."""
 SPECIAL = {
@@ -167,7 +167,7 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
 
 
 def _caption(table: RobustnessTable, found: Found, data: str) -> str:
-    """What was measured, with which settings, and how a cell is judged."""
+    """Return the caption: the measured quantity, its settings, and how a cell is judged."""
     shared = table.settings()
     several = len(table.seeds) > 1
     measured = f"mean and standard error over {len(table.seeds)} seeds" if several else "one seed"
@@ -204,14 +204,14 @@ def _chosen(table: RobustnessTable) -> list[str]:
 
 
 def _course(shared: Mapping[str, Any]) -> list[str]:
-    """What differs from the usual course of a run."""
+    """Return the settings of the learning rate and of the split that differ from the defaults."""
     milestones, split = ", ".join(shared["milestones"].split()), shared["split_seed"]
     decay = f"learning rate times {shared['lr_decay']:g} from rounds {milestones} on"
     return [*([decay] if milestones else []), *([] if split is None else [f"split seed {split}"])]
 
 
 def _settings(choice: Choice) -> str:
-    """What ``robustness_page`` says of them."""
+    """Return the settings in the words of ``robustness_page``, for LaTeX."""
     parts = robustness_page.setting_of(choice).split("`")
     return "".join(_word(part) if at % 2 else _plain(part) for at, part in enumerate(parts))
 

@@ -113,25 +113,25 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """What came of a run.
+    """Result of a trial.
 
     Attributes:
-        accuracy: On the test samples, 0 to 1: the mean of the last tests. That of a model that is
-            not finite is 0.
-        refused: Why the rule could not be run at all, nobody lying; then the accuracy is None.
-        skipped: Rounds without a step: too few finite updates were left, or what it made of them
-            was not finite, or it raised.
-        trouble: Why the first of those had none.
-        arithmetic: What calculated it, as far as it decides how sums are rounded;
-            empty where nobody asked.
-        worst_class: The accuracy on the test samples of one class, of the class where it is least;
-            the mean of the last tests, as ``accuracy``.
+        accuracy: On the test samples, 0 to 1: the mean of the last tests. The accuracy of a model
+            that is not finite is 0.
+        refused: Why the rule cannot be run at all, even without attack; then the accuracy is None.
+        skipped: Rounds without a step: too few finite updates were left, or the rule raised, or
+            its aggregate was not finite.
+        trouble: Why the first of these rounds made no step.
+        arithmetic: Software and processor that decide how sums are rounded, see
+            ``trials.arithmetic``; empty if they were not recorded.
+        worst_class: The lowest accuracy on the test samples of one class; the mean of the last
+            tests, as in ``accuracy``.
         honest_quarantined: Honest workers that were ever in quarantine.
-        liars_quarantined: Liars that were.
-        validation: The accuracy on the samples that nobody trained on, as ``accuracy``; None
-            where there are none.
+        liars_quarantined: Byzantine workers that were ever in quarantine.
+        validation: The accuracy on the held-out samples, as in ``accuracy``; None if no samples
+            are held out.
         curve: Rounds made, and the accuracy on the test samples after them.
-        records: Columns of the records, if they were asked for: names as in ``RECORD`` -> values.
+        records: Columns of the records, if they were requested: names as in ``RECORD`` -> values.
     """
 
     accuracy: float | None
@@ -397,7 +397,7 @@ class _Run:
                 column.append(value)
 
     def _step(self, aggregate: Tensor) -> Tensor:
-        """What is taken off the parameters, ``(d,)``."""
+        """Return the step, ``(d,)``, to subtract from the parameters."""
         if self.outer is None:
             return self.lr * self._decayed(aggregate)
         move, self.momentum = self.outer.move(aggregate, self.momentum)
@@ -466,7 +466,7 @@ class _Run:
         return max(f - faulty, max(enough, default=0), 0)
 
     def _aggregate(self, updates: Tensor, f: int, round_id: int) -> Verdict | None:
-        """What the rule makes of the updates; None when the round is lost."""
+        """Return the rule's verdict on the updates, or None if the round is lost."""
         if len(updates) < self.rule.at_least(f):
             self._skip(f"{len(updates)} finite updates were left, it needs {self.rule.at_least(f)}")
             return None
@@ -489,7 +489,8 @@ class _Run:
         return verdict
 
     def _measure(self, updates: Tensor, taken: list[int], usable: list[int]) -> list[Rejection]:
-        """What the commit of a run would say of those in quarantine."""
+        """Return the rejections of the quarantined workers, with their measured outlyingness, as in
+        the commit of a run."""
         outside = [worker for worker in usable if worker not in taken]
         if not outside:
             return []
@@ -535,8 +536,8 @@ class _Run:
         return torch.stack(sent)
 
     def _server(self, generator: torch.Generator) -> Mapping[str, Any]:
-        """What rules that ask the loss get: a fresh batch of training samples each round, drawn
-        after the updates came."""
+        """Return the inputs of rules that need the loss: a fresh batch of training samples each
+        round, drawn after the updates arrive."""
         if not self.rule.needs_trainer:
             return {}
         chosen = _draw(len(self.data.labels), self.trial.reference, generator)

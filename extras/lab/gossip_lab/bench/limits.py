@@ -1,5 +1,5 @@
-"""What this machine can do at best: to copy memory, and to pass bytes from one process to another
-over a unix socket and over TCP. No exchange is faster."""
+"""Limits of this machine: copying memory, and passing bytes from one process to another over a unix
+socket and over TCP. No exchange is faster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def _median_s(call: Callable[[], object]) -> float:
 
 
 def _socket_s(source: np.ndarray, family: int) -> float:
-    """From the first byte until the other process has them all."""
+    """Return the median seconds from the first byte until the other process has received all
+    bytes."""
     if family == socket.AF_UNIX:
         ours, theirs = socket.socketpair()
     else:

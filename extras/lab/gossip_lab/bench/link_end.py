@@ -117,7 +117,8 @@ class Ways:
 
 
 def wire_of(encoding: str, numbers: int) -> WireFormat:
-    """As one matrix with about as many rows as columns, and what is left."""
+    """Return the wire format of ``numbers`` as one matrix with about as many rows as columns, and a
+    vector of the remainder."""
     columns = math.isqrt(numbers)
     rows, rest = divmod(numbers, columns)
     shapes = ((rows, columns), *([(rest,)] if rest else []))

@@ -25,18 +25,18 @@ from gossip.errors import ConfigError, UnknownName
 
 MLP = "mlp"
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Of the pixels of MNIST's training images, from 0 to 1."""
+"""Mean and standard deviation of the pixels of MNIST's training images, from 0 to 1."""
 SIDE = 28
 AT_ONCE = 250
 """Images in a forward pass: more of them leave the cache, and take twice as long each."""
 
 
 class Model(Protocol):
-    """What is trained.
+    """Model that a trial trains.
 
     Attributes:
         parameters: The flat ``(d,)`` vector.
-        shapes: Of the tensors that it is made of, in order.
+        shapes: Shapes of the tensors in this vector, in order.
     """
 
     parameters: Tensor

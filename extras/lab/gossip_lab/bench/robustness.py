@@ -228,7 +228,7 @@ def robustness(
 
 
 def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
-    """What the options ask for, checked before anything runs."""
+    """Return the tables that the options request. All options are checked before anything runs."""
     from gossip.aggregators import registry, senders
 
     from . import splits
@@ -434,8 +434,8 @@ def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
 
 
 def _command(given: Mapping[str, Any]) -> str:
-    """What to type for these arguments of ``robustness``,
-    but for what makes no difference to the page."""
+    """Return the command line of these arguments of ``robustness``, without those that make no
+    difference to the page."""
     words = ["gossip", "bench", "robustness"]
     for name, parameter in inspect.signature(robustness).parameters.items():
         value, option = given[name], name.replace("_", "-")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .tables import Choice, Found, RobustnessCell, RobustnessTable
 
 Cells: TypeAlias = "Mapping[tuple[str, str], RobustnessCell]"
-"""Of a table, by rule and attack."""
+"""Cells of a table, by rule and attack."""
 DASH = "-"
 NOT_RUN = "?"
 fill = TextWrapper(100, break_on_hyphens=False).fill
@@ -76,7 +76,7 @@ def write(
 
 
 def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
-    """What is said above the tables. ``command``: what makes the page."""
+    """Return the text above the tables. ``command`` is the command that makes the page."""
     table = tables[0]
     shared = table.settings()
     trust = (
@@ -229,7 +229,8 @@ def title(table: RobustnessTable) -> str:
 
 
 def _steps_of(table: RobustnessTable) -> str:
-    """Of local steps, in words."""
+    """Return the number of local steps and the outer optimizer in words, or nothing without an
+    outer optimizer."""
     settings = table.settings()
     if not settings["outer"]:
         return ""
@@ -237,7 +238,7 @@ def _steps_of(table: RobustnessTable) -> str:
 
 
 def kind_of(table: RobustnessTable) -> str:
-    """What tells it, and its picture, from other tables."""
+    """Return the name that distinguishes this table and its picture from other tables."""
     told = "" if table.declared_f == table.f else f"-told-{table.declared_f}"
     split = (
         ""
@@ -321,7 +322,8 @@ def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> 
 
 
 def _worst_classes(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
-    """What a mean over all classes hides: a class that only locked out workers have."""
+    """Return a table of the accuracy on the worst class, by rule and attack. A mean over all
+    classes hides a class that only quarantined workers have."""
     lines = [
         "",
         "The accuracy on the class where it is least, in percent, mean over the seeds:",
@@ -340,7 +342,8 @@ def _worst_classes(table: RobustnessTable, cells: Cells, order: Sequence[str]) -
 
 
 def _lost(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
-    """Which rules made no step in how many rounds, and why; one line for each rule and reason."""
+    """Return one line for each rule and reason: in how many rounds, under which attacks, the rule
+    made no step."""
     lines = []
     for rule in order:
         under: dict[str, list[str]] = {}

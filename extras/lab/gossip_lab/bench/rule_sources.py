@@ -1,5 +1,5 @@
-"""What a trial's outcome depends on: the source of its rule, of what that imports, and of the
-training itself, as one digest."""
+"""Digest of all sources that a trial's outcome depends on: its rule, the imports of the rule, and
+the training itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ TRAINING = (
     "gossip.core.ledger.trust",
     "gossip.launch.demo.digits",
 )
-"""What trains. The trust table and the digits are named apart: they are imported through the faces
-of their packages, whose own imports would be the whole core and the whole demo."""
+"""Modules that train. The trust table and the digits are named separately: they are imported
+through the faces of their packages, whose own imports would be the whole core and the whole
+demo."""
 OURS = (
     "gossip.aggregators",
     "gossip.core.ledger",
@@ -27,7 +28,8 @@ OURS = (
     "gossip_lab.bench.models",
     "gossip_lab.bench.splits",
 )
-"""Of gossip's own modules only these, and what is in them, make a difference to an outcome."""
+"""Modules, with their submodules, that make a difference to an outcome. Other modules of gossip do
+not."""
 Import = tuple[int, str, tuple[str, ...]]
 """Dots before the name, the name, and what is taken from it: as in
 ``from ..name import this, that``."""
@@ -37,11 +39,10 @@ _known: dict[tuple[Module, ...], tuple[tuple[tuple[Path, int, int], ...], str]] 
 
 
 def digest(rule: str, attack: str = "") -> str:
-    """Of all files that a rule, as ``registry.load`` takes it, a user's attack and the training
-    are made of; another when one of them changes.
+    """Return a digest of all files of a rule, as ``registry.load`` takes it, of a user's attack and
+    of the training. It changes when one of the files changes.
 
-    Installed packages count by themselves when the rule comes from them,
-    and not when it only uses them.
+    An installed package counts if the rule comes from it, and not if the rule only uses it.
     """
     roots = tuple(_roots(rule, attack))
     before = _known.get(roots)
@@ -57,7 +58,7 @@ def digest(rule: str, attack: str = "") -> str:
 
 
 def content(path: Path) -> str:
-    """Of one file, whatever it is; empty when there is none."""
+    """Return the digest of one file of any type; empty if there is no file."""
     return _content(*_stamp(path)) if path.is_file() else ""
 
 

@@ -24,13 +24,13 @@ TURN = "turn "
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
-    """What each peer does.
+    """Work of each peer.
 
     Attributes:
         model: A name of ``WORKLOADS``, or ``vector``: nothing is computed then.
         device: Where the model is.
-        numbers: Of a vector.
-        steps: In a turn of one side.
+        numbers: Length of a vector.
+        steps: Steps in a turn of one side.
         folder: Where the processes of gloo find each other, and rank 0 leaves its figures.
     """
 

@@ -133,11 +133,12 @@ def aggregators(
 
 @dataclass(frozen=True, slots=True)
 class TimingCell:
-    """What one rule took on one size. Milliseconds are medians; ``note`` says why there is nothing.
+    """Timing of one rule on one size. Milliseconds are medians. ``note`` is the reason if there is
+    no timing.
 
     Attributes:
-        passes: Its time over that of a pass timed right before it, the median of these ratios.
-        byzfl_ms: The same by byzfl, when it has the rule.
+        passes: The rule's time over that of a pass timed right before it; median of these ratios.
+        byzfl_ms: Milliseconds of byzfl for the same rule, if byzfl has it.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""What trials come to: a cell for each rule and attack, at one n, f and split."""
+"""Tables of trials: a cell for each rule and attack, at one n, f and split."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETTINGS = (
     "lr_decay",
     "split_seed",
 )
-"""What all trials of a table have in common, but for its choices."""
+"""Settings that all trials of a table share, unless a choice overrides them."""
 
 NOTHING: Choice = MappingProxyType({})
 
@@ -102,7 +102,7 @@ class RobustnessTable:
     choices: tuple[Choice, ...] = (NOTHING,)
 
     def settings(self, choice: Choice = NOTHING) -> dict[str, Any]:
-        """Of its trials, those that are not given included."""
+        """Return the settings of the table's trials, including those left at their defaults."""
         defaults = {field.name: field.default for field in fields(Trial) if field.name in SETTINGS}
         return {**defaults, **self.shared, **choice}
 
@@ -134,7 +134,7 @@ class RobustnessTable:
         ]
 
     def results(self, rule: str, attack: str, found: Found) -> list[TrialResult]:
-        """Of the seeds that were run, with the rule's best settings."""
+        """Return the results of the seeds that were run, with the rule's best settings."""
         trials = self._of(rule, attack, self.chosen(rule, found))
         return [found[trial] for trial in trials if trial in found]
 
@@ -226,7 +226,8 @@ class RobustnessTable:
         return min((cell for cell in row if cell.accuracies), key=_mean, default=row[0])
 
     def arithmetics(self, found: Found) -> list[str]:
-        """What calculated its runs; more than one where they were made on unlike machines."""
+        """Return the arithmetics of the table's runs. There is more than one if the runs were made
+        on different machines."""
         return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
 
     def as_data(self, found: Found) -> dict[str, Any]:

@@ -49,7 +49,8 @@ def name_of(trial: Trial, data: str) -> str:
 
 
 def recall(folder: Path, trial: Trial, data: str) -> TrialResult | None:
-    """What came of a trial that was run before; None when it was not, or its file is damaged."""
+    """Return the stored result of a trial. It is None if the file is missing, damaged or of another
+    schema, or lacks the records that the trial requests."""
     from .learning import TrialResult
 
     try:
@@ -78,7 +79,7 @@ def _read(folder: Path, trial: Trial, data: str) -> dict[str, Any]:
 
 
 def recall_all(trials: Iterable[Trial], folder: Path, data: str) -> dict[Trial, TrialResult]:
-    """What came of those that were run before."""
+    """Return the results of the trials that were run before."""
     return {
         trial: outcome
         for trial in dict.fromkeys(trials)
@@ -172,7 +173,8 @@ def _begin(data: str) -> None:
 
 
 def _run(trial: Trial) -> tuple[TrialResult, bool]:
-    """What came of it, and whether it is worth remembering: an error of a rule may be mended."""
+    """Return the result of a trial, and whether to store it: a rule that raised an error may be
+    fixed later."""
     outcome, lasting = _try(trial)
     return dataclasses.replace(outcome, arithmetic=arithmetic()), lasting
 
@@ -190,8 +192,8 @@ def _try(trial: Trial) -> tuple[TrialResult, bool]:
 
 
 def arithmetic() -> str:
-    """What decides how sums are rounded: torch with the vector instructions that it takes, MKL with
-    its own, the processor."""
+    """Return what decides how sums are rounded: the version of torch, its vector instructions,
+    ``MKL_CBWR`` if it is set, and the processor."""
     import torch
 
     from .speed import processor

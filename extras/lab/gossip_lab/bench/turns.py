@@ -1,5 +1,5 @@
-"""What measurements that take turns have in common: each turn runs every side, in the other order
-every other time, so that whatever else the machine does meets all of them."""
+"""Measurements in turns. Each turn runs every side, in the reverse order every other time, so that
+other load on the machine affects all sides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Spread:
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Of the figures of the same turn: it stands still where the machine's own speed does not."""
+    """Return the spread of the ratios within each turn. A ratio stays stable when the machine's own
+    speed does not."""
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
 
 
@@ -39,7 +40,7 @@ def in_order(sides: Sequence[str], turn: int) -> Sequence[str]:
 
 
 def others_told() -> dict[str, str]:
-    """Of systems that are compared by scripts of their own: whether they are here."""
+    """Return, for torchft and hivemind, whether it is installed and which script compares it."""
     return {
         name: "installed: benchmarks/torchft_kill.py compares it"
         if importlib.util.find_spec(name) and name == "torchft"

@@ -1,4 +1,4 @@
-"""What is trained when exchanges are compared: models of several sizes, on data that are drawn."""
+"""Workloads for the comparison of exchanges: models of several sizes, on randomly drawn data."""
 
 from __future__ import annotations
 

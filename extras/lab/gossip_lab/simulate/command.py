@@ -120,7 +120,7 @@ def simulate(
 
 @dataclass(slots=True)
 class _Console:
-    """Where words go: to stdout, or past it when that is for JSON."""
+    """Output of the command: to stdout, or to stderr if stdout is for JSON."""
 
     as_json: bool
     began: float = field(default_factory=time.monotonic)
@@ -247,7 +247,7 @@ def _conclude(
 def _result(
     tally: CampaignTally, wall_s: float, failures: list[dict[str, Any]], vacuous: list[str]
 ) -> dict[str, Any]:
-    """What ``--json`` prints; documented in docs/simulate.md."""
+    """Return the result that ``--json`` prints; documented in docs/simulate.md."""
     rounds = sorted(tally.rounds)
     return {
         "schema": "gossip.simulate/1",

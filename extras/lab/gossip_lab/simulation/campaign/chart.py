@@ -1,5 +1,5 @@
-"""What happened in a run, line by line: who said what to whom, when it arrived or did not, who
-died, what was committed."""
+"""Log of a run, line by line: messages with sender, receiver and arrival or loss, deaths of peers,
+and commits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOST = (
 )
 """Why a message never arrives, as the swarm counts it."""
 ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued")
-"""What else may befall one. (That it is delayed is seen.)"""
+"""Other effects on a message. A delay needs no line of its own: it is visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ChartLine:
 
     @property
     def group(self) -> Group:
-        """What the line is about."""
+        """Topic of the line."""
         if self.message is not None:
             return _GROUPS.get(type(self.message), "rounds")
         return "membership" if self.what == "link" else "rounds"

@@ -90,7 +90,7 @@ class FalseDeaths(Observer):
 
 @dataclass(slots=True)
 class FalseDeathCounts:
-    """What came of one run, or of several."""
+    """Counts of one run, or their sum over several."""
 
     node_seconds: float = 0.0
     false_deaths: list[FalseDeath] = field(default_factory=list)

@@ -26,7 +26,7 @@ AWAY_S = (0.1, 12.0)
 TOGETHER, APART_S = 0.5, 1.5
 SLOWNESS = (3.0, 40.0)
 COPY_SHARES = (0.0, 0.1, 0.3)
-"""Of a round timeout, that it may take to copy a state, or to take one over."""
+"""Shares of a round timeout that copying or restoring a state may take."""
 HANDLING_S = (0.0, 0.005)
 SLICE_S = 0.5
 FETCHES = 3

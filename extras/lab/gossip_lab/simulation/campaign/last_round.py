@@ -39,8 +39,8 @@ SLICE_S = 0.25
 LATE_SHARE = 0.6  # of the ends, where enough are there without one
 AWAY_S = (0.05, 3.0)
 COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
-"""Of a round timeout, that it may take to copy a state, or to take one over:
-who waits longer asks somebody else."""
+"""Shares of a round timeout that copying or restoring a state may take. A peer that waits longer
+requests the state from another peer."""
 # words about states from the one that is late to another, or back, one after the other
 LOST_MOST = 3
 
@@ -190,7 +190,8 @@ def _latecomer(
     last: int,
     rng: Random,
 ) -> LateRejoin | None:
-    """Where the others are enough for the rounds that remain, and to tell it what they hold."""
+    """Return a late rejoin in some ends, if the other peers are enough for the remaining rounds and
+    to attest their state to the latecomer."""
     lot, honest = rng.random(), [peer for peer in sorted(cores) if peer not in attackers]
     settings, roster = (
         next(iter(cores.values())).settings,

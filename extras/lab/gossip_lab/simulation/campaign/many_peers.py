@@ -110,8 +110,8 @@ class Meter:
 
 @dataclass(slots=True)
 class Acquaintance:
-    """What all know of each other: the present life of each peer, and what each says of itself as
-    the run begins."""
+    """Knowledge that all peers share: the present life of each peer, and its hello at the start of
+    the run."""
 
     lives: dict[PeerId, int]
     hellos: dict[PeerId, Hello] = field(default_factory=dict)
@@ -248,7 +248,7 @@ def _start(swarm: Swarm[Peer], peer: PeerId, life: int, known: Acquaintance) -> 
 
 
 def _round(swarm: Swarm[Peer]) -> int:
-    """That all who train are in or beyond."""
+    """Return the round that all training peers have reached."""
     training = [
         core.rounds.round_id
         for peer, core in swarm.inspections.items()

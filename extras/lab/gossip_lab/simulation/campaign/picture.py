@@ -206,7 +206,7 @@ def _draw_arrow(arrow: _Arrow, x: dict[PeerId, int], top: int, rows: int) -> lis
 
 
 def _draw_band(line: ChartLine, width: int, top: int, row: int) -> list[str]:
-    """What befalls the network: right across."""
+    """Return a band across the whole picture for a fault of the network."""
     y, stroke = _y(top, row), f'stroke="{RED}" stroke-opacity="0.35" stroke-width="{ROW_PX - 4}"'
     return [
         f'<path d="M{LEFT_PX},{y} L{width - 8},{y}" {stroke} fill="none"/>',
@@ -225,7 +225,7 @@ def _draw_note(line: ChartLine, x: int, top: int, row: int) -> list[str]:
 
 
 def _note(line: ChartLine) -> str:
-    """What is written beside a peer's line."""
+    """Return the text beside a peer's line."""
     word = {"reported": "", "link": "link "}.get(line.what, f"{line.what} ")
     return f"{word}{line.text}"[:64]
 
@@ -256,7 +256,7 @@ def _lifelines(
 
 
 def _times(lines: Sequence[ChartLine], top: int) -> list[str]:
-    """Where the time has changed."""
+    """Return the time labels, in the rows at which the time changes."""
     shown, shapes = "", []
     for row, line in enumerate(lines):
         if (words := f"{line.t:.4f} s") != shown:

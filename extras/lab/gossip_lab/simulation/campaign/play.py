@@ -107,7 +107,8 @@ RATES = (1.0,)  # of every trainer's steps
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
 TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
-"""Who stands out goes through quarantine and parole, and back, within the rounds of a run."""
+"""Trust settings under which a peer that stands out passes through quarantine and parole, and
+returns, within the rounds of a run."""
 
 AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
 """Checkers that hold through a lie in the last round, too."""
@@ -145,20 +146,19 @@ class ViolationRecord:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What came of one run.
+    """Result of one run.
 
     Attributes:
-        rounds: The round that half of the peers are in at the end, or beyond:
-            a liar may send one anywhere.
+        rounds: Round that half of the peers have reached at the end. Single peers do not count
+            because a liar may send a peer to any round.
         struck: Kind of fault -> how often it really took place.
         cuts: Different ways in which the network was cut.
-        counts: What became of the messages: sent, delivered, lost, cut, corrupted, malformed, ...;
-            and how many were lied to in the last round.
-        reports: What the peers reported, by event, before the last round with its lie.
+        counts: Messages by fate: sent, delivered, lost, cut, corrupted, malformed, ...; and the
+            number of peers that got a false result in the last round.
+        reports: Reports of the peers, by event, before the last round with its lie.
         judged: Invariant -> how often it was judged.
         judged_by: Checker -> how often it has judged what could have been wrong.
-        left: Of the way to what is to be learnt, the share that half of the peers have yet
-            to go, at least.
+        left: Share of the way to the target that half of the peers have yet to go, at least.
     """
 
     schedule: Schedule
@@ -349,7 +349,7 @@ def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
 
 
 def _left(swarm: Swarm[Peer]) -> float:
-    """As ``SimulationResult.left``; nan when nobody runs."""
+    """Return the share for ``SimulationResult.left``; nan if no peer runs."""
     trainers = [
         host.trainer
         for host in swarm.hosts.values()
@@ -362,8 +362,8 @@ def _left(swarm: Swarm[Peer]) -> float:
 
 
 def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
-    """Whose payloads trickle, or do not come, where nothing else is wrong, and most others' do
-    not."""
+    """Return the peers whose payloads trickle or do not arrive, if nothing else is wrong and most
+    peers are not affected."""
     trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle | Unreadable)]
     peers = {peer for fault in trickles for peer in fault.peers}
     alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
@@ -378,8 +378,8 @@ def _may_part(schedule: Schedule) -> bool:
 
 
 def circumstances(schedule: Schedule) -> RunConditions:
-    """What the faults of a schedule excuse. Flipped bits excuse no false words:
-    a checksum finds each of them."""
+    """Return what the faults of a schedule excuse. Flipped bits excuse no false claims: a checksum
+    detects each of them."""
     node_attacks = [fault for fault in schedule.faults if isinstance(fault, NodeAttack)]
     equivocating = [peer for fault in node_attacks for peer in fault.peers]
     attackers = [
@@ -648,4 +648,4 @@ def step_of(aggregator: str) -> Step | None:
 
 
 RunFunction = Callable[[Schedule], SimulationResult]
-"""What searches call: ``run``, or something that stands in for it."""
+"""Function that searches call to play a schedule: ``run``, or a replacement."""

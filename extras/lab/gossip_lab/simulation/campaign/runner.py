@@ -30,8 +30,8 @@ BATCH = 2  # schedules that a worker is given at a time: a second's work
 ENOUGH = 8  # schedules in which a kind of fault was drawn, after which it must have struck
 CUTS_MIN = 2  # different partitions, in a campaign that draws any
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
-"""What peers must have reported in a large campaign:
-else its faults were too gentle to prove anything."""
+"""Reports that a large campaign must contain. Without one of them its faults were too gentle to
+prove anything."""
 LARGE = 200  # schedules
 OF_GOSSIP_ROUNDS = ("L12",)
 """Promises that are judged in these alone."""
@@ -43,12 +43,12 @@ EVERY_CHECKER = 1000  # schedules after which each has had something to judge
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What to look for: the seeds from ``first`` on, with some of what they would draw replaced.
+    """Schedules to search: the seeds from ``first`` on, with some of their draws replaced.
 
     Attributes:
-        count: How many seeds; None: no end.
-        plan: These faults, and this world, in place of the drawn ones.
-        pipelines: Draw a pipeline in each; nothing else is given then.
+        count: Number of seeds; None: no end.
+        plan: Faults and world in place of the drawn ones.
+        pipelines: Draw a pipeline for each seed; nothing else is given then.
     """
 
     first: int = 0
@@ -93,10 +93,10 @@ class SearchQuery:
         return replace(drawn, faults=()).with_plan(replace(self.plan, simulate={**world, **given}))
 
     def check_rule(self, seed: int) -> None:
-        """Of a rule that was asked for, which is the same in all schedules.
+        """Check the requested rule, which is the same in all schedules.
 
-        Raises: ConfigError: It cannot tolerate the liars of this seed's schedule, or ever be given
-            as many updates as it needs.
+        Raises: ConfigError: The rule cannot tolerate the liars of this seed's schedule, or can
+            never get as many updates as it needs.
         """
         schedule = self.schedule(seed)
         if schedule.aggregator == self.aggregator or self.plan is not None:
@@ -215,7 +215,7 @@ def _play(question: SearchQuery, seeds: list[int]) -> list[SimulationResult]:
 
 @dataclass(slots=True)
 class CampaignTally:
-    """What came of a campaign so far."""
+    """Totals of a campaign so far."""
 
     schedules: int = 0
     simulated_s: float = 0.0
@@ -272,13 +272,13 @@ class CampaignTally:
 
     @property
     def long_share(self) -> float:
-        """Of the schedules that ran to their end,
-        how many came to the round that they are played for."""
+        """Share of the schedules that reached the round that they are played for, among those that
+        ran to their end."""
         return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
 
     @property
     def vacuous(self) -> list[str]:
-        """What this campaign pretends to have tested and has not."""
+        """Tests that this campaign was to perform and did not."""
         found = [
             f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
             for kind in self.idle(ENOUGH)

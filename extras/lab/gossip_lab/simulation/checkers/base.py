@@ -1,4 +1,5 @@
-"""What all checkers share: the violation that they raise, and in what circumstances they judge."""
+"""Parts that all checkers share: the violation that they raise, and the conditions under which they
+judge."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Violation(AssertionError):
 
 
 REFUSALS = ("refused_result", "bad_commit")
-"""What a peer reports of a result that it does not take."""
+"""Events by which a peer reports that it rejects a result."""
 
 FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
 """By which honest peers come to apply two results of one round for a while. A server that tells
@@ -94,8 +95,8 @@ and states. All other lies may make an honest peer accuse another, or close a co
 TIMELY_ATTACKS = frozenset(
     ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
 ) - {"far_states"}
-"""That cost a round no time: an update is taken or left,
-and a state is asked for beside the rounds."""
+"""Attacks that cost a round no time: an update is accepted or rejected, and a state is requested
+beside the rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
 """By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of
@@ -105,29 +106,29 @@ holds other parameters than the rest."""
 
 @dataclass(frozen=True, slots=True)
 class RunConditions:
-    """What a run does to its peers, as far as it decides what may be demanded of them.
+    """Conditions of a run, as far as they decide what may be demanded of its peers.
 
     Attributes:
-        attackers: peers that lie, about their updates at least.
-        forks: a commit may reach some and not others (loss, cuts, resets, delays of the order of a
-            round timeout), so that two branches come to be for a while. Without that, at most one
+        attackers: Peers that lie, at least about their updates.
+        forks: A commit may reach some peers and not others (loss, cuts, resets, delays of the
+            order of a round timeout), so that two branches exist for a while. Otherwise at most one
             digest is ever applied for a round.
-        equivocating: peers whose node says other things than it holds: what they hold themselves is
-            compared with nobody's.
-        lies: what they say (the names of ``gossip.inject.message_attacks``): each excuses what the
-            sets above say, and no more.
-        forgetting: some are killed and started again, and know nothing of what they promised; or
-            their trainer hangs, so that they have no update of their own to compare a result with,
-            and are passed over while they hold one.
-        faultless: nothing at all is done to them.
-        trickling: nothing is done but that the payloads of these get through slowly, or not; empty:
-            something else is, too.
-        rewriting: these write over their updates once they have been looked at.
-        answering_falsely: members of a stage of a pipeline that lie about micro-batches, or about
-            the audits of others'.
-        tampering: some of these give wrong activations or gradients.
-        untolerated: the rule tolerates fewer attackers than the run has: a majority may refuse the
-            result of an honest server.
+        equivocating: Peers whose node sends other claims than it holds: their own state is compared
+            with no other.
+        lies: Names of these claims (from ``gossip.inject.message_attacks``): each excuses what the
+            sets above state, and no more.
+        forgetting: Some peers are killed and restarted, and lose their promises; or their trainer
+            hangs, so that they have no update of their own to compare a result with, and are passed
+            over while they hold a result.
+        faultless: Nothing at all is done to the peers.
+        trickling: Peers whose payloads get through slowly, or not at all, while nothing else is
+            done to any peer; empty if something else is.
+        rewriting: Peers that overwrite their updates after these were read.
+        answering_falsely: Members of a pipeline stage that lie about micro-batches, or about the
+            audits of others' micro-batches.
+        tampering: Some of these send wrong activations or gradients.
+        untolerated: The rule tolerates fewer attackers than the run has, so a majority may reject
+            the result of an honest server.
     """
 
     attackers: frozenset[PeerId] = frozenset()
@@ -296,10 +297,11 @@ def lose_start(
 
 
 class TaintedStates:
-    """Who holds a liar's state: took it over from the liar, or from one who did,
-    and has taken over no other since.
+    """Peers that hold a liar's state: they restored it from the liar, or from a peer that had done
+    so, and have restored no other since.
 
-    Nobody is for whom more than f have vouched, where no more than f are liars or misled.
+    A peer is not among them if more than f peers have attested its state, and at most f peers are
+    liars or misled.
     """
 
     def __init__(self, circumstances: RunConditions) -> None:
@@ -315,7 +317,7 @@ class TaintedStates:
 
     @property
     def lying(self) -> set[PeerId]:
-        """Whose state cannot be relied on."""
+        """Peers whose state is unreliable."""
         return {*self.circumstances.equivocating, *self._peers}
 
     def restores(self, swarm: AnySwarm, peer: PeerId) -> None:

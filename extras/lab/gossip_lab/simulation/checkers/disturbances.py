@@ -1,7 +1,7 @@
-"""Who was disturbed when: stood still, was cut off; and when the network was worse than a
-protocol has to bear.
+"""Disturbances of a run: which peers stood still or were cut off, and when the network was worse
+than a protocol must tolerate.
 
-Several invariants hold for the undisturbed only, and for them without exception.
+Several invariants hold for the undisturbed peers only, and for them without exception.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What each peer has heard that speaks for another's life, and what against it:
-told from what comes and goes.
+"""Evidence that each peer has received for and against another's life, derived from its events and
+effects.
 
-Where it cannot be told, a probe counts as failed: one that can be sent to nobody leaves no trace
-but that no connection stands.
+If the outcome of a probe cannot be derived, it counts as failed: a probe that can be sent to no
+peer leaves no trace except that no connection is up.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ STANDINGS_KEPT = 8
 
 @dataclass(slots=True)
 class PeerContact:
-    """What one peer has heard of another.
+    """Evidence of one peer about another.
 
     Attributes:
-        asked_s: When its last probe of it began, seconds of the world.
-        answered_since: The standing at which it was suspect when it last answered a probe that had
-            begun since; -1 after a failed one.
-        accusers: Standing -> whose accusations have come,
-            of the last few standings that it was accused with.
+        asked_s: Start of its last probe of the other peer, in seconds of the world.
+        answered_since: Standing of the other peer as a suspect when it last answered a probe that
+            began during this suspicion; -1 after a failed probe.
+        accusers: Standing -> peers whose accusations have arrived, for the last few standings with
+            which the other peer was accused.
     """
 
     asked_s: float = 0.0

@@ -118,7 +118,7 @@ class Panel(Observer):
                 raise checker.violated(swarm, peer, f"{text}, though all had settled")
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """What an exception that left ``swarm`` amounts to: itself if it is a violation,
+        """Return the violation of an exception that left ``swarm``: itself if it is a violation,
         else one of S14."""
         if isinstance(error, Violation):
             return error

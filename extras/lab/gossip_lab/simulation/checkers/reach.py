@@ -1,7 +1,7 @@
-"""Who could have reached whom: since when each link and each process has been as it should be.
+"""Reachability between peers: since when each link and each process has been undisturbed.
 
-Finer than ``Disturbances``, which knows the network as a whole: when a single link breaks,
-everybody is still within reach of everybody, by way of others.
+It is finer than ``Disturbances``, which sees the network as a whole: when a single link breaks, all
+peers are still within reach of each other, by way of others.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .panel import SLICE_S, Panel
 
 
 class _OfStage(Mapping[PeerId, Any]):
-    """What is known of each peer, of the members of one stage."""
+    """Values of the members of one stage, out of those of all peers."""
 
     def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
         self._of_all, self._members = of_all, members
@@ -125,7 +125,7 @@ class StagePanels:
         ]
 
     def settle(self, swarm: AnySwarm) -> float:
-        """As ``Panel.settle``: of all stages at once."""
+        """Run the calm phase of all stages at once, as ``Panel.settle``."""
         began, seen = swarm.now, self._seen(swarm)
         for panel, world in seen:
             panel.begin_calm(world)
@@ -145,12 +145,12 @@ class StagePanels:
         return swarm.now - began
 
     def close(self, swarm: AnySwarm) -> None:
-        """As ``Panel.close``."""
+        """Let the checkers of all stages judge once more, as ``Panel.close``."""
         for panel, world in self._seen(swarm):
             panel.close(world)
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """As ``Panel.blame``."""
+        """Return the violation of an exception, as ``Panel.blame``."""
         return self.together.blame(swarm, error)
 
     def judged(self) -> dict[str, int]:

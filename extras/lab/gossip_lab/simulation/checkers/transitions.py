@@ -87,8 +87,8 @@ class TableWatch:
         self.count = len(self._known)
 
     def fresh(self) -> list[TableTransition]:
-        """What has happened since the last call, in order. A row that appeared is told of as it is
-        at the end of its event."""
+        """Return the transitions since the last call, in order. A new row is reported as it is at
+        the end of its event."""
         if len(self.members) != self.count:
             self._take_in()
         if not self.sink:

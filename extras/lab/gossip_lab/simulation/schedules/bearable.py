@@ -1,4 +1,4 @@
-"""Which of the faults that were drawn a swarm can bear together."""
+"""Selection of the drawn faults that a swarm can survive together."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SOME_SERVER, SOME_MAKER = -1, -2  # whoever it will be
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """What ``n`` peers bear already: who is ``gone`` for good, and who is without the state that it
-    had, for a while at least (``mortal``)."""
+    """Losses that ``n`` peers bear already: ``gone`` peers are lost for good, and ``mortal`` peers
+    lose their state, at least for a while."""
 
     n: int
     mortal: list[PeerId | str]

@@ -136,8 +136,8 @@ LIES = (
 
 IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)  # of a state: a small part, or more than half of it
 PIECE_ATTACKER = 0.5
-"""Of those with rolling rounds, in which others vouch for the pieces;
-and with enough peers for that."""
+"""Share of the schedules with states in pieces that have an attacker of pieces. They need rolling
+rounds, in which others attest the pieces, and enough peers."""
 PIECES_PEERS = 4  # who asks, and 2f + 1 others
 PIECES_ASKING = 3  # are started again
 PIECES_FROM_S = 2.0  # others have not been killed for good by then
@@ -250,8 +250,9 @@ def generate(
 def _draw_faults(
     base: Schedule, lots: list[float], chosen: int, doubts: list[Fault]
 ) -> tuple[Fault, ...]:
-    """What a swarm can bear of ``chosen`` kinds of faults, or of more. ``lots`` order the kinds;
-    ``doubts`` are there in any case, in place of other attacks of nodes."""
+    """Return the faults of ``chosen`` kinds, or of more, that a swarm can survive together.
+    ``lots`` order the kinds. ``doubts`` are included in any case, in place of other attacks of
+    nodes."""
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))
     made = [
@@ -478,7 +479,8 @@ def _attacker(lots: FaultSampler) -> list[Fault]:
 
 
 def _node_lie(lots: FaultSampler) -> list[Fault]:
-    """Who lies about states needs somebody who asks for one: others are started again."""
+    """Draw an attack of a node. An attack on states needs peers that request one, so other peers
+    are restarted."""
     # the last one for starts without a seed
     elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")
     lie, (attacker, *others) = (
@@ -532,7 +534,7 @@ def _flap(lots: FaultSampler) -> list[Fault]:
 
 
 def _near(lots: FaultSampler) -> tuple[int, ...]:
-    """Whom it concerns: in two of three cases everybody."""
+    """Draw the peers that a fault affects: in two of three cases all, as an empty tuple."""
     order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
     return () if everybody else tuple(sorted(order[:count]))
 
@@ -585,8 +587,8 @@ def _narrow(lots: FaultSampler) -> list[Fault]:
 
 
 def _full_queue(lots: FaultSampler) -> list[Fault]:
-    """So slow that an update is still on its way when the next one comes,
-    for which there is no room."""
+    """Draw a link so slow that an update is still on its way when the next one arrives, for which
+    there is no room."""
     speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
 

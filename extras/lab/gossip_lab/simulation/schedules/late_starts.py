@@ -33,7 +33,7 @@ from .lots import FaultSampler
 from .schedule import KINDS_MIN, Schedule
 
 SHARE = 0.2
-"""Of the random schedules that are of no situation."""
+"""Share of late starts among the random schedules that are no situation."""
 TWO = 0.3  # of those, where there are enough peers: two are late
 APART = 0.5  # likewise: scripts without a seed, whose weights differ until they begin
 # of those with a mean: a median, where it has updates enough against one liar
@@ -42,7 +42,7 @@ WAYS = ("boots late", "prepares long", "prepares long", "never")
 PATIENCE_S = (0.2, 1.5)
 LATE_S = (1.0, 15.0)
 FIRST_SHARE = 0.06
-"""Of those in which nobody is late: something happens in the first moments."""
+"""Share of the schedules without late peers in which a fault strikes in the first moments."""
 FIRST_S = (0.03, 0.4)  # all have been heard of, and one is about to give its weights to the others
 LOWEST = 0.6  # the share of them in which it happens to peer 0, whose weights they are
 AWAY_S = (0.3, 4.0)

@@ -1,4 +1,4 @@
-"""What a part of a schedule draws from: numbers that do not depend on what else is drawn."""
+"""Random draws for a part of a schedule: numbers that do not depend on what else is drawn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGIN_S = 1.0  # the swarm has gathered by then
 
 @dataclass(slots=True)
 class FaultSampler:
-    """What one kind of fault draws from."""
+    """Random draws for one kind of fault."""
 
     random: Random
     n: int

@@ -50,7 +50,8 @@ LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
 SHARES = (None, 0.5, 0.2)
 LOST_EVERY = 5  # in one of so many schedules a stage loses all its peers
 LATE_SHARE = 0.15
-"""Of the others: a peer has its layers only when other stages have begun."""
+"""Share of the other schedules in which a peer has its layers only after other stages have
+begun."""
 LATE_S = (0.5, 10.0)
 
 OF_MACHINES = (Crash, Restart, CrashMidway, KillTrainer, Hang, HangTrainer)

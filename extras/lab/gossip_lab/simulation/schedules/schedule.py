@@ -131,7 +131,7 @@ class Schedule:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """Who of the run's first peers is not there when it starts."""
+        """Initial peers of the run that are absent when it starts."""
         return tuple(
             sorted(
                 {fault.peer for fault in self.faults if isinstance(fault, LateStart | NeverStarts)}
@@ -184,7 +184,8 @@ class Schedule:
         return self
 
     def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:
-        """What must hold, in turn; what to say where it does not, and a hint."""
+        """Yield each demand on the schedule in turn: whether it holds, the error text if it does
+        not, and a hint."""
         yield (
             1 <= self.peers <= PEERS_MAX,
             f"peers = {self.peers}: a simulated swarm has 1 to {PEERS_MAX} peers",

@@ -38,18 +38,18 @@ from .lots import FaultSampler
 from .schedule import Schedule
 
 SHARE = 0.2
-"""Of the random schedules."""
+"""Share of the random schedules that are a situation."""
 STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
-"""That a trainer takes for a round; of the short ones many go by while one peer is away."""
+"""Seconds that a trainer needs for a round. Many short rounds pass while one peer is away."""
 OFTEN_S = 0.2  # between two probes
 RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")  # that bear one of three
 STANDING = 0.08
-"""Of the random schedules that are of none of these and begin with everybody: results are refused
-where few are left."""
+"""Share of standstills among the random schedules that are none of these situations and begin with
+all peers. In a standstill, results are rejected while few peers are left."""
 # lies that whoever has an update of its own finds out
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
-"""Of such a schedule with quick rounds: more than a hundred go by."""
+"""Active and total seconds of a standstill. Its rounds are quick: more than a hundred pass."""
 STAY_LEAST = 3  # of those of whom most leave
 RATHER = ("two_results", "kept_results")  # lies that take several turns to be found out
 
@@ -180,8 +180,8 @@ def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """What is large comes to one peer seconds late, and what is small at once: it hears that others
-    are ahead, and asks."""
+    """Delay large messages to one peer by seconds, and small ones not at all. The peer receives
+    claims that others are ahead, and sends requests."""
     order, at_s, for_s = lots.peers(), lots.ms(2.0, lots.active_s - 9.0), lots.long(3.0, 8.0)
     bytes_per_s, late_s = lots.long(20.0, 200.0), lots.long(1.0, 4.0)
     slow = Narrow(bytes_per_s, round(bytes_per_s * late_s, 1), at_s, for_s, (order[0],))

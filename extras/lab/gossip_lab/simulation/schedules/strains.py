@@ -31,8 +31,8 @@ from .lots import FaultSampler
 from .schedule import Schedule
 
 SHARE, LENT_SHARE = 0.3, 0.08
-"""Of the random schedules that are of no situation, and begin with everybody; and of those that are
-left, how many are of memory that is lent."""
+"""Share of strains among the random schedules that are no situation and begin with all peers, and
+share of lent memory among those that are left."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
 """Share of all schedules, and the time by which all processes have just begun."""
 FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
@@ -46,7 +46,7 @@ QUEUE_S = 0.6
 QUEUED_BELOW = 5.0
 """Payloads a second: those that are there sooner fill no queue for so long."""
 STOPPED_SHARE = 0.5
-"""Of the schedules with large payloads: so many have peers that stop."""
+"""Share of the schedules with large payloads in which peers stop."""
 ROUND_TIMEOUT_S = 10.0
 """Large payloads want a longer one: so do those who train large models."""
 

@@ -79,7 +79,7 @@ def _too_many(swarm: AnySwarm) -> Exception:
 
 
 def _not_traced(now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
-    """Of a run that nobody compares with another."""
+    """Do nothing: no other run is compared with this one."""
 
 
 def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
@@ -204,7 +204,7 @@ class Swarm(Timeline, Generic[C]):
 
     @property
     def trace_hash(self) -> str:
-        """Of everything that was delivered so far, and when."""
+        """Hash of everything that was delivered so far, and of its times."""
         assert self._traced, "this run is not traced"
         return self._trace.hexdigest()
 
@@ -214,7 +214,7 @@ class Swarm(Timeline, Generic[C]):
         return trainer
 
     def reports(self, peer: PeerId, event: str | None = None) -> list[events.Report]:
-        """What a peer reported in its present life, in order."""
+        """Return the reports of a peer in its present life, in order."""
         return [
             report
             for _, report in self.hosts[peer].reports
@@ -354,7 +354,7 @@ class Swarm(Timeline, Generic[C]):
         self.deliver(self.hosts[peer], event)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """What a fault has slowed down on this link gets through."""
+        """Deliver at once what a fault has slowed down on this link."""
         self._wire.let_go(sender, to)
 
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
@@ -366,8 +366,8 @@ class Swarm(Timeline, Generic[C]):
             self._slow_nodes.catch_up(host)
 
     def drift(self, peer: PeerId, rate: float = 1.0, jump_s: float = 0.0) -> None:
-        """From now on the peer's clock runs ``rate`` times as fast as the world's. ``jump_s``: see
-        ``Machine.set_clock``."""
+        """Run the peer's clock at ``rate`` times the speed of the world's from now on. ``jump_s``:
+        see ``Machine.set_clock``."""
         host = self.hosts[peer]
         host.machine.set_clock(self.now_ns, rate, jump_s)
         # those that were set before follow the new rate

@@ -1,4 +1,4 @@
-"""What the driver keeps for one process of a peer."""
+"""State that the driver keeps for one process of a peer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ C = TypeVar("C", bound=SansIOCore)
 
 @dataclass(slots=True)
 class Lane:
-    """What one peer has opened towards another: where to, and whether it stands."""
+    """Connection that one peer has opened to another: its address, and whether it is up."""
 
     control: str
     up: bool = False
@@ -91,11 +91,11 @@ class SimProcess(Generic[C]):
     commits: list[tuple[float, events.Committed]] = field(default_factory=list)
     halt: events.Halt | None = None
     admit: Callable[[PeerId, Message], Admission] | None = None
-    """What the transport asks before it takes a payload; a core without that takes any."""
+    """Check that the transport makes before it accepts a payload; None: the core accepts any."""
     inspection: Inspection | None = None
-    """What checkers see of a whole peer."""
+    """View of a whole peer for the checkers; None for other cores."""
     membership: MembershipInspection | None = None
-    """Likewise, of any core that has one."""
+    """View of the membership of any core that has one, for the checkers."""
 
     def __post_init__(self) -> None:
         self.admit = getattr(self.core, "admit", None)

@@ -1,5 +1,5 @@
-"""What those who start the peers tell them: who has ended and is not started again,
-and who is on its way."""
+"""Reports of the launchers to the peers: which peers have ended and are not restarted, and which
+newcomers are expected."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .driver import AnySwarm
 
 SEEN_AFTER_S = 0.3
-"""From the end of a process until the others have read of it."""
+"""Seconds from the end of a process until the other peers have read the report of it."""
 ON_ITS_WAY_S = 2.5
-"""From the claim of an id until the newcomer has an address: its process starts,
-and imports torch."""
+"""Seconds from the claim of an id until the newcomer has an address: its process starts, and
+imports torch."""
 
 
 class Launchers(Observer):

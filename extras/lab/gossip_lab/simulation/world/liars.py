@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class ByzantinePeers:
-    """What ``Swarm.outgoing`` is set to: some peers tell some lies, each by its name in ``LIES``.
-    All of it can be stopped.
+    """Value of ``Swarm.outgoing`` that makes some peers send some lies, each named as in ``LIES``.
+    All of them stop if ``active`` is False.
 
     Raises: KeyError: There is no such lie.
     """

@@ -44,14 +44,14 @@ class Machine:
     true: bool = True
 
     def clock_s(self, now_ns: int) -> float:
-        """What its clock shows."""
+        """Return the time of this machine's clock, in seconds."""
         if self.true:
             return now_ns / NS
         return self._since_s + (now_ns - self._since_ns) * self.rate / NS
 
     def set_clock(self, now_ns: int, rate: float | None = None, jump_s: float = 0.0) -> None:
-        """From now on its clock runs at ``rate``, 1.0 being the world's. ``jump_s`` is for clocks
-        that began elsewhere."""
+        """Run the clock at ``rate`` from now on; 1.0 is the rate of the world's, None the present
+        one. The clock jumps by ``jump_s`` seconds, for clocks that began elsewhere."""
         self._since_s, self._since_ns = self.clock_s(now_ns) + jump_s, now_ns
         self.rate = self.rate if rate is None else rate
         self.true = False

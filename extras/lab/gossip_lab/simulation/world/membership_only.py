@@ -29,10 +29,11 @@ Listener = Callable[[float, PeerId, Change], None]
 
 @dataclass(frozen=True, slots=True)
 class MemberSetup:
-    """What all cores of a swarm are made with.
+    """Arguments that all cores of a swarm share.
 
     Attributes:
-        listen: is told of every change; without it each core keeps its own in ``changes``.
+        listen: Callback for every change. Without it each core keeps its own changes in
+            ``changes``.
     """
 
     n: int

@@ -92,13 +92,13 @@ CarriedOut: TypeAlias = (
     | Rewritten
     | ActivationFault
 )
-"""What takes place in simulated swarms."""
+"""Faults that simulated swarms can carry out."""
 EVENT_S = 0.001
 """Processor time that a node takes for an event, in which a starved one falls behind."""
 
 
 def name_of(fault: Fault) -> str:
-    """What a fault is counted as."""
+    """Return the name that a fault is counted under."""
     match fault:
         case NodeAttack():
             return f"lie_{fault.lie}"
@@ -111,7 +111,7 @@ def name_of(fault: Fault) -> str:
 
 
 class Nemesis(Observer):
-    """What goes wrong in one run.
+    """Faults of one run.
 
     Attributes:
         struck: How often each kind of fault took place.
@@ -166,7 +166,7 @@ class Nemesis(Observer):
         return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
     def activation_lies(self, peer: PeerId) -> tuple[ActivationFault, ...]:
-        """What the peer says of micro-batches that is not so."""
+        """Return the faults by which the peer lies about micro-batches."""
         return FaultPlan(self.schedule.faults).activation_lies(peer)
 
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:

@@ -1,5 +1,5 @@
-"""What the network between simulated peers does to a message: delays, loses, repeats, damages or
-never carries it."""
+"""Network between simulated peers. It delays, loses, repeats or damages a message, or never carries
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from gossip.core import PeerId
 
 Link = tuple[PeerId, PeerId]
-"""From one peer to another: each direction is a link of its own."""
+"""Sender and receiver: each direction is a link of its own."""
 
 
 @dataclass(frozen=True, slots=True)

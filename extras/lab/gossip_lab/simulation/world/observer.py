@@ -66,9 +66,10 @@ class Observer:
         a liar has sent bytes that mean nothing."""
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        """What is called at a moment (``on_event``, ``on_effect``, ``after_event``) of one kind:
-        the type of an event or an effect, of its message when that is received or sent. One that
-        looks at a few kinds only says so here, to save time."""
+        """Return the methods to call at a moment (``on_event``, ``on_effect``, ``after_event``) for
+        one kind. The kind is the type of an event or an effect, or of its message if that is
+        received or sent. An observer that needs only a few kinds selects them here, to save
+        time."""
         method = getattr(self, moment)
         return () if getattr(method, "__func__", None) is getattr(Observer, moment) else (method,)
 

@@ -1,4 +1,4 @@
-"""Which faults of the network really took place: a message on one of a fault's own links was lost,
+"""Proof that faults of the network took place: a message on one of a fault's own links was lost,
 cut, late or kept waiting."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PROOF: dict[type, str] = {
     Ring: "cut",
     Flap: "cut",
 }
-"""What must have befallen a message."""
+"""Effect on a message that proves each kind of fault."""
 
 SHORT_QUEUE_BYTES = 64.0
 """A queue that holds fewer is one to be filled: then a message must have been dropped."""

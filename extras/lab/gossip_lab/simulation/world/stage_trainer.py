@@ -1,5 +1,5 @@
-"""What stands in for the user's layers of one stage in a simulated pipeline: short vectors that go
-through it, forward and backward, and depend on everything that went in."""
+"""Stand-in for the user's layers of one stage in a simulated pipeline. Short vectors pass through
+it, forward and backward, and depend on all of its inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WIDTH = 4  # elements of an activation
 PASSED_ON = 0.5  # of an activation, and of a gradient, by each stage
 SAVED_EVERY = 4  # rounds between two checkpoints of a stage
 REBUILT_OF = ("checkpoint", "neighbours", "fresh")
-"""What a stage is made of that has lost its state: another thing with each seed."""
+"""Sources to rebuild a stage from that has lost its state. The seed selects one."""
 STATE_BYTES = 2**16  # that the state of a stage beside may have
 PULL = 0.05  # of what flows through, on the gradient of the parameters
 COLLECT_S = 0.0002
@@ -170,7 +170,8 @@ class StageTrainer(ToyTrainer):
         task: events.RunForward | events.RunBackward,
         truth: Payload | None,
     ) -> Payload | None:
-        """What is said in place of ``truth``; the truth itself where it does not lie about it."""
+        """Return the payload to send in place of ``truth``: ``truth`` itself if the trainer does
+        not lie about it."""
         if truth is None or not self.lies:
             return truth
         about = "audit" if task.audit else about
@@ -221,7 +222,7 @@ class StageTrainer(ToyTrainer):
     def gradient_of(
         self, round_id: int, micro_batch: int, came: Values, gradient: Values
     ) -> list[float]:
-        """What a micro-batch adds to the update, from the parameters as they are."""
+        """Return what a micro-batch adds to the update, from the present parameters."""
         noise = noise_of(f"{self.seed}/{round_id}/{micro_batch}", len(self._target))
         flow = PULL * (sum(came) + sum(gradient)) / WIDTH
         return [

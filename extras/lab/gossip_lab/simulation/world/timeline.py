@@ -1,5 +1,5 @@
-"""What happens when, in whole nanoseconds of virtual time: the earliest first, at one time what was
-asked for first."""
+"""Queue of calls in whole nanoseconds of virtual time. The earliest runs first; of calls at one
+time, the one that was requested first."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Timeline:
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:
-        """What is the case, for whoever has to find out why nothing happens."""
+        """Describe the state of the run, to find out why nothing happens."""
         return f"{len(self._heap)} things to happen"
 
     def _look(self) -> None:
@@ -97,4 +97,4 @@ class Timeline:
             self._tend()
 
     def _tend(self) -> None:
-        """What is stirring has changed."""
+        """Update the timeline after a change of ``stirring``."""

@@ -1,7 +1,7 @@
-"""What a liar of the fault plan says in the simulator instead of its update: the attacks of real
-runs, on toy vectors.
+"""Attacks of the fault plan in the simulator, in place of a peer's updates: those of real runs, on
+toy vectors.
 
-What real liars can only guess, simulated ones know: they share the seed from which every peer
+Simulated attackers compute what real ones can only guess: they share the seed from which every peer
 draws its noise.
 """
 
@@ -89,7 +89,7 @@ class ToyAttack:
     def tell(
         self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]
     ) -> Vector:
-        """What one neighbour is told."""
+        """Return the vector that one neighbour receives."""
         import torch
 
         self.told += 1
@@ -150,8 +150,8 @@ class ToyAttack:
 
 
 class PerReceiverAttack:
-    """What ``Swarm.outgoing`` is set to when liars tell each neighbour something else. They know
-    what everybody said last."""
+    """Value of ``Swarm.outgoing`` if attackers send each neighbour a different vector. They see the
+    last pushes of all honest peers."""
 
     def __init__(self, lies: Mapping[PeerId, ToyAttack], then: Outgoing | None) -> None:
         self._lies, self._then = lies, then

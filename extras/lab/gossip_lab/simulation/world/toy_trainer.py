@@ -1,5 +1,5 @@
-"""What stands in for the user's training in a simulated peer:
-a short vector that descends towards a target."""
+"""Stand-in for the user's training in a simulated peer: a short vector that descends towards a
+target."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ PREPARE_S = 0.001
 SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
 OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
 OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
-"""What follows a round of local steps."""
+"""Outer step that follows a round of local steps."""
 
 WHOLE = slice(None)
 
 CALLS = 0.2
-"""Of the rounds of a model in fragments, those in which all scripts call a collective operation."""
+"""Share of the rounds in which all scripts call a collective operation, for a model in
+fragments."""
 CALL = b"called"
 
 FIRST, FURTHER = 2, 5
@@ -85,7 +86,7 @@ TRAINER_EFFECTS = (
 
 
 class ComputedAhead:
-    """What a trainer computes beside a round is there. The core hears nothing of it."""
+    """End of a computation beside a round. The core does not receive this event."""
 
 
 Said: TypeAlias = Event | ComputedAhead
@@ -103,7 +104,7 @@ class Trainer(Protocol):
         ...
 
     def progress(self, now: float) -> events.TrainerProgress:
-        """What the node would read from shared memory."""
+        """Return the progress that the node would read from shared memory."""
         ...
 
     def still_says(self, event: Said) -> bool:
@@ -112,7 +113,7 @@ class Trainer(Protocol):
         ...
 
     def put_off(self, said: Said) -> Sequence[Effect]:
-        """What it was asked for meanwhile and gets to now that it has said this, in order."""
+        """Return, in order, the effects that were put off until the trainer had sent ``said``."""
         ...
 
 
@@ -172,7 +173,7 @@ def bytes_of_state(payload: Payload) -> bytes:
 
 @cache
 def target_of(seed: int, elements: int) -> Vector:
-    """What all peers of a run descend to."""
+    """Return the target that all peers of a run descend to."""
     target: Vector = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
     target.setflags(write=False)
     return target
@@ -195,7 +196,7 @@ def weighted_mean(
 
 
 class MadeOf(NamedTuple):
-    """What an update was computed of."""
+    """Inputs that an update was computed from."""
 
     round_id: int  # in which it was offered
     lacks: int  # rounds that were applied since then
@@ -326,13 +327,13 @@ class ToyTrainer:
 
     @property
     def digest(self) -> bytes:
-        """Of the parameters and the memory of the outer step: equal digests mean bit-identical
-        replicas."""
+        """Digest of the parameters and the memory of the outer step: equal digests mean
+        bit-identical replicas."""
         return hashlib.blake2b(self._shared, digest_size=DIGEST_BYTES).digest()
 
     @property
     def _shared(self) -> bytes:
-        """What all hold alike after the same commits."""
+        """State that is the same on all peers after the same commits."""
         return self._here.tobytes() + self._momentum.tobytes()
 
     @property
@@ -601,8 +602,8 @@ class ToyTrainer:
         return plain and bool(regular or go.compares)
 
     def _used(self, round_id: int, samples: int) -> int:
-        """Of its slice. With local steps a peer may take fewer than others, and leaves the rest;
-        with overlap it does not."""
+        """Return how many samples of its slice the trainer uses. With local steps a peer may use
+        fewer than others, and leaves the rest. With overlap it uses all."""
         if self.local_steps == 1 or self.overlap or samples < 2:
             return samples
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")
@@ -615,8 +616,8 @@ class ToyTrainer:
         return [vector[a:b] for a, b in itertools.pairwise(edges)]
 
     def _aggregate_in_place(self, ask: events.Aggregate, now: float) -> events.Aggregated:
-        """Of updates as they are by now; as a node does it, without those that are not finite any
-        more, which have no weight."""
+        """Aggregate the updates as they are in memory by now. As in a node, updates that are no
+        longer finite are left out and have no weight."""
         if self.second_reading is None or ask.step != "whole" or ask.mix:
             return self._aggregate(ask)
         rows = [
@@ -731,7 +732,8 @@ class ToyTrainer:
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _moved(self, content: bytes, part: slice) -> Values:
-        """What an aggregate is applied as."""
+        """Return the step for an aggregate. With local steps this is the outer step, whose memory
+        is updated."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
             return aggregate
@@ -742,7 +744,7 @@ class ToyTrainer:
     def _outer_step(
         self, aggregate: Values, part: slice = WHOLE
     ) -> tuple[list[float], list[float]]:
-        """Where it leads ``part`` of the model, and its memory then."""
+        """Return the outer step of ``part`` of the model, and its new memory."""
         memory = array(
             "f",
             [

@@ -53,7 +53,7 @@ class Trace:
 
 
 def _words(event: Event) -> bytes:
-    """What happened, in words that do not depend on where objects lie in memory."""
+    """Return the event in bytes that do not depend on the addresses of objects in memory."""
     match event:
         case events.Received(sender, incarnation, message, payload):
             return f"Received {sender}.{incarnation} {message!r} ".encode() + _facts(payload)

@@ -72,7 +72,7 @@ class Wire:
         self._encoded = b""
 
     def send(self, host: SimProcess[Any], effect: Send) -> None:
-        """What the core of ``host`` wants to say, or what its liar makes of that."""
+        """Send the message of the core of ``host``, or what its attacker sends in its place."""
         to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
         if (
             said is None
@@ -128,7 +128,7 @@ class Wire:
                 self._put_on_the_way(sending, parcel, leaves_ns)
 
     def _parcel(self, sending: _Sending) -> Envelope | bytes:
-        """What travels: a damaged message always does as bytes."""
+        """Return what travels on the link. A damaged message always travels as bytes."""
         said, damaged = sending.said, sending.fate.damaged
         parcel: Envelope | bytes = said
         if type(said) is Envelope and (self.swarm.encoded or damaged):
@@ -315,7 +315,7 @@ class Wire:
 
     @staticmethod
     def _takes(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
-        """What the transports' gate lets in."""
+        """Whether the transports' gate accepts the payload."""
         return _expects(host, envelope, payload.nbytes)
 
 
@@ -372,7 +372,7 @@ class _InFlight(NamedTuple):
 
 
 class _Fate(NamedTuple):
-    """What befalls a message."""
+    """Effects of a link on a message."""
 
     lost: bool = False
     doubled: bool = False

@@ -1,4 +1,4 @@
-"""What must come about once the faults are over, and how soon."""
+"""Liveness checkers: events that must happen once the faults are over, and their deadlines."""
 
 from gossip_lab.simulation.checkers.base import Checker
 

@@ -16,8 +16,8 @@ from .liveness import settings_of
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
-"""So ends a round of which a later shard is served by one that tells wrong measures, or whose
-result is refused: nobody else can have measured them."""
+"""Reason of a lost round in which a later shard is served by a peer that sends wrong measures, or
+whose result is rejected: no other peer can have made these measurements."""
 BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
 
 

@@ -37,7 +37,7 @@ class EverybodyEnds(Checker):
             self.demand(effect.exit_code == 0, swarm, peer, text + effect.reason)
 
     def remaining(self, swarm: AnySwarm) -> list[PeerId]:
-        """Who has not come to its end, and was not killed for good."""
+        """Return the peers that have not come to their end and were not killed for good."""
         return [p for p, host in swarm.hosts.items() if host.running or host.state == "starting"]
 
     def judge_end(self, swarm: AnySwarm, since: float) -> None:

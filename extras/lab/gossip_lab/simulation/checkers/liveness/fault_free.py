@@ -8,7 +8,7 @@ from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.world import AnySwarm
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
-"""What a peer reports of others, or of its rounds, that comes of faults only."""
+"""Reports about other peers, or about a peer's own rounds, that only faults cause."""
 
 
 ROUND_TIMEOUTS = 3.0

@@ -140,7 +140,7 @@ class Converges(Liveness):
 
 
 class RoundLiveness(Liveness):
-    """What is demanded of the rounds, where a quorum runs."""
+    """Base of the demands on rounds while a quorum runs."""
 
     def takes_s(self, swarm: AnySwarm) -> float:
         settings = settings_of(swarm)
@@ -153,7 +153,7 @@ class RoundLiveness(Liveness):
         )
 
     def participants(self, swarm: AnySwarm) -> list[tuple[PeerId, Inspection]]:
-        """Who runs and goes on; nobody when too few are left for a round anywhere."""
+        """Return the running peers that go on; none unless they are a quorum of some roster."""
         cores = {p: core for p in swarm.up if (core := swarm.inspections.get(p)) is not None}
         here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
         ids = [peer for peer, _ in here]
@@ -504,7 +504,8 @@ class StopEnds(DisturbedChecker):
 
 
 def settings_of(swarm: AnySwarm) -> CoreSettings | None:
-    """Of the first whole peer; they are the same for all."""
+    """Return the settings of the first whole peer; they are the same for all. None if there is
+    none."""
     return next(
         (core.settings for host in swarm.hosts.values() if (core := host.inspection) is not None),
         None,

@@ -43,7 +43,7 @@ TELLING = (
 """By which a peer says in which round it is."""
 
 HEARD_S = 1.0
-"""Who was heard no longer ago is surely there."""
+"""Seconds since a peer's last message within which the peer is surely there."""
 
 
 class WaitsForNobodyInVain(Checker):

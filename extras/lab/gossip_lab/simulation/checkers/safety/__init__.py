@@ -1,4 +1,4 @@
-"""What may never happen."""
+"""Safety checkers: events that must never happen."""
 
 from gossip_lab.simulation.checkers.base import Checker
 

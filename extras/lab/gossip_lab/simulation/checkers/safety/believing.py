@@ -1,5 +1,5 @@
-"""What a peer may refuse to believe of a sound result,
-and what it must refuse while at most f peers say so."""
+"""Grounds on which a peer may reject a sound result, and on which it must reject a result while at
+most f peers have sent it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
 
 
 def _mean_square(parts: Sequence[Payload]) -> float:
-    """Of all numbers of ``parts``."""
+    """Return the mean square of all numbers in ``parts``."""
     numbers = np.concatenate([part.data for part in parts]).astype(np.float64)
     return float(np.mean(numbers * numbers))
 

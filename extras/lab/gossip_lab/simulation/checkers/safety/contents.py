@@ -46,8 +46,8 @@ from .rounds import rolling_of
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What a history has come to: the roster of its next round, how many steps it has (rounds, but
-    for collective operations), and the samples used so far (None: not known)."""
+    """State of a history after a round: the roster of its next round, its number of steps (rounds,
+    except collective operations), and the samples used so far (None: not known)."""
 
     roster: tuple[PeerId, ...]
     steps: int = 0
@@ -258,7 +258,8 @@ class Conserved(Checker):
         self.demand(done.epoch == epoch, swarm, peer, text)
 
     def _judge_order(self, swarm: AnySwarm, peer: PeerId, done: Committed, used: Ranges) -> None:
-        """What is given out is unused and what comes first, up to the end of the epoch."""
+        """Check that a round gives out unused samples, the first ones that are left, and none
+        beyond the end of its epoch."""
         assert done.slices is not None
         given = [pair for ranges in done.slices.values() for pair in ranges]
         where, merged = f"round {done.commit.round_id}", _disjoint([*used, *given])
@@ -274,7 +275,7 @@ class Conserved(Checker):
 
 
 def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
-    """Of who is named in all of them: the smallest number of samples."""
+    """Return the smallest number of samples of each peer that all commits name."""
     told: dict[PeerId, list[int]] = {}
     for commit in commits:
         for c in commit.contributors:
@@ -285,8 +286,8 @@ def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
 def _never_again(
     commits: list[Commit], slices: dict[PeerId, Any], end: int
 ) -> list[tuple[int, int]]:
-    """Of samples that nobody used those that are not given out again: a script skipped them, or no
-    update on them was finite for the second time, which is so before ``end``."""
+    """Return the unused samples that are not given out again: a script skipped them, or no update
+    on them was finite for the second time. Samples below ``end`` were given out before."""
     told = {each.peer: each.reason for commit in commits for each in commit.rejected}
     return [
         (start, min(stop, end) if told[peer] != "skipped" else stop)
@@ -404,17 +405,19 @@ class TakesOverTheDonorsState(Checker):
 
 
 def content_digest(payload: Payload) -> bytes:
-    """Of the bytes themselves, whatever the payload says of them."""
+    """Return the digest of the bytes themselves, whatever digest the payload states."""
     return digest_of(to_bytes(np.ascontiguousarray(payload.data)))
 
 
 def _state_digest(payload: Payload) -> bytes:
-    """Of the parameters in a packed state of a toy trainer, whatever the payload says of them."""
+    """Return the digest of the parameters in a toy trainer's packed state, whatever digest the
+    payload states."""
     return payload_digest(bytes_of_state(payload)[:-OWN_BYTES])
 
 
 def _name_of(payload: Payload) -> bytes:
-    """What must stand for these parameters in the payload."""
+    """Return what must stand for these parameters in the payload: their digest, or the packed
+    manifest of their pieces."""
     content, outline = bytes_of_state(payload), outline_of(payload)
     sizes = (len(content) - OWN_BYTES, OWN_BYTES)
     return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]
@@ -564,6 +567,7 @@ class CheckedBeforeUse(Checker):
 
 
 def _state_of(core: Inspection, rounds: RollingInspection) -> tuple[Any, ...]:
-    """What a message may change that is used: how far the rounds and a recovery are."""
+    """Return the state that only a usable message may change: the progress of the rounds and of a
+    recovery."""
     shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds.shards)
     return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery.kept), shards

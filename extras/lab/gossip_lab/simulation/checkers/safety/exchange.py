@@ -37,13 +37,14 @@ def gossip_of(core: Inspection | None) -> GossipInspection | None:
 
 
 def members_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Whom a peer plans with: those who are not gone as far as it knows."""
+    """Return the peers that a peer plans with: those that are not gone in its view."""
     is_gone = core.membership.is_gone
     return tuple([peer for peer in everybody_of(core) if peer == core.local or not is_gone(peer)])
 
 
 def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Who the run began with, and whoever has come since, as far as it knows."""
+    """Return the peers that the run began with, and those that have joined since in a peer's
+    view."""
     come = [peer for peer, member in core.membership.members.items() if member.met]
     return tuple(sorted({*core.settings.peers, core.local, *come}))
 
@@ -51,7 +52,7 @@ def everybody_of(core: Inspection) -> tuple[PeerId, ...]:
 def targets_of(
     core: Inspection, sender: PeerId, round_id: int, members: tuple[PeerId, ...]
 ) -> tuple[PeerId, ...]:
-    """Whom ``sender`` pushes to by the plan of those members."""
+    """Return the peers that ``sender`` pushes to by the plan of ``members``."""
     plan = core.topology(Roster(members, core.settings.lineage), round_id, core.settings.seed)
     assert plan.pushes is not None
     return plan.pushes.get(sender, ())
@@ -71,7 +72,7 @@ def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
 
 
 def _first_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Who the run began with."""
+    """Return the peers that the run began with."""
     return tuple(sorted(core.settings.peers))
 
 
@@ -100,15 +101,15 @@ class _Arrived:
 
 @dataclass(slots=True)
 class PushInbox:
-    """What one sender has pushed of one kind, and no round has used."""
+    """Pushes of one kind from one sender that no round has used."""
 
     kept: dict[int, _Arrived] = field(default_factory=dict)
     heard: int = -1  # the latest round
     used: int = -1
 
     def add(self, arrived: _Arrived, most: int) -> None:
-        """Of each round the last one that came; of more than ``most`` rounds the latest; none that
-        could be used twice."""
+        """Store a push. Only the last push of each round is kept, only the latest ``most`` rounds,
+        and no push that could be used twice."""
         if arrived.round_id <= self.used:
             return
         self.kept[arrived.round_id] = arrived
@@ -117,8 +118,8 @@ class PushInbox:
             del self.kept[min(self.kept)]
 
     def take(self, round_id: int, staleness_max: int, is_source: bool) -> _Arrived | None:
-        """What ``round_id`` uses: the newest that is due,
-        or of a source that has gone on the first behind it."""
+        """Remove and return the push that ``round_id`` uses: the newest that is due, or, from a
+        source that is ahead, the first one after ``round_id``."""
         due = [at for at in self.kept if round_id - staleness_max <= at <= round_id]
         later = [at for at in self.kept if at > round_id] if is_source and not due else []
         chosen = max(due) if due else min(later, default=-1)
@@ -145,7 +146,7 @@ class _ExchangeRound:
 
 @dataclass(slots=True)
 class _Desk:
-    """What the checker keeps of one peer's life."""
+    """Records of one life of a peer."""
 
     inboxes: dict[PeerId, dict[Kind, PushInbox]] = field(default_factory=dict)
     lives: dict[PeerId, int] = field(default_factory=dict)

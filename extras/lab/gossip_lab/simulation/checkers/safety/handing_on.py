@@ -238,7 +238,7 @@ class TakesWhatWasCommitted(Checker):
 
 @dataclass(slots=True)
 class _Owed:
-    """What a request for commits calls for, and has not been given yet."""
+    """Messages that a request for commits calls for and that have not been sent yet."""
 
     to: PeerId
     commits: set[tuple[int, int]]  # round and shard

@@ -265,7 +265,8 @@ class FindsLiarsAlone(StageChecker):
             self.demand(peer not in self._locked[peer], swarm, peer, text)
 
     def _judge(self, swarm: AnySwarm, peer: PeerId, committed: Committed) -> None:
-        """What a commit changes holds from the next round on."""
+        """Check that no peer in quarantine has computed micro-batches of this round. The changes
+        that a commit makes hold from the next round on."""
         working = {c.peer for c in committed.commit.contributors if c.micro_batches}
         locked = sorted(working & self._locked[peer])
         text = f"round {committed.commit.round_id} has micro-batches of {locked}, in quarantine"

@@ -135,7 +135,7 @@ class CommitsWhatTheRuleSaid(Checker):
 
 @dataclass(slots=True)
 class _RuleAsked:
-    """What the rule was asked in a gossip round, and what it has said."""
+    """Request to the rule in a gossip round, and its reply."""
 
     ask: Aggregate
     said: Payload | None = None

@@ -66,8 +66,8 @@ def rolling_of(core: Inspection | None) -> RollingInspection | None:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a life is in its history. ``restored``: a state was loaded from which that round comes
-    next, if it is adopted."""
+    """Position of a life in its history. ``restored`` is the next round of a state that was loaded
+    and is not adopted yet."""
 
     next_round: int
     head: bytes
@@ -330,7 +330,8 @@ def _short(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """Where a peer was with a shard when a commit came."""
+    """Attempt of a peer at a shard when a commit arrives, and the attempt of this commit
+    (``offered``)."""
 
     round_id: int
     shard: int

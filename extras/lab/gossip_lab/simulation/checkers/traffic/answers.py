@@ -47,7 +47,8 @@ _ANSWERED_BY: dict[type, str] = {
     CommitRequest: "refusals",
     StateRequest: "states",
 }
-"""What a question calls for, once; a request to probe somebody ends in an ack or a nack."""
+"""Kind of answer that a request calls for, once. A request to probe another peer ends in an ack or
+a nack."""
 
 _ANSWERS: dict[type, str] = {
     Ack: "acks",

@@ -32,30 +32,31 @@ from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.world import AnySwarm
 
 TIMES = 2.0
-"""What the protocol needs is an estimate: so much more of it is too much."""
+"""Tolerated multiple of the protocol's need, which is an estimate."""
 
 SETTLES_S = 1.0
-"""What all have in common by then is not yet known of by all."""
+"""Seconds after all has settled in which the last news still spreads: all peers agree by then, and
+not all of them have the news that they do."""
 
 FAR_S = 0.005
 """One way: so far apart are hosts that are not in one building."""
 
 PAUSE_S = 0.2
-"""Who has said nothing for so long has fallen silent."""
+"""Seconds without a message after which a peer has fallen silent."""
 
 LISTENERS = 3
 """Nobody is told news about itself: with fewer there may be nobody to tell them to."""
 
 RUMORS_KINDS = (Ping, PingRequest, Gossip)
-"""Of which one that defames others may have any number said,
-by accusing faster than it is answered."""
+"""Messages that a peer which defames others may cause in any number, by accusing faster than it is
+answered."""
 
 
 def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
-    """What one of ``n`` peers says by itself in the busiest second: each of the others comes, goes
-    or is accused once in it.
+    """Return how many messages of each kind one of ``n`` peers sends unprompted in the busiest
+    second. In this second each other peer comes, goes or is accused once.
 
-    A probe is a few pings, and a few requests to helpers when they were not answered. Hellos are
+    A probe is a few pings, and a few requests to helpers if the pings are not answered. Hellos are
     counted for each receiver.
     """
     settings, others = membership.settings, n - 1
@@ -76,8 +77,9 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
 
 
 def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
-    """What it says in a second when all see each other. One that has been away hears from others'
-    tables who has died meanwhile, and tells that as often as it takes."""
+    """Return how many messages of each kind a peer sends unprompted in a second while all peers see
+    each other. A peer that was away receives deaths in others' tables, and gossips each death as
+    often as news requires."""
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)

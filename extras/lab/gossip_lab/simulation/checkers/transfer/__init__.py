@@ -1,4 +1,4 @@
-"""Who takes over whose state."""
+"""Checkers of state transfer: which peer restores the state of which other peer."""
 
 from gossip_lab.simulation.checkers.base import Checker
 

@@ -177,7 +177,8 @@ class StaysForTakers(Checker):
     def _takers(
         self, swarm: AnySwarm, peer: PeerId, core: Inspection
     ) -> Iterator[tuple[PeerId, float]]:
-        """Who has asked, is within reach, and has not been given all of it."""
+        """Yield the peers that have requested the state, are within reach and have not received all
+        of it, each with the time of its last request by the own clock."""
         for other, asked_s in self._asked[peer].items():
             host = swarm.hosts[other]
             taker = host.inspection if host.running else None

@@ -93,7 +93,8 @@ class TakesNoFewersWord(Checker):
         agreed: StateAttestation,
         restore: Restore,
     ) -> None:
-        """That the bytes are what their digests say is for ``TakesOverTheDonorsState`` to see."""
+        """Check that the restored state and settings are those that were attested.
+        ``TakesOverTheDonorsState`` checks that the bytes match their digests."""
         offer = core.recovery.offer
         state, settings = parts_of(restore.payload)
         where = f"a state of round {restore.round_id} from peer {core.recovery.donor}"

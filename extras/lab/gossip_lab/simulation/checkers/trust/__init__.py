@@ -1,4 +1,4 @@
-"""Who is suspected, and by what evidence."""
+"""Checkers of trust: which peers are suspected, and by what evidence."""
 
 from gossip_lab.simulation.checkers.base import Checker
 

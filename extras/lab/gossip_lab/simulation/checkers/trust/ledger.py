@@ -1,5 +1,5 @@
-"""Who stood out when, told from what the rules said, and who may be in quarantine for it: what
-trust has to follow from."""
+"""Evidence that trust must follow from: which peers stood out in which rounds, as the rules
+reported, and which of them may be in quarantine for it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ from gossip.core import RECENT, PeerId, TrustSettings
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one peer. Rounds are counted as they come: their numbers may leap.
+    """Record of one peer. Rounds are counted as they occur, because their numbers may leap.
 
     Attributes:
-        in_a_row: Rounds in a row, of those in which it was judged, in which it clearly stood out.
-        counts: Rounds in which it did, since it was released last.
-        refused: Results of it that more than f have refused, likewise.
-        twice: Turns in which it has made two results, as more than f state of each, likewise.
-        locked_for: Rounds since that with which its quarantine began; -1: it is in none.
-        released_for: Rounds since that with which its last one ended, likewise;
-            its parole goes on from then.
-        ordinary: Updates of its quarantine so far that did not stand out.
-        ordinary_in_a_row: Of these, the last ones without another between them.
+        in_a_row: Latest rounds in a row, of those that judged the peer, in which it clearly stood
+            out.
+        counts: Rounds in which it stood out, or may have, since its last release.
+        refused: Results of it that more than f peers have refused, since its last release. Two
+            results of one turn count as several.
+        twice: Turns in which it made two results, as more than f peers state of each, since its
+            last release.
+        locked_for: Rounds since the one with which its quarantine began; -1: it is in none.
+        released_for: Rounds since the one with which its last quarantine ended, from which its
+            parole runs; -1: it has been in none.
+        ordinary: Updates in its present quarantine that did not clearly stand out.
+        ordinary_in_a_row: Latest updates in a row, in its present quarantine, that cannot have
+            stood out.
     """
 
     in_a_row: int = 0
@@ -42,13 +46,15 @@ CLEARLY = 2
 
 @dataclass(frozen=True, slots=True)
 class RoundEvidence:
-    """What one round has against peers.
+    """Evidence of one round against peers.
 
     Attributes:
-        judged: Whom the rule has seen, in quarantine, too, or who has sent no numbers, and whether
-            it may have stood out (1), or has clearly done so (2), or neither (0).
-        charged: Who says that it has refused whose result of which round.
-        stated: Who says that whose result of which round and turn was what.
+        judged: Peers that the rule has measured, in quarantine or not, and peers that sent no
+            numbers. Each is marked 2 if it clearly stood out, 1 if it may have, and 0 if neither.
+        charged: ``(accuser, peer, round)``: the accuser claims that it has refused the peer's
+            result of that round.
+        stated: ``(witness, peer, round, turn, content)``: the witness claims that the peer's result
+            of that round and turn has this content.
     """
 
     judged: Iterable[tuple[PeerId, int]]
@@ -74,24 +80,26 @@ class Ledger:
     wrong: tuple[PeerId, str] | None = None
 
     def locked(self) -> tuple[PeerId, ...]:
-        """Who is in quarantine in the next round."""
+        """Return the peers in quarantine in the next round."""
         lasts = self.settings.quarantine_rounds
         return tuple(
             [peer for peer, record in self.records.items() if 0 <= record.locked_for < lasts]
         )
 
     def proven(self) -> tuple[PeerId, ...]:
-        """Who of those is certain to lie."""
+        """Return the peers in quarantine that are proven to lie."""
         return tuple([peer for peer in self.locked() if self.records[peer].twice])
 
     def updates_needed(self, roster: Collection[PeerId]) -> int:
-        """What the rule needs to tolerate the f less those of ``roster`` who are proven to lie."""
+        """Return how many updates the rule needs. Each peer of ``roster`` that is proven to lie is
+        one less to tolerate."""
         proven = len([peer for peer in self.proven() if peer in roster])
         most = min(self.f, len(self.updates_for) - 1)
         return self.updates_for[max(0, min(most, self.f - proven))]
 
     def barred(self) -> tuple[PeerId, ...]:
-        """Who may not serve in the next round: in quarantine, or on parole."""
+        """Return the peers that must not serve in the next round: those in quarantine or on
+        parole."""
         parole, records = self.settings.parole_rounds, self.records.items()
         return tuple(
             [
@@ -112,10 +120,10 @@ class Ledger:
         changes: Iterable[tuple[PeerId, str]],
         members: Collection[PeerId],
     ) -> Ledger:
-        """What one more round makes of it.
+        """Return the ledger after one more round.
 
         Args:
-            changes: What trust says: ``(peer, "quarantined" or "parole")``.
+            changes: Changes that the core reports: ``(peer, "quarantined" or "parole")``.
         """
         records = {peer: _a_round_on(record) for peer, record in self.records.items()}
         _count_standing_out(records, evidence.judged)
@@ -190,7 +198,7 @@ class Ledger:
         return record.ordinary >= ceil(log(left) / log(settings.memory))
 
     def _lacks_grounds(self, record: Record) -> str:
-        """What there is against a peer that is locked up, when that is not enough."""
+        """Return the evidence against a peer in quarantine if it is not enough, else nothing."""
         # On parole a score begins between the thresholds.
         between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
         start = 1.0 if record.released_for < 0 else between

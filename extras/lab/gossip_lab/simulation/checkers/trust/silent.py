@@ -33,15 +33,15 @@ OPEN_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class _RoundTurns:
-    """Who serves after a round, and what that has to follow from.
+    """Peers that serve after a round, and the evidence that this must follow from.
 
     Attributes:
-        rounds: As in ``Waits``, with this round.
-        out: Who was passed over or in quarantine already.
-        again: Who was passed over before.
-        due: Who has been passed over for long enough.
-        passed_over: Who is so from now on.
-        back: Who serves again.
+        rounds: As in ``Waits``, including this round.
+        out: Peers that were already passed over, or are in quarantine.
+        again: Peers that were passed over before.
+        due: Peers that have been passed over for long enough.
+        passed_over: Peers that are passed over from now on.
+        back: Peers that serve again.
     """
 
     round_id: int
@@ -56,15 +56,15 @@ class _RoundTurns:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a history says of who has waited for whose results in vain. ``wrong`` says what was made
-    of it that does not follow.
+    """Record, along a history, of peers that waited in vain for a server's results. ``wrong`` is a
+    decision of the core that does not follow from this record.
 
     Attributes:
-        said: Server and round -> who has waited for its result in that.
-        rounds: Of a server, of which more than f have said so since it was passed over last, and
-            since a result of it was taken.
-        rests: For how many rounds a server is still passed over.
-        again: Who was passed over before: it takes fewer rounds the next time.
+        said: Server and round -> peers that have waited in vain for its result of that round.
+        rounds: Server -> rounds in which more than f peers have waited for it in vain: since it was
+            passed over last, and since a result of it was accepted.
+        rests: Server -> rounds for which it is still passed over.
+        again: Servers that were passed over before: fewer rounds are enough the next time.
     """
 
     settings: TrustSettings
@@ -104,11 +104,11 @@ class Waits:
         turns: Iterable[tuple[PeerId, str]],
         locked: Collection[PeerId],
     ) -> Waits:
-        """What one more round makes of it.
+        """Return the record after one more round.
 
         Args:
-            turns: What is made of it elsewhere: ``(peer, "passed_over" or "serves_again")``.
-            locked: Who is in quarantine after this round.
+            turns: Decisions of the core: ``(peer, "passed_over" or "serves_again")``.
+            locked: Peers in quarantine after this round.
         """
         round_id, roster = commits[0].round_id, commits[0].roster
         passed_over, back = ([peer for peer, turn in turns if turn == which] for which in TURNS)

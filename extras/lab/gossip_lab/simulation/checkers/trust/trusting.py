@@ -158,7 +158,8 @@ class TrustFollowsTheCommits(Checker):
     def _judge_outside(
         self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
     ) -> None:
-        """Who is in quarantine is measured in every second round."""
+        """Check that only suspects in quarantine are measured outside, and every usable one in each
+        ``measured_every``-th round (every second by default)."""
         rounds = core.rolling
         assert rounds is not None
         where = f"round {ask.round_id}, shard {ask.shard}"
@@ -209,8 +210,8 @@ class TrustFollowsTheCommits(Checker):
 def _used_without_need(
     used: Sequence[PeerId], ledger: Ledger, roster: Collection[PeerId]
 ) -> list[PeerId]:
-    """Who of those used is in quarantine, though the others are enough for the rule; and who is
-    proven to lie."""
+    """Return the used peers that are in quarantine although the others are enough for the rule, and
+    the used peers that are proven to lie."""
     locked, proven = ledger.locked(), ledger.proven()
     others = [peer for peer in used if peer not in locked]
     enough = len(others) >= ledger.updates_needed(roster)
@@ -220,8 +221,8 @@ def _used_without_need(
 def _judged(
     commits: list[Commit], settings: CoreSettings, locked: Collection[PeerId]
 ) -> list[tuple[PeerId, int]]:
-    """Whom a round has judged, and whether it stood out in one of its shards. Of a peer that is not
-    ``locked`` up, nobody has measured an update that was not used."""
+    """Return the peers that a round has judged, and how clearly each stood out in one of its
+    shards. A peer that is not ``locked`` was not measured unless its update was used."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
@@ -242,8 +243,9 @@ def _judged(
 def _standing_out(
     farthest: Mapping[PeerId, float], settings: CoreSettings, outside: Mapping[PeerId, float]
 ) -> dict[PeerId, int]:
-    """Who may stand out: it lies farther out than typical; and who clearly does: beyond all but
-    the f farthest, too, as where data differ. ``outside``: how far out those in quarantine lie."""
+    """Return how clearly each peer stands out. A peer may stand out if it lies farther out than
+    typical. It clearly does if it also lies far beyond all but the f farthest: data may differ.
+    ``outside``: outlyingness of the peers in quarantine."""
     nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
     least = settings.trust.outlying
     bound = least**2 * max([1.0, *nearest[-1:]]) ** 2
