@@ -46,7 +46,7 @@ from gossip.topologies import draw
 
 PEERS = 8
 CARELESS = 3.0
-"""What a careless start multiplies all matrices by."""
+"""Factor by which a careless start multiplies all matrices."""
 CASES = {
     "good": "eight recipes, the own one torch's",
     "careless": "the same, all matrices of the own one times 3",
@@ -54,8 +54,8 @@ CASES = {
 }
 HELD_OUT = {"char-GPT": 32, "MNIST CNN": 128}  # samples
 MEASURING = 1.0
-"""What measuring the held-out loss of a trial costs: three passes forward, in steps on as many
-samples."""
+"""Cost of measuring the held-out loss of a trial, in steps on as many samples: three passes
+forward."""
 STEPS = {"char-GPT": (400, 800, 1200), "MNIST CNN": (600, 1200, 2400)}  # search included
 TRIAL_STEPS = {"char-GPT": 100, "MNIST CNN": 160}
 EARLY = 15
@@ -271,7 +271,8 @@ def mean_and_error(values: Sequence[float]) -> str:
 
 
 def gain_of(rows: Sequence[Row], arm: str, at: int) -> str:
-    """What the search has taken off the loss, seed by seed; "-": it lasts longer than the whole."""
+    """Return by how much the search lowers the loss, paired by seed; "-" if it lasts longer than
+    the whole training."""
     pairs = [(row["none"]["results"][at], row[arm]["results"][at]) for row in rows]
     gains = [none - found for none, found in pairs if found is not None]
     return mean_and_error(gains) if len(gains) == len(rows) else "-"
@@ -302,7 +303,8 @@ def table(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[str]:
 
 
 def chosen(cells: Sequence[Cell], rows: Mapping[str, Row]) -> list[str]:
-    """Which starts were found, and how often; and how many searches came to the plateau."""
+    """Return a table of the starts that were found, how often, and how many searches reached the
+    plateau."""
     lines = [
         "| task | what is compared | found on the plateau | by the steep part | settled |",
         "|---|---|---|---|---|",

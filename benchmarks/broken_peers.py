@@ -1,6 +1,7 @@
-"""What one broken peer costs, and a rule when nobody is broken: accuracy in percent, also
-on the worst class, digits, no network. All peers have a share of the samples, the broken one
-included.
+"""Cost of one broken peer, and of a rule when no peer is broken: accuracy on the digits.
+
+Accuracies are in percent, also on the worst class, without a network. All peers have a share of the
+samples, the broken one included.
 
     python benchmarks/broken_peers.py --seeds 5 --write docs/broken_peers.md
 """

@@ -84,7 +84,7 @@ class BucketingCell:
 
 
 class _BucketingWorker:
-    """What a process keeps from run to run."""
+    """Data that a process keeps from run to run."""
 
     data: Mnist
 
@@ -126,7 +126,8 @@ def network() -> nn.Module:
 
 
 class Shards:
-    """Who draws what. An epoch is 30 batches without a sample drawn twice by the same worker."""
+    """Samples that each worker draws. An epoch is 30 batches, in which no worker draws a sample
+    twice."""
 
     def __init__(self, labels: Tensor, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(1000 + seed)

@@ -45,8 +45,8 @@ KNOWN = 4
 
 
 def default_config() -> dict[str, Any]:
-    """What ByzFL writes where it finds no ``config.json``, read from its source: to import that
-    takes torchvision."""
+    """Return the configuration that ByzFL writes if it finds no ``config.json``. It is read from
+    ByzFL's source, because importing that takes torchvision."""
     try:
         package = importlib.metadata.distribution("byzfl")
     except importlib.metadata.PackageNotFoundError:

@@ -87,7 +87,7 @@ def run_all(
 
 
 def read_rows(file: Path) -> list[Row]:
-    """What was found before; a last line that was cut short is left out."""
+    """Return the rows that were found before. A last line that was cut short is left out."""
     if not file.exists():
         return []
     return [
@@ -98,7 +98,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def add_arguments(parser: argparse.ArgumentParser, into: Path, jobs: int, seeds: int) -> None:
-    """What every table takes; the rest are the defaults."""
+    """Add the options that every table takes. The other arguments are their defaults."""
     parser.add_argument("--data", type=Path, help=f"mnist.npz; or the variable {VARIABLE}")
     parser.add_argument("--seeds", type=int, default=seeds, help="seeds 0 to N - 1 of every cell")
     parser.add_argument("--jobs", type=int, default=jobs, help="processes")

@@ -1,4 +1,4 @@
-"""What liars do to local steps of a transformer over characters: rules, attacks, and momentum
+"""Effect of attacks on local steps of a transformer over characters: rules, attacks, and momentum
 before and after the rule.
 
     python benchmarks/char_gpt_attacks.py --text tinyshakespeare.txt --write PAGE  # hours
@@ -42,7 +42,7 @@ TABLES = (30, AFTER), (30, BEFORE), (1, AFTER)
 WORKERS, LIARS, BATCH = 8, 2, 8
 RATE, WEIGHT_DECAY, WARM_UP = 1e-3, 0.1, 0.1
 FAILS_ABOVE = 1.05
-"""Of the loss that averaging without liars reaches."""
+"""Multiple of the loss of averaging without liars above which a rule fails."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Cell:
 
 
 class Prepared:
-    """Of a process that plays cells."""
+    """Data and device of a process that plays cells."""
 
     data: TrainingData
     known: int

@@ -1,5 +1,6 @@
-"""What the default rule costs while nothing is wrong: accuracy less that of the mean, paired by
-seed, on the digits, without a network. The trust table is on, as in a run.
+"""Cost of the default rule while nothing is wrong: its accuracy less that of the mean.
+
+Runs are paired by seed, on the digits, without a network. The trust table is on, as in a run.
 
     # five minutes of two processors, and runs of 1,000 rounds
     python benchmarks/default_rule.py --seeds 5

@@ -1,5 +1,7 @@
-"""What the default rule costs in real runs while nothing is wrong: digits, four peers, each with
-data of its own (equal, Dirichlet(0.1), sorted), 150 rounds, with ``mean`` and the default rule.
+"""Cost of the default rule in real runs while nothing is wrong.
+
+Four peers train on the digits for 150 rounds, each with data of its own (equal, Dirichlet(0.1),
+sorted), with ``mean`` and with the default rule.
 
     python benchmarks/default_rule_runs.py --seeds 5
 """

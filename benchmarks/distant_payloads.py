@@ -43,7 +43,7 @@ class RateMeter:
         self._marks: list[tuple[float, int]] = []
 
     def add(self, nbytes: int) -> None:
-        """So many have come so far."""
+        """Record that ``nbytes`` have arrived in total so far."""
         if nbytes > (self._marks[-1][1] if self._marks else 0):
             self._marks.append((time.monotonic(), nbytes))
 

@@ -43,14 +43,14 @@ LOOK_S = 0.02
 
 @dataclass
 class Story:
-    """What is to happen, in seconds since training began.
+    """Events of a run, in seconds since training began.
 
     Attributes:
         liars: Two peers.
-        lies: Faults of the plan that make them lie; empty where their script does.
+        lies: Faults of the plan that make them lie; empty if their script lies itself.
         planned: The other faults of the plan.
-        signals: Peer, moment, name of the signal and, of SIGSTOP, seconds until SIGCONT.
-        killed_at_s: When every process is.
+        signals: Peer, moment, name of the signal and, for SIGSTOP, seconds until SIGCONT.
+        killed_at_s: Moment at which every process is killed.
     """
 
     liars: tuple[int, ...]
@@ -170,7 +170,7 @@ def training_began(launcher: subprocess.Popen[bytes], run: Path) -> float:
 
 
 def events(run: Path) -> Iterator[Mapping[str, Any]]:
-    """What peers have told so far; a line that is being written is left out."""
+    """Yield the events that peers have reported so far, without a line that is being written."""
     for path in run.glob("peer-*/events.jsonl"):
         for line in path.read_text().splitlines():
             with suppress(json.JSONDecodeError):

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader
 import gossip
 
 PAUSE_S = 0.02
-"""That each step sleeps: eight peers of one machine leave some of it to others."""
+"""Seconds that each step sleeps, so that each of eight peers on one machine leaves some of it to
+the others."""
 
 
 def main() -> None:

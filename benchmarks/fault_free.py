@@ -1,5 +1,5 @@
-"""What goes wrong where nothing is wrong: rounds without a fault, over peers, sizes of the model,
-links and other work. What memory a peer takes is seen, too.
+"""Failures where nothing is wrong: rounds without a fault, over peers, sizes of the model, links
+and other work. The memory of a peer is measured, too.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
@@ -68,7 +68,7 @@ COUNTED = ("late", "attempt", "suspect", "dead", "suspected", "restored", "fork"
 
 @contextmanager
 def others(count: int) -> Iterator[None]:
-    """That many processes that compute for as long as the block lasts."""
+    """Run ``count`` processes that compute for as long as the block lasts."""
     started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(count)]
     try:
         yield
@@ -179,8 +179,8 @@ def cell(
 
 
 def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
-    """What a run has written down. Who finishes first hands on what would have been the next round:
-    that is no fault."""
+    """Return the counts and times that a run has logged. Events from the round after the last do
+    not count: the first peer that finishes hands that round on, which is no fault."""
     events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
     commits = rows(folder / "commits.jsonl")
     counts = Counter(row["event"] for row in events)

@@ -42,7 +42,7 @@ LOOKS_FRESH = 0.9 * FRESH
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a seed stands for."""
+    """Run that is drawn from a seed."""
 
     seed: int
     peers: int
@@ -69,13 +69,13 @@ def drawn(seed: int) -> Drawn:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run.
+    """Outcome of one run.
 
     Attributes:
-        before: The last loss that was told before the first kill.
-        worst: The highest one after it; None: nobody told any.
+        before: The last loss that was reported before the first kill.
+        worst: The highest loss that was reported after it; None: no peer reported any.
         beginnings: Different results of the run's first round.
-        restored: How often a peer took over the state of others.
+        restored: How often a peer restored the state of others.
     """
 
     seed: int

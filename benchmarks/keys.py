@@ -1,4 +1,4 @@
-"""What keys cost: payloads over a link, and steps per second of ``gossip run``, with keys over
+"""Cost of keys: payloads over a link, and steps per second of ``gossip run``, with keys over
 without, in turns.
 
     python benchmarks/keys.py --repetitions 5
@@ -41,7 +41,7 @@ from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
 
 SIDES = {"without": "--no-keys", "with": "--keys"}
 NUMBERS = (262_144, 2_097_152)
-"""Of payloads of 1 and 8 MiB."""
+"""Numbers in payloads of 1 and 8 MiB."""
 ON_HOSTS = (
     MOVE_IN
     + """
@@ -91,7 +91,7 @@ def payloads(repetitions: int, on: Hosts | None) -> dict[str, list[dict[str, flo
 
 
 def steps_per_s(options: argparse.Namespace, keys: str, on: Hosts | None) -> float:
-    """Of one run, as peer 0 tells. Raises: Failed."""
+    """Return the steps per second of one run, as peer 0 reports them. Raises: Failed."""
     log = ""
     for _ in range(TRIES):
         with scratch() as folder:

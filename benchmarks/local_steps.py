@@ -1,5 +1,5 @@
-"""What local steps cost in loss, and save in bytes: a transformer over characters, or a CNN on
-MNIST in the setting of exo gym, real processes.
+"""Cost of local steps in loss, and their saving in bytes: a transformer over characters, or a CNN
+on MNIST in the setting of exo gym, real processes.
 
     python benchmarks/local_steps.py --text tinyshakespeare.txt
     python benchmarks/local_steps.py --mnist mnist.npz --local-steps 1 20 --steps 160 --lr 3e-4
@@ -85,7 +85,7 @@ def _kind(cell: Cell) -> tuple[str, int, str, int, int]:
 
 
 def nothing() -> None:
-    """What a worker of ``cells`` needs before its first cell."""
+    """Do nothing: a worker of ``cells`` needs no preparation before its first cell."""
 
 
 def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:

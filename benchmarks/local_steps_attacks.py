@@ -1,4 +1,4 @@
-"""What liars do to local steps: rules, attacks, and momentum before and after the rule.
+"""Effect of attacks on local steps: rules, attacks, and momentum before and after the rule.
 
     python benchmarks/local_steps_attacks.py --write PAGE  # minutes
     python benchmarks/local_steps_attacks.py --mnist mnist.npz --write docs/local_steps_attacks.md
@@ -53,14 +53,14 @@ OUTER = {
     "before the rule": "heavy_ball:lr=0.7,momentum=0",
 }
 SENDER = {"after the rule": "", "before the rule": "momentum:beta=0.9,form=sum"}
-"""So that either moves about as far where nobody lies: with the mean, momentum of all is the mean
-of each one's. ``nesterov`` is 8 % ahead in 16 rounds."""
+"""Senders with which momentum moves about as far before as after the rule, if no worker lies: under
+the mean, momentum of all is the mean of each one's. ``nesterov`` is 8 % ahead in 16 rounds."""
 MOMENTUM = tuple(OUTER)
 LOCAL_STEPS = (30, 1)
 FAILS_BELOW = 0.9
 FEW_RULES = ("mean", "suspicion", "krum", "nnm+trimmed_mean")
 FEW_ATTACKS = ("none", "label_flip", "alie*1.5", "outer_momentum", "outer_momentum*4")
-"""That are shown by default."""
+"""Rules and attacks that are shown by default."""
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ BATCH = {"char-GPT": 16, "residual MLP": 64, "plain MLP": 64, "plain CNN": 64}
 TESTED = 2000  # images
 HOW = ("dropped", "zeroed", "noisy")
 SEVERAL = (2, 3)
-"""So many layers are lost at once, too."""
+"""Numbers of layers that are also lost at once."""
 SETS = 6
-"""Different ones of these, drawn once for all nets."""
+"""Different sets of so many layers, drawn once for all nets."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def result_without(
 
 
 def sets_of(count: int) -> list[list[int]]:
-    """Of so many layers."""
+    """Return the sets of ``count`` layers."""
     drawn = random.Random(count)
     return [sorted(drawn.sample(range(LAYERS), count)) for _ in range(SETS)]
 
@@ -207,7 +207,7 @@ def play(cell: Cell) -> Row:
 
 
 def mean_and_error(net: str, values: Sequence[float]) -> str:
-    """Of the seeds: the mean and its standard error."""
+    """Return the mean over the seeds and its standard error."""
     places = 2 if net == "char-GPT" else 1
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return f"{statistics.fmean(values):.{places}f} ± {error:.{places}f}"

@@ -1,4 +1,4 @@
-"""What it costs to lose one stage of a pipeline, by the way in which it is had again.
+"""Cost of losing one stage of a pipeline, by the way in which it is recovered.
 
     python benchmarks/lost_stage.py --text tinyshakespeare.txt --into lost_stage.jsonl
 
@@ -179,7 +179,8 @@ class Training:
         self.optimizers[stage] = torch.optim.AdamW(parameters, lr=RATE)
 
     def zero(self, stage: int) -> None:
-        """What its blocks would add is zero, so that what comes in goes out; they can learn."""
+        """Reset the stage, and zero what its blocks add: they pass their input on unchanged, and
+        can learn."""
         self.forget(stage)
         with torch.no_grad():
             for layer in self.stage(stage):
@@ -188,7 +189,8 @@ class Training:
                     parameter.zero_()
 
     def rebuild(self, stage: int, clipped: bool, moments: bool, copies: bool = False) -> None:
-        """Of the stages beside. ``copies``: of the one before alone, where there is one."""
+        """Rebuild the stage from the stages beside it. ``copies``: from the one before alone, if
+        there is one."""
         kept = {at: self._trained(at, clipped) for at in (stage - 1, stage + 1)}
         self.forget(stage)
         signatures = [type(layer).__name__ for layer in self.stage(stage)]
@@ -342,8 +344,8 @@ def _cells(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _steps_back(row: dict[str, Any]) -> int | None:
-    """From the loss of the stage until the validation loss is what it was before, steps that are
-    made again included; None: it is not by the end."""
+    """Return the steps from the loss of the stage until the validation loss is what it was before,
+    repeated steps included; None: it is not by the end."""
     if row["way"] == "nothing lost":
         return 0
     for at, loss in enumerate(row["curve"]):

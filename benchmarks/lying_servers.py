@@ -29,7 +29,8 @@ from gossip.run.telemetry import read_lines
 
 ACCURACY_LOSS_MAX = 0.01
 UNPROVEN = ("slightly_wrong_results", "kept_results")
-"""What cannot be told from the truth, and what is no evidence: silence."""
+"""Lies without proof: one cannot be distinguished from the truth, and the other is silence, which
+is no evidence."""
 
 
 def main() -> int:

@@ -101,7 +101,8 @@ def crashes(sizes: Iterable[int], seeds: int) -> list[World]:
 
 
 def cost(world: World) -> float:
-    """Of processor time, in no particular unit: for the guess of how long the rest takes."""
+    """Return the processor time of a run in an arbitrary unit, to estimate how long the rest
+    takes."""
     match world:
         case LossySwarm(n, _, node_seconds):
             return node_seconds * (n + 8)
@@ -166,7 +167,8 @@ def told(seen: FalseDeathCounts) -> Row:
 
 
 def read_rows(file: Path) -> list[Row]:
-    """What this code found before. A last line that an interruption cut short is left out."""
+    """Return the rows that this code found before. A last line that an interruption cut short is
+    left out."""
     if not file.exists():
         return []
     lines = file.read_text().splitlines(keepends=True)

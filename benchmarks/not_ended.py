@@ -1,9 +1,9 @@
-"""What the processes of a run that does not end are at: written down before it is ended, so that
-the run shows why.
+"""State of the processes of a run that does not end, written down before the run is ended, to show
+why.
 
-``not_ended.txt`` has each process below those that were started: what the kernel says of it twice,
-``LOOKS_S`` apart (who computes has used processor time between), and where each of its threads
-waits. Gossip's own processes also write their Python stacks, each to a file of ``stacks/``.
+``not_ended.txt`` has each process below those that were started: its state in the kernel twice,
+``LOOKS_S`` apart (a process that computes has used processor time between), and where each of its
+threads waits. Gossip's own processes also write their Python stacks, each to a file of ``stacks/``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from gossip.run import STACKS_SIGNAL
 
 LOOKS_S = 2.0
 ABOUT = ("State", "TracerPid", "Threads", "SigPnd", "ShdPnd")
-"""Of ``/proc/PID/status``: whether somebody has stopped it, and what it has not heard yet."""
+"""Lines of ``/proc/PID/status`` that show whether a process is stopped or traced, and which signals
+are pending."""
 
 
 def below(roots: Collection[int]) -> list[int]:
@@ -50,7 +51,7 @@ def _read(path: str) -> str:
 
 
 def of_process(pid: int) -> str:
-    """What the kernel says of it, in lines."""
+    """Return the kernel's facts about a process, in lines."""
     status = dict(_status(pid))
     command = " ".join(_read(f"/proc/{pid}/cmdline").replace("\0", " ").split())
     lines = [f"{pid} {status.get('Name', 'gone')}: {command[:200]}"]

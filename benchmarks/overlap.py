@@ -1,4 +1,4 @@
-"""What computing beside a round gains and costs: real processes, digits.
+"""Gain and cost of computing beside a round: real processes, digits.
 
     python benchmarks/overlap.py --json overlap.json
 
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 
 def settings(pause_s: float, steps: int, peers: int) -> list[Setting]:
-    """Of the table."""
+    """Return the settings of the table."""
     delay = "--fault", f"delay:all*20ms{ALWAYS}"
     everybody = ",".join(map(str, range(peers)))
     narrow = "--fault", f"trickle:{everybody}*2000000{ALWAYS}"

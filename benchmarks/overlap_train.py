@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import gossip
 
 FROM = 0.2
-"""Of the steps; those before are not measured."""
+"""Share of the steps that pass before the measurement begins."""
 
 
 def main() -> None:

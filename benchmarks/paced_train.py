@@ -43,8 +43,8 @@ def source(seed: int = 0) -> tuple[Any, Any, float]:
 
 
 def model_of(hidden: int, layers: int = 0) -> Any:
-    """Of 97 parameters for each of its hidden units, and 1,056 others. Each of ``layers`` more in
-    between has ``hidden * (hidden + 1)``."""
+    """Return a model of 97 parameters for each hidden unit, and 1,056 others. Each of ``layers``
+    more layers in between has ``hidden * (hidden + 1)``."""
     from torch import nn
 
     deeper = [part for _ in range(layers) for part in (nn.Linear(hidden, hidden), nn.ReLU())]

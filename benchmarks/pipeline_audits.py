@@ -96,7 +96,7 @@ class Until:
 
 
 def micro_batches_until(swarm: Swarm[Peer], liar: int, round_id: int | None) -> int | None:
-    """That the liar had counted in commits up to this round."""
+    """Return how many of the liar's micro-batches the commits up to this round count."""
     if round_id is None:
         return None
     observer = next(peer for peer in swarm.hosts if peer // 3 == liar // 3 and peer != liar)
@@ -117,7 +117,8 @@ def first_rounds(swarm: Swarm[Peer], event: str) -> dict[int, int]:
 
 
 def found_in(seed: int) -> dict[int, Until]:
-    """Of each liar."""
+    """Return for each liar how many of its micro-batches were counted until an audit differed, and
+    until it was locked up."""
     swarm = swarm_of(seed, AUDIT, lies())
     rounds = 1 + int(2 * TRIES / (AUDIT * SHARE) / EACH)
     while swarm.cores[0].rounds.round_id < rounds:
@@ -157,7 +158,7 @@ def share_of(hits: int, tries: int) -> str:
 
 
 def table_of_found(each: Sequence[dict[int, Until]]) -> dict[str, Any]:
-    """Of what ``found_in`` gave in some runs."""
+    """Return the statistics of several results of ``found_in``."""
     bound = round(TRIES / (AUDIT * SHARE))
     expected = expected_within(bound)
     found: dict[str, Any] = {"runs": len(each), "bound": bound}
@@ -253,7 +254,8 @@ def table_of_damage(each: Sequence[dict[int, Until]], rounds: int) -> dict[str, 
 
 
 def table_of_costs(rounds: int) -> dict[str, Any]:
-    """Of honest peers whose passes take all the time: the length of a step, passes and payloads."""
+    """Return the costs of audits among honest peers whose passes take all the time: the length of a
+    step, audits for each micro-batch, and audits given up."""
     found: dict[str, Any] = {"rounds": rounds}
     for audit in (0.0, AUDIT, 4 * AUDIT):
         swarm = swarm_of(0, audit, ())

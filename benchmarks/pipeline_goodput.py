@@ -102,7 +102,8 @@ def write_plan_for(kind: str, into: Path, activations: Activations) -> Path:
 
 
 def run(kind: str, plan: Path, folder: Path, steps: int, faults: Sequence[str]) -> dict[str, Any]:
-    """What came of a run. Raises: SystemExit: It did not come to its end."""
+    """Play a run, and return its kills, speed, commits and losses. Raises: SystemExit: It did not
+    come to its end."""
     print(f"{folder.name}: {steps} steps, {len(faults)} kills planned", file=sys.stderr, flush=True)
     struck = [word for fault in faults for word in ("--fault", fault)]
     rows = MICRO_BATCHES * SAMPLES

@@ -40,7 +40,7 @@ LOOK_S = 0.02
 
 @dataclass
 class Watched:
-    """What was seen of one run's processes."""
+    """Memory of one run's processes: their peaks, and reports of those over the limit."""
 
     peaks_mib: dict[tuple[int, str], float] = field(default_factory=dict)
     over: list[str] = field(default_factory=list)

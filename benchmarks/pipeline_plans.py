@@ -54,7 +54,7 @@ from gossip.run.telemetry import read_lines
 TRAIN = HERE / "pipeline_train.py"
 SPEEDS = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 5.0, "e": 8.0}
 MBIT = {"a": 100.0, "b": 1000.0, "c": 50.0, "d": 20.0, "e": 300.0}
-"""Of what a peer sends to any other."""
+"""Bandwidth from each peer to any other, in Mbit/s."""
 SAMPLES, BATCH = 2, 20
 SIZES = 1, 4  # samples at which layers are timed
 MEMORY_BYTES = 2**30
@@ -106,8 +106,8 @@ def main() -> int:
 
 
 def profiles(into: Path) -> list[Path]:
-    """Of the five peers: layers are timed here, at the same time, since they only sleep. Those
-    that are there from before stay."""
+    """Return the profiles of the five peers. Their layers are timed here, at the same time, since
+    they only sleep. If all exist already, they are kept."""
     paths = [into / f"{name}.toml" for name in SPEEDS]
     if all(path.exists() for path in paths):
         return paths

@@ -75,7 +75,7 @@ def demo(
 
 
 def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
-    """What the deaths of a run cost, and what of it should not be so."""
+    """Return the costs of the deaths in a run, and what is wrong with it."""
     deaths = struck["deaths"]
     known = [death for death in deaths if death["noticed_by"]]
     samples = struck["samples"] or {}

@@ -29,8 +29,8 @@ PEERS, F = 10, 2
 
 
 class Turns:
-    """What the process of one version answers: how long a call takes. It imports nothing that the
-    older version has elsewhere but the trust table."""
+    """Process of one version, which measures how long a call takes. Except for the trust table, it
+    imports nothing that the older version has elsewhere."""
 
     def __init__(self, elements: int) -> None:
         import torch

@@ -1,5 +1,4 @@
-"""What saving costs: steps per second with a checkpoint every 50 steps over without, within one
-run.
+"""Cost of saving: steps per second with a checkpoint every 50 steps over without, in one run.
 
     python benchmarks/saving.py                                    # digits, and 25 million numbers
     python benchmarks/saving.py --model large --pairs 12 --json out.json
@@ -111,8 +110,8 @@ def cost_of(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compared(times: list[float]) -> dict[str, Any]:
-    """Of the blocks that begin with a save and of those before them. The save of step s is made
-    right before step s begins; the first one, which makes the buffers, is left out."""
+    """Compare the blocks that begin with a save with those before them. The save of step s is made
+    right before step s begins. The first save, which makes the buffers, is left out."""
     edges = range(4 * BLOCK - 1 - BLOCK, len(times), BLOCK)
     lengths = [times[stop] - times[start] for start, stop in pairwise(edges)]
     pairs = list(zip(lengths[0::2], lengths[1::2], strict=False))

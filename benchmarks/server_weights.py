@@ -1,5 +1,5 @@
-"""What weights of servers are good for: rounds a second with them over without, where one of
-several hosts has a slow network.
+"""Benefit of server weights: rounds a second with them over without, if one of several hosts has a
+slow network.
 
     sudo python benchmarks/server_weights.py  # 4 hosts, one behind 100 Mbit/s, 3 turns
     sudo python benchmarks/server_weights.py --hosts 6 --mbit 50 --repetitions 5 --json weights.json
@@ -56,7 +56,7 @@ counted = [(number, at) for number, at in times if number >= settled]
 
 
 def rounds_per_s(on: Hosts, options: argparse.Namespace, weights: str) -> float:
-    """Of one run."""
+    """Return the rounds per second of one run."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "train.py").write_text(TRAIN)

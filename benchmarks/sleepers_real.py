@@ -41,7 +41,7 @@ def claims(rule: str) -> bool:
 
 
 def train(rounds: int, seed: int, into: Path) -> None:
-    """What a peer runs. The first writes the accuracy."""
+    """Train one peer of the run. Peer 0 writes the accuracy."""
     import gossip
 
     torch.set_num_threads(1)

@@ -82,7 +82,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Row:
-    """Of one run. ``round_s``: the median time between two commits."""
+    """Figures of one run. ``round_s``: the median time between two commits."""
 
     mbit: int
     setting: str

@@ -49,7 +49,7 @@ FOR_EVER = 10**9  # steps
 
 
 _kept: list[Any] = []
-"""What has to live as long as this process."""
+"""Objects that have to live as long as this process."""
 
 
 # --- one process of a run -------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def keep_lighthouse(quick: bool) -> None:
 
 
 class StepLog:
-    """What the processes of a run have written down so far."""
+    """Steps that the processes of a run have written down so far."""
 
     def __init__(self, into: Path) -> None:
         self._into = into

@@ -28,7 +28,8 @@ from hosts import MOVE_IN, Hosts, hosts, why_no_hosts
 
 PEERS = 2
 NUMBER_S = 8e-9
-"""Of a step, for each number, at a Gbit/s and twice the bytes of an update each way."""
+"""Seconds a byte takes at a Gbit/s. A step moves 8 bytes for each number, twice those of an update,
+each way."""
 TURN_S, STEPS_MAX = 0.5, 50
 ON_HOSTS = (
     MOVE_IN

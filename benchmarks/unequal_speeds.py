@@ -1,4 +1,4 @@
-"""What a peer that is slower than the others costs with local steps: real processes, digits.
+"""Cost of a peer that is slower than the others, with local steps: real processes, digits.
 
     python benchmarks/unequal_speeds.py --json results.json
 
@@ -76,7 +76,7 @@ def play(peers: int, options: Any, faults: list[str], slices: str) -> Run:
 def measured(
     rows: list[dict[str, Any]], losses: dict[int, float], peers: int, identical: bool
 ) -> Run:
-    """Of the commits of a run, in order, and the loss behind each round."""
+    """Return the figures of a run from its commits, in order, and the loss after each round."""
     used, total, of_last = [], 0, 0
     for row in rows:
         given = {each["peer"]: each["samples"] for each in row["contributors"]}
@@ -108,7 +108,7 @@ def loss_at(run: Run, samples: int) -> float:
 
 
 def mean_loss(run: Run, common: int) -> float:
-    """From a half to all of ``common`` samples."""
+    """Return the mean loss from half to all of ``common`` samples."""
     first = common / 2
     at = [round(first + (common - first) * point / (POINTS - 1)) for point in range(POINTS)]
     return statistics.mean(loss_at(run, samples) for samples in at)

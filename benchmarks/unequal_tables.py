@@ -50,7 +50,7 @@ CNN_TABLES = (
 """Split, learning rate, and the attacks on the mean and on the judged rule: what the mean makes of
 others the digits show."""
 CNN_EVERY_RATE, CNN_EVERY_SEEDS = 0.1, (0,)
-"""Of the tables of MNIST under every attack."""
+"""Learning rate and seeds of the tables of MNIST under every attack."""
 WEAK = ("ipm*0.1", "sign_flip")
 """Beside the attacks that the bench tries by default, which has stronger forms of them."""
 SAMPLES = (16, 64, 256)
@@ -165,7 +165,7 @@ def mnist_every() -> list[Part]:
 
 
 def few_samples() -> list[Part]:
-    """Of a judge with so many samples, by split."""
+    """Return the tables of a judge with few samples, by their number and by split."""
     return [
         Part(str(samples), split, {JUDGED: ("none", "min_max")}, {"reference": samples}, (0, 1, 2))
         for samples in SAMPLES

@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, Subset
 import gossip
 
 REPEATED = 32
-"""So that no epoch ends within a run: the steps of the round that ends one have smaller batches."""
+"""Repetitions of the data, so that no epoch ends within a run: the steps of the round that ends an
+epoch have smaller batches."""
 
 
 def main() -> None:

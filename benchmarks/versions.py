@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parents[1]
 
 
 def processor_s() -> float:
-    """Of all processes that were started here and have ended."""
+    """Return the processor seconds of all processes that were started here and have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

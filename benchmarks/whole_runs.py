@@ -1,5 +1,5 @@
-"""What benchmarks of whole runs share: their options, how processes are run side by side, where a
-run goes, ``gossip demo`` as one of them, and the last word."""
+"""Parts that benchmarks of whole runs share: their options, processes side by side, the folder of a
+run, ``gossip demo`` as a run, and the conclusion."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
 
 
 def output_of(command: list[str], env: dict[str, str]) -> str:
-    """What the command prints; what it tells on the way is shown. Raises ``Failed``."""
+    """Return what the command prints to stdout. Its stderr is shown. Raises ``Failed``."""
     with tempfile.TemporaryFile("w+") as out:
         running = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out)
         try:
@@ -144,7 +144,7 @@ def scratch(prefix: str = "gossip-benchmark-") -> Iterator[Path]:
 
 @contextmanager
 def folder(into: Path | None) -> Iterator[Path]:
-    """Where the runs go: a folder that is kept, or one that is not."""
+    """Yield the folder of the runs: ``into``, which is kept, or a temporary one."""
     if into is None:
         with scratch() as place:
             yield place

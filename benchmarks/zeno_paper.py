@@ -88,7 +88,7 @@ class ZenoCell:
 
 
 class _ZenoWorker:
-    """What a process keeps from run to run."""
+    """Data that a process keeps from run to run."""
 
     data: Mnist
 
@@ -227,8 +227,8 @@ def tables(found: Found) -> str:
 
 
 def claims(found: Found) -> Iterator[tuple[str, bool]]:
-    """What the paper says, as far as the cells are there: words with numbers,
-    and whether it holds."""
+    """Yield the claims of the paper for which there are cells: the text with numbers, and whether
+    the claim holds."""
 
     def mean(rule: str, attack: str) -> float:
         """The mean over the seeds; a run that diverged ends with nothing learnt."""

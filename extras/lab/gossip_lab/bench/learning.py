@@ -480,7 +480,7 @@ class _Run:
             }
             verdict = self.rule.explain(updates, **self.available)
         except Exception as error:  # noqa: BLE001
-            # liars may have brought it about: as in a real run, the round is lost
+            # an attack may have caused the error: as in a real run, the round is lost
             self._skip(f"it raised {type(error).__name__}: {error}")
             return None
         if not bool(torch.isfinite(verdict.aggregate).all()):

@@ -103,7 +103,7 @@ class SearchQuery:
             f = play.tolerated(schedule)
             needed = play.reducer_of(schedule.aggregator, f)[1][f]
             most = self.peers or (schedule.peers if self.plan is not None else max(PEERS))
-            # One schedule may be what was left of a failure when it was made small.
+            # A single schedule may be a failure after shrinking.
             if needed > most and self.count != 1:
                 raise TooFewUpdates(schedule.aggregator, f, needed, most)
 

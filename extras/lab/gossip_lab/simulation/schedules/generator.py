@@ -262,10 +262,10 @@ def _draw_faults(
         for kind in KINDS
     ]
     if not topologies.load(base.topology).rolling:
-        # nobody serves there
+        # no peer serves in gossip rounds
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     bearable: tuple[Fault, ...] = ()
-    # Some that were drawn cannot be borne together with others: then more kinds make up for them.
+    # Some drawn faults cannot be survived together with others: more kinds make up for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
         bearable = bearable_of(
@@ -481,7 +481,7 @@ def _attacker(lots: FaultSampler) -> list[Fault]:
 def _node_lie(lots: FaultSampler) -> list[Fault]:
     """Draw an attack of a node. An attack on states needs peers that request one, so other peers
     are restarted."""
-    # the last one for starts without a seed
+    # hollow_states is for starts without a seed
     elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")
     lie, (attacker, *others) = (
         lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]),

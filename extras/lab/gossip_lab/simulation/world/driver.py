@@ -370,7 +370,7 @@ class Swarm(Timeline, Generic[C]):
         see ``Machine.set_clock``."""
         host = self.hosts[peer]
         host.machine.set_clock(self.now_ns, rate, jump_s)
-        # those that were set before follow the new rate
+        # timers that were set before follow the new rate
         for token, (_, at_s) in tuple(host.timers.items()):
             self._set_alarm(host, token, at_s)
 

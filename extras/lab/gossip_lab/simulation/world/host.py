@@ -41,7 +41,7 @@ class Lane:
 
     control: str
     up: bool = False
-    to_incarnation: int = 0  # whom it reached
+    to_incarnation: int = 0  # of the life that it reached
     tries: int = 0
     attempt: int = 0  # names the pending try, so that an outdated one does nothing
     breaks: int = 0  # how often it was reset, so that what was on its way then does not arrive

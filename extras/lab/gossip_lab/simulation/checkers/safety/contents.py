@@ -266,7 +266,7 @@ class Conserved(Checker):
         self.judged += 1
         if merged is None:
             raise self.violated(swarm, peer, f"{where} gives out used samples again: {given}")
-        # What has come back and does not fit this round may lie below what others have used.
+        # Returned samples that do not fit this round may lie below those that others have used.
         if given and not (merged[0][0] == 0 and merged[0][1] >= max(stop for _, stop in given)):
             raise self.violated(swarm, peer, f"{where} passes over samples: {merged}")
         end = done.samples_total * (done.epoch + 1)

@@ -66,12 +66,12 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
         Ping: settings.probe_tries * probes + turns / STRAY_EVERY,
         PingRequest: settings.indirect_probes * probes,
         Gossip: settings.gossip_fanout / settings.gossip_interval_s + others,
-        # with the first it is linked to, and after it stood still
+        # one with the first linked peer, and one after a standstill
         PushPull: 1.0 / settings.push_pull_interval_s + 2.0,
         # when it comes back; a new link, a new member
         Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
         CommitRequest: 1.0 / RETURN_INTERVAL_S,
-        # all are asked again: in turn what they hold, and what they will before a round
+        # requests go to all peers: for the state that they hold, or will hold before a round
         StateRequest: 1.5 * turns * others,
     }
 
@@ -83,7 +83,7 @@ def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, f
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
-    # of one that is just leaving
+    # for a peer that is just leaving
     probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))
     told = {
         Gossip: float(retransmit_limit(n, settings)),

@@ -185,7 +185,7 @@ class StaysForTakers(Checker):
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
                 continue
             mine, theirs = core.rolling, taker.rolling
-            # One that was about to leave for another's state may have what all hold.
+            # A peer that was about to restore another's state may already hold what all hold.
             alike = (
                 mine is not None
                 and theirs is not None
