@@ -21,8 +21,10 @@ ADDRESS = re.compile(r"<\[?([0-9A-Fa-f.:]+?)\]?:\d+[?>]")
 
 
 def condor_task(given: Mapping[str, str]) -> Task | None:
-    """Of the variables of a job. None: it is none, or not one of several peers. Raises:
-    ConfigError: The ads cannot be read."""
+    """Return the task of a job from its variables; None: it is no job, or not one of several peers.
+
+    Raises: ConfigError: The ads cannot be read.
+    """
     ad = read_ad(given.get("_CONDOR_JOB_AD", ""))
     if PEERS not in ad:
         return None
@@ -45,7 +47,8 @@ def condor_task(given: Mapping[str, str]) -> Task | None:
 
 
 def reached_at(given: Mapping[str, str]) -> str:
-    """Where HTCondor itself reaches the machine of a job; "": it does not say."""
+    """Return the host at which HTCondor itself reaches the machine of a job; "": the ad names
+    none."""
     found = ADDRESS.match(read_ad(given.get("_CONDOR_MACHINE_AD", "")).get("MyAddress", ""))
     return found[1] if found else ""
 

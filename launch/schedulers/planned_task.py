@@ -1,4 +1,4 @@
-"""Which peer of a pipeline's plan a scheduler's task is: machines are unequal, and the plan names
+"""Peer of a pipeline's plan that a scheduler's task is: machines are unequal, and the plan names
 them."""
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def ray(
 
 
 def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
-    """What ``gossip run --show-config`` has shown,
-    with the number of actors as the number of peers."""
+    """Return the settings that ``gossip run --show-config`` printed, with the number of actors as
+    the number of peers."""
     from gossip.config import Resolved, RunConfig
 
     sources = {key: row["source"] for key, row in shown.items()}

@@ -1,9 +1,9 @@
-"""What runs on Ray's nodes: an actor a peer, and one that tells them of each other. Nothing of it
-is imported by the rest.
+"""Actors on Ray's nodes: one for each peer, and one that exchanges the peers' addresses. No other
+module needs this one at import.
 
-An actor's peer is its own processes, as under every launcher; the guardian of its supervisor ends
-them when the actor is killed. Ray starts an actor again whose process or node is lost, and its peer
-comes back as another life that takes over the state.
+An actor's peer is its own processes, as under every launcher. When the actor is killed, the
+guardian of its supervisor ends them. When the process or node of an actor is lost, Ray starts the
+actor again. Its peer then begins another life and receives the state from the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BYTES_MAX = 64 * 2**20  # of what a peer has written down that goes to the drive
 
 @dataclass(frozen=True, slots=True)
 class RayPlan:
-    """What every peer of the run is told.
+    """Plan of a run that every peer receives.
 
     Attributes:
         command: Program and arguments, run in ``folder``.
@@ -46,8 +46,8 @@ class RayPlan:
 
 
 class RayRegistry:
-    """Where each peer is: what each has found in its own folder, put together. Started again it
-    hears everything anew."""
+    """Addresses of all peers, merged from those in each peer's own folder. After a restart it
+    receives all of them anew."""
 
     def __init__(self) -> None:
         self._seeds: dict[int, Seed] = {}
@@ -78,7 +78,7 @@ class RayRegistry:
         return [asdict(seed) for seed in self._seeds.values()], self._stop
 
     def heard(self, seconds: float) -> list[int]:
-        """Who has asked within so many seconds."""
+        """Return the peers that called ``exchange`` within the last ``seconds``."""
         return [peer for peer, at in self._heard.items() if time.monotonic() - at <= seconds]
 
     def stop(self) -> None:

@@ -31,10 +31,10 @@ from .condor_job import condor_task
 
 
 def look(given: str | None, resolved: Resolved) -> Task | None:
-    """Which task this process is: as ``--task`` says, or as the scheduler's variables do.
-    None: it is none.
+    """Return the task that this process is, by ``--task`` or the scheduler's variables; None: it is
+    none.
 
-    Raises: ConfigError: That cannot be.
+    Raises: ConfigError: ``--task`` is invalid or lacks a folder, or the variables are inconsistent.
     """
     plan = resolved.config.pipeline
     if given is None:
@@ -62,7 +62,8 @@ def look(given: str | None, resolved: Resolved) -> Task | None:
 
 
 def _numbers(given: str) -> tuple[int, int]:
-    """Of ``I/N``. Raises: ConfigError: It is none."""
+    """Return the two numbers of ``I/N``. Raises: ConfigError: It has another form, or I is not
+    below N."""
     numbers = re.fullmatch(r"(\d+)/(\d+)", given)
     if numbers is None or int(numbers[1]) >= int(numbers[2]):
         raise ConfigError(
@@ -114,8 +115,8 @@ def _place(config: RunConfig, peer: int) -> str:
 
 
 def displaces(folder: Path, peer: int) -> str:
-    """What to say where a former life of the peer still runs: the others hear the later one only.
-    "": none does."""
+    """Return a warning if a former life of the peer still runs: the others then accept the later
+    one only. "": none runs."""
     former = read_seed(folder / "seeds", peer)
     if former is None or former.ended or not answers(former):
         return ""
@@ -127,13 +128,14 @@ def displaces(folder: Path, peer: int) -> str:
 
 
 def verdict(folder: Path, code: int) -> int:
-    """What a batch script ends with: 0 when peers came to the end, whatever became of the others;
-    else ``code``, or when that is 0 what the peers have ended with."""
+    """Return the exit code of a batch script. If peers finished, it is the run's, whatever became
+    of the others: 0, unless all rounds were lost or the replicas diverged. Otherwise it is
+    ``code``, or if that is 0, the code that follows from the peers'."""
     if not (folder / "config.json").is_file():
         print(f"error: there is no run in {folder}: no task has begun", file=sys.stderr)
         return code or ConfigError.exit_code
     found = summary.write(folder, code, 0.0)
-    # whoever asks need not know how the tasks have ended
+    # The caller need not know the tasks' exit codes.
     if not found["finished"] and not found["exit_code"]:
         found = summary.write(folder, telling(summary.codes(folder)), 0.0)
     finished = found["finished"]

@@ -1,8 +1,8 @@
-"""What stands behind ``--`` where tasks are described for a scheduler: words for ``gossip run``,
-looked at before anything waits.
+"""Words behind ``--`` where tasks are described for a scheduler: options of ``gossip run``, checked
+before any task waits.
 
-Tasks run elsewhere, and none of what is set here is set there: what counts is carried, or it is
-said that it is not.
+Tasks run elsewhere, without the environment of this process. A variable that counts is carried to
+them, or a message says that it is not.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def check_options(words: list[str], peers: int) -> dict[str, Any]:
 
 
 def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
-    """What ``gossip run`` makes of words that have been found to be right. The command that asks
-    knows the whole command line, and so that one."""
+    """Return the parameters that ``gossip run`` parses from words that were found valid. The
+    context's command holds the whole command line, and so ``run``."""
     # of a group, which typer's types do not promise
     run = getattr(context.find_root().command, "commands")["run"]  # noqa: B009
     params: dict[str, Any] = run.make_context("run", list(words)).params
@@ -91,7 +91,7 @@ def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
 
 
 def program_of(context: typer.Context, words: list[str]) -> Program:
-    """What stands behind the options."""
+    """Return the program that stands behind the options."""
     from gossip.launch.local import MODULE, Program
 
     found = parsed(context, words)
@@ -137,8 +137,8 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
 
 
 def check_fit(shown: Mapping[str, Any], peers: int) -> None:
-    """Where the tasks make the run by themselves: whether so many can train like this, before any
-    waits in a queue.
+    """Check that so many peers can train with these settings, before any task waits in a queue. For
+    tasks that make the run by themselves.
 
     Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could
         not train, and so on.

@@ -74,8 +74,8 @@ TOKEN_LEAST = 16  # characters: a short one could be in the environment of anyth
 
 
 class LauncherBacklog:
-    """What is on its way to the launcher. It never blocks: events wait in their file, and of the
-    output the oldest is dropped."""
+    """Queue of messages to the launcher. A sender never blocks: events wait in their file, and the
+    oldest output is dropped."""
 
     def __init__(self) -> None:
         self._frames: deque[Frame] = deque()
@@ -96,7 +96,7 @@ class LauncherBacklog:
         self._some.set()
 
     def follow(self, rows: Path) -> None:
-        """From now on sends what is appended to that file."""
+        """Send all rows of a file, including those that are appended later."""
         self._rows, self._offset = rows, 0
 
     async def run(self, writer: asyncio.StreamWriter) -> None:
@@ -152,7 +152,7 @@ class LauncherBacklog:
 
 
 class _Screen:
-    """What its supervisor has to say goes to the launcher."""
+    """Screen of the agent's supervisor: it sends all lines to the launcher."""
 
     def __init__(self, outbox: LauncherBacklog) -> None:
         self.output, self._outbox = outbox.output, outbox
@@ -258,7 +258,7 @@ class Agent:
                 self._take_in_run(frame)
 
     def _about_saved(self, frame: Frame) -> None:
-        """Of a run that was here, or is."""
+        """Handle a request about checkpoints of a run that was here, or is."""
         if frame["kind"] == "saved":
             self._do(self._tell_saved(frame))
         else:
@@ -305,8 +305,8 @@ class Agent:
         self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.look, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
-        """Who waits for the facts is told at once that there will be none: the reading of frames
-        ends with what went wrong."""
+        """Pass the exception of a failed check to the frame reader, which then ends. Otherwise the
+        launcher would wait for facts that never come."""
         if (
             not looking.cancelled()
             and isinstance(error := looking.exception(), Exception)
@@ -423,7 +423,8 @@ class Agent:
         await self._tell_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
 
     async def _send_files(self, folder: Path) -> None:
-        """What people read of a run, and no more. Of a file that is too long its end."""
+        """Send the files of a run that are for users, and no others. If a file is too long, only
+        its end is sent."""
         for path in sorted({path for pattern in FETCHED for path in folder.rglob(pattern)}):
             where = path.relative_to(folder)
             if path.is_file() and where.parts[0] not in NOT_FETCHED and where.name != AGENT:
@@ -431,7 +432,7 @@ class Agent:
         self._outbox.send("fetched")
 
     async def _tell_saved(self, asked: Frame) -> None:
-        """What it has saved."""
+        """Send the stages that are saved on this host."""
         try:
             os.chdir(asked["workdir"])
             found = await asyncio.to_thread(hostfacts.saved, asked["saved"], asked["host"])

@@ -1,5 +1,5 @@
-"""What the hosts of a run leave behind, put together in the launcher's folder: logs, metrics,
-commits and events of all peers."""
+"""Files of a run's hosts, put together in the launcher's folder: logs, metrics, commits and events
+of all peers."""
 
 from __future__ import annotations
 

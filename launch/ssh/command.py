@@ -191,8 +191,14 @@ def _peers_on(
 
 @dataclass(frozen=True, slots=True)
 class _Telling:
-    """What is to be told, and to whom: only whether it would work (``check``), to scripts, as
-    little as may be; and to which trackers."""
+    """Options of the output.
+
+    Attributes:
+        check: Whether only to report if a start would work.
+        as_json: Whether the output is for scripts.
+        quiet: Whether to print as little as possible.
+        track: Trackers that receive the run.
+    """
 
     check: bool
     as_json: bool
@@ -263,7 +269,7 @@ async def _hosts(
 
 
 def placed(config: RunConfig, launch: HostsLauncher) -> list[str]:
-    """Who starts where; in a pipeline a line for each stage."""
+    """Return lines about the peers that each host starts; in a pipeline a line for each stage."""
     if config.pipeline is None:
         return ["start   " + " ".join(launch.peer_name(peer) for peer in range(config.peers))]
     lines = []
@@ -293,7 +299,10 @@ def _print_report(found: HostSurvey, told: _Telling) -> None:
 
 
 def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """What ``--env`` names. Raises: ConfigError: It is not set here, or is ours to set."""
+    """Return the variables that ``--env`` names, with their values.
+
+    Raises: ConfigError: A name is invalid, is not set here, or is reserved for gossip's settings.
+    """
     found = {}
     for word in asked:
         name, equals, value = word.partition("=")
@@ -301,7 +310,7 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
             raise ConfigError(
                 f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE"
             )
-        # the file in which a host keeps its peers' keys
+        # GOSSIP_KEY is the file in which a host keeps its peers' keys.
         if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":
             raise ConfigError(
                 f"--env {name}: a run's settings are the same on all hosts",
@@ -327,8 +336,8 @@ def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
 
 
 def without_values(argv: Sequence[str], script: str) -> list[str]:
-    """What was typed, as it is written down: without the values of ``--env``, which may be secrets.
-    The script's are its own."""
+    """Return the command line for the record, without the values of ``--env``, which may be
+    secrets. Arguments of the script stay as they are."""
     ours = next((at for at, word in enumerate(argv) if at and word in ("--", script)), len(argv))
     said = list(argv)
     for at, word in enumerate(argv[:ours]):
@@ -343,7 +352,7 @@ def without_values(argv: Sequence[str], script: str) -> list[str]:
 
 
 def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
-    """What would be started and sent, for people; values that look like secrets are not shown."""
+    """Describe what would be started and sent. Values that look like secrets are not shown."""
     from . import ssh
     from .hostlist import place
     from .survey import HostRequirements

@@ -1,5 +1,5 @@
-"""What launcher and agent say to each other over ssh: a JSON object a line, marked, among whatever
-else a login shell writes."""
+"""Frames between launcher and agent over ssh: a JSON object a line, with a mark that sets it apart
+from other output of a login shell."""
 
 from __future__ import annotations
 

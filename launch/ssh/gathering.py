@@ -110,7 +110,7 @@ class _Gathering:
     def _heard(
         self, names: Sequence[str], answers: Sequence[Any]
     ) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
-        """What hosts have saved, and of the others why that is not known."""
+        """Return what each host has saved, and for the other hosts why that is not known."""
         saved: dict[str, Mapping[str, Any]] = {}
         silent: dict[str, str] = {}
         for name, answer in zip(names, answers, strict=True):
@@ -127,7 +127,8 @@ class _Gathering:
     def _choose(
         self, parts: Mapping[str, Sequence[SavedStage]], step: int | None, silent: Mapping[str, str]
     ) -> list[tuple[str, SavedStage]]:
-        """Of each stage the part, and who has it: what is here already before what is not."""
+        """Return a part for each stage, with its holder. A part that is here already is
+        preferred."""
         ordered = [HERE, *[name for name in parts if name != HERE]]
         steps = stage_parts.whole_steps([part for name in ordered for part in parts[name]])
         chosen = max(steps, default=None) if step is None else step

@@ -1,4 +1,4 @@
-"""What agents have found, judged: a line for each host and each pair of hosts, and what to do where
+"""Checks of the agents' facts: a line for each host and each pair of hosts, and what to do if
 something is wrong. Pure."""
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _warn(host: Host, text: str, hint: str = "") -> CheckLine:
 
 
 def _versions(host: Host, facts: Facts, reference: Facts) -> Iterable[CheckLine]:
-    """Of torch, Python and gossip, against the host that others are compared with."""
+    """Compare torch, Python and gossip with those of the reference host."""
     packages, others = facts["packages"], reference["packages"]
     if packages["torch"] is None:
         yield _fail(
@@ -231,7 +231,7 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
 
 
 def _fewer(host: Host, fits: int) -> str:
-    """What to do about peers of which so many would do."""
+    """Return a hint for a host that has room for only ``fits`` peers."""
     if host.peers:  # the plan says how many there are
         return f"give some of {', '.join(host.peers)} to another host, or plan without them"
     return f"{host.name} slots={fits}" if fits else "another host"

@@ -1,4 +1,4 @@
-"""What an agent finds on its host before anything starts: versions, the script, memory,
+"""Facts that an agent finds on its host before anything starts: versions, the script, memory,
 clock, addresses."""
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def saved(said: str, host: str) -> dict[str, Any]:
-    """What stages of a pipeline have saved here.
+    """Return the stages of a pipeline that are saved on this host.
 
     Args:
         said: A run of ``gossip hosts``, its name under runs/, or a folder that a script saves to.
-        host: As the launcher calls this one.
+        host: Name of this host in the launcher's list.
     Returns: ``folder``, absolute; ``parts``, each as ``SavedStage.to_json`` has it; ``error``.
     """
     place = Path(said)
@@ -116,7 +116,8 @@ def digest(path: Path) -> str:
 
 @functools.cache
 def code_digest() -> str:
-    """Of gossip itself: two hosts may have different code under the same version."""
+    """Return the digest of gossip's own code: two hosts may have different code under the same
+    version."""
     mixed = blake2b(digest_size=8)
     for where, folders, files in os.walk(_OURS, followlinks=True):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -135,11 +136,11 @@ def _version(name: str) -> str | None:
 
 
 def addresses(wanted: str = "") -> list[str]:
-    """Where others may reach this host, the most likely first; loopback comes last, for those on
-    the same machine.
+    """Return the addresses at which others may reach this host, the most likely first. Loopback
+    comes last, for peers on the same machine.
 
-    The own name is never looked up: what it leads to is often 127.0.1.1. ssh knows an address that
-    somebody has reached.
+    The own name is never looked up: it often leads to 127.0.1.1. The address that ssh reports is
+    one that was reached.
 
     Args:
         wanted: A number, an interface, or a network such as 10.0.0.0/8; "": whatever there is.

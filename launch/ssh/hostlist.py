@@ -1,5 +1,5 @@
-"""Which hosts a run is spread over: ``-H a,b:2`` on the command line,
-or a file in DeepSpeed's syntax.
+"""Hosts that a run is spread over: ``-H a,b:2`` on the command line, or a file in DeepSpeed's
+syntax.
 
 nodea slots=2
 # 2222 is the port of ssh, not a number of peers
@@ -34,21 +34,20 @@ _PEER = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where some of the peers run.
+    """Host of some of the peers.
 
     Attributes:
-        name: As ssh knows it, which may be a name of the user's ssh config.
-        slots: How many peers it gets.
-        user: Of ssh; "": what ssh takes.
-        port: Of ssh; None: what ssh takes.
+        name: Name that ssh knows, which may be one of the user's ssh config.
+        slots: Number of peers that it gets.
+        user: User of ssh; "": ssh's default.
+        port: Port of ssh; None: ssh's default.
         python: Interpreter that has gossip; "": of the same path as ours.
         workdir: Folder that the peers run in; "": of the same path as ours.
-        weight: How often its peers serve rounds beside those of others, 1 to 10; 0:
-            nobody has said it.
-        address: That its peers listen on: a number, an interface, or a network such as 10.0.0.0/8.
-            "": what the others reach.
-        peers: Names of its peers in the plan of a pipeline; (): nobody has said them.
-        numbers: Of its peers; (): they follow from the order of the hosts.
+        weight: How often its peers serve rounds beside those of others, 1 to 10; 0: not given.
+        address: Address that its peers listen on: a number, an interface, or a network such as
+            10.0.0.0/8. "": one that the others reach.
+        peers: Names of its peers in the plan of a pipeline; (): not given.
+        numbers: Ids of its peers; (): they follow from the order of the hosts.
     """
 
     name: str
@@ -69,7 +68,7 @@ class Host:
 
     @property
     def target(self) -> str:
-        """As the user writes it to ssh."""
+        """Destination in ssh's syntax: ``user@name``, or ``name``."""
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
@@ -218,7 +217,7 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
 
 
 def place(hosts: Sequence[Host]) -> dict[str, Sequence[int]]:
-    """Which peers each host starts: those of its ``numbers``; else ids in their order."""
+    """Return the peers that each host starts: those of its ``numbers``; else ids in their order."""
     placed: dict[str, Sequence[int]] = {}
     first = 0
     for host in hosts:

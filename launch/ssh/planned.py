@@ -1,4 +1,4 @@
-"""Which host starts which peers of a pipeline's plan: by their names, and never by their order."""
+"""Assignment of a pipeline plan's peers to hosts: by their names, and never by their order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Ho
 
 
 def unplanned(hosts: Iterable[Host], planned: Iterable[Host]) -> str:
-    """What to say of hosts that the plan does not need; "": it needs all."""
+    """Return a warning about hosts that the plan does not need; "": it needs all."""
     used = {host.name for host in planned}
     rest = [host.name for host in hosts if host.name not in used]
     if not rest:
@@ -54,7 +54,7 @@ def unplanned(hosts: Iterable[Host], planned: Iterable[Host]) -> str:
 
 
 def check_unnamed(hosts: Iterable[Host]) -> None:
-    """Of a run without a plan. Raises: ConfigError: A host was given peers of one."""
+    """Check the hosts of a run without a plan. Raises: ConfigError: A host has peers of a plan."""
     for host in hosts:
         if host.peers:
             raise ConfigError(
@@ -86,7 +86,7 @@ def _peers_of(host: Host, names: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def _names_of(host: Host) -> tuple[str, ...]:
-    """What a profile that was measured there may be called."""
+    """Return the names that a profile measured on the host may have."""
     return (host.name, socket.gethostname()) if host.is_local else (host.name,)
 
 

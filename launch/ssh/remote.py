@@ -40,7 +40,7 @@ NONSENSE = (
     ValueError,
     Malformed,
 )
-"""What words can lead to that no agent of ours says, or that cannot be written down here."""
+"""Exceptions that a malformed frame, or a write on this machine, may raise."""
 
 
 class AgentLost(LocalError):
@@ -120,7 +120,7 @@ class RemoteAgent:
 
     @property
     def shift_s(self) -> float:
-        """What to add to its monotonic times to get ours."""
+        """Difference to add to the agent's monotonic times to get ours, in seconds."""
         return min(self._clocks)[1] if self._clocks else 0.0
 
     @property
@@ -139,7 +139,8 @@ class RemoteAgent:
         )
 
     def send(self, kind: str, **fields: Any) -> None:
-        """What nobody is there to hear any more is lost: ``on_end`` tells."""
+        """Send a frame to the agent. It is dropped if the agent is gone, which ``on_end``
+        reports."""
         assert self._process.stdin is not None
         if not self.over and not self._process.stdin.is_closing():
             self._process.stdin.write(frames.encode({"kind": kind, **fields}))
@@ -194,8 +195,8 @@ class RemoteAgent:
         self._on_end(self)
 
     def _give(self, frame: Frame) -> None:
-        """What is no word of an agent, or cannot be written down here (a full disk), costs that
-        word, not host or run."""
+        """Handle a frame of the agent. A malformed frame, or one that cannot be written here (a
+        full disk), is lost; host and run go on."""
         try:
             self._on_frame(self, frame)
         except NONSENSE as error:

@@ -1,5 +1,5 @@
-"""From where a pipeline goes on whose hosts have checkpoints in folders of their own: each has some
-of the layers, and all must go on from one step."""
+"""Resume of a pipeline whose hosts have checkpoints in folders of their own: each has some of the
+layers, and all must go on from one step."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def from_hosts(
 
 
 def parts_of(saved: Mapping[str, Mapping[str, Any]]) -> dict[str, list[SavedStage]]:
-    """What each host has, as it says."""
+    """Return the saved stages of each host, as it has reported them."""
     return {
         name: [part for each in said["parts"] if (part := SavedStage.from_json(each)) is not None]
         for name, said in saved.items()
@@ -114,7 +114,7 @@ def _who_has(able: Mapping[str, Sequence[SavedStage]]) -> str:
 def _no_step(
     where: str, asked: int | None, steps: Sequence[int], saved: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, str]:
-    """What is wrong, and what to do."""
+    """Return an error message and a hint: the requested step is not whole, or no step is."""
     if asked is not None:
         return (
             f"no stages in {shown(where)} have the whole model of step {asked}",

@@ -53,8 +53,8 @@ def parse(given: str) -> tuple[str, ...]:
 
 
 def command(host: Host, ssh: Sequence[str], name: str) -> list[str]:
-    """What starts the agent of a host. ``name``: of the run,
-    for those who look at the processes there."""
+    """Return the command that starts the agent of a host. ``name``: Name of the run, shown in the
+    process list there."""
     agent = python_command("-m", "gossip.launch.ssh.agent", name, python=python_of(host))
     if host.is_local:
         return agent

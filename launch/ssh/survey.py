@@ -29,13 +29,13 @@ time takes half a second."""
 
 @dataclass(frozen=True, slots=True)
 class HostRequirements:
-    """What hosts have to have.
+    """Requirements that each host must meet.
 
     Attributes:
         program: As it was typed; from each host's ``workdir`` on, as all other paths.
-        run_dir: Of the run; each host has a folder of its own in it (``host_folder``).
-        run: Its id.
-        saved: From what a pipeline goes on, as ``hostfacts.saved`` takes it; "": it begins.
+        run_dir: Folder of the run; each host has a folder of its own in it (``host_folder``).
+        run: Id of the run.
+        saved: Checkpoint that a pipeline resumes from, as ``hostfacts.saved`` takes it; "": none.
     """
 
     program: Program
@@ -48,7 +48,7 @@ class HostRequirements:
         return str(Path(self.run_dir) / "hosts" / host.name)
 
     def on(self, host: Host) -> dict[str, Any]:
-        """What its agent is asked to look at."""
+        """Return the fields of the request that the host's agent gets."""
         folders = {"workdir": host.workdir or self.workdir, "run_dir": self.host_folder(host)}
         return {
             **folders,

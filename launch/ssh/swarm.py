@@ -63,14 +63,14 @@ STOP_SLACK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """What is run, and how agents are reached.
+    """Program of the peers, and how agents are reached.
 
     Attributes:
-        environment: What is sent to every host, and no more than that.
+        environment: Variables that are sent to every host; no others are sent.
         ssh: Words of the command.
         restarts: How often in a row the agent of a host is started again.
         module: Whether the script is the name of a module.
-        saved: From what a pipeline goes on, with the step where one is given; "": it begins.
+        saved: Checkpoint that a pipeline resumes from, with the step where one is given; "": none.
     """
 
     hosts: tuple[Host, ...]
@@ -85,7 +85,7 @@ class AgentProgram:
 
     @property
     def program(self) -> Program:
-        """What peers run."""
+        """Program that peers run."""
         return Program(self.script, self.arguments, self.module)
 
 
@@ -144,7 +144,8 @@ class HostsLauncher:
         self._running = False
         self._key: KeyPair | None = None
         self.resumes: Mapping[str, str] = {}
-        """From what the peers of each host go on, where that is not the same on all."""
+        """Checkpoint that the peers of each host resume from, by host, where it is not the same on
+        all."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._looks = asyncio.Lock()  # an agent answers one question of a kind at a time
 
@@ -161,7 +162,7 @@ class HostsLauncher:
         return f"[{self.peer_name(peer)}]"
 
     async def look(self) -> HostSurvey:
-        """What there is on all hosts. Starts agents and nothing else."""
+        """Survey all hosts. Start agents and nothing else."""
         found = await survey(
             {name: place_.remote for name, place_ in self.places.items()}, self._wanted
         )
@@ -591,8 +592,8 @@ class HostsLauncher:
             found.remote.send(kind, **fields)
 
     def _give_up_in(self, after_s: float) -> None:
-        """Who cannot be told to stop is not waited for: its agent ends its peers,
-        or goes on where it was cut off."""
+        """Give up hosts that have not ended ``after_s`` seconds from now. A host that cannot be
+        reached is not waited for: its agent ends its peers, or continues if it was cut off."""
         asyncio.get_running_loop().call_later(after_s, self._give_up)
 
     def _give_up(self) -> None:

@@ -25,11 +25,11 @@ NAMED_MAX = 4
 
 
 def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """What each host carries in its slower direction.
-    Empty when one of them was not measured in both.
+    """Return the rate of each host in its slower direction, in Mbit/s. Empty if a host was not
+    measured in both.
 
-    A way is as slow as the slower of its two ends, so the best way of a host says most of its own
-    part: one that has a single fast way is fast itself, however many of the others are slow.
+    A way is as slow as the slower of its two ends, so a host's own rate shows best on its best way.
+    A host with a single fast way is fast itself, however many of the others are slow.
 
     Args:
         measured: (from, to) -> Mbit/s.

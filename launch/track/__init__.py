@@ -1,5 +1,5 @@
-"""What a run writes down, handed on to the tracker that somebody uses: by a process of its own,
-which reads the run's files, so that training never waits for a tracker."""
+"""Forwarding of a run's rows to a tracker of the user: by a process of its own, which reads the
+run's files, so that training never waits for a tracker."""
 
 from __future__ import annotations
 

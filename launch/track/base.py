@@ -1,4 +1,4 @@
-"""What a tracker is told, whichever it is."""
+"""Interface of trackers, and the data that all of them receive."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Told:
 
 @dataclass(frozen=True)
 class RunDescription:
-    """What a run was started with.
+    """Settings and origin of a run.
 
     Attributes:
-        run: Its id.
-        settings: Of the run, as ``config.json`` has them.
+        run: Id of the run.
+        settings: Settings of the run, as in ``config.json``.
         tags: Where it ran, the version of the code, and what it goes on from.
         began: Seconds since 1970.
     """

@@ -15,7 +15,7 @@ from gossip.launch.report import word_for
 from gossip.run import shown, start_tracker, tracker_log
 
 END_S = 10.0
-"""So long a tracker may take after the end of the run; then it is killed."""
+"""Time that a tracker has after the end of the run, in seconds; then it is killed."""
 LOG_BYTES = 2000
 
 
@@ -28,8 +28,8 @@ class _Exporter:
 
 @contextmanager
 def tracked(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """While the body runs, what the run writes down is handed on. Never raises for a tracker: what
-    it lacks is said."""
+    """Forward the run's rows to trackers while the body runs. A tracker's failure never raises:
+    ``say`` gets a line about it."""
     exporters = [started for name in names if (started := _start(name, folder, say)) is not None]
     try:
         yield

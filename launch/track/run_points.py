@@ -1,4 +1,4 @@
-"""From the files of a run to values of curves and events, as they come."""
+"""Conversion of a run's files to values of curves and events, while the files grow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunPoints:
         self.given = 0
 
     def about(self) -> RunDescription:
-        """What the run was started with."""
+        """Return the settings and the origin of the run."""
         config, environment = (
             self.record.object("config.json"),
             self.record.object("environment.json"),
@@ -208,7 +208,7 @@ def _tags(
 
 
 def _end_in_words(view: RunView) -> str:
-    """Who came to the end of the run, and what became of the others."""
+    """Return a line with the number of peers that finished and the ends of the others."""
     rows = [row for row in view.rows.values() if row.state != "elsewhere"]
     done = [row.peer for row in rows if row.state == "done"]
     ended: dict[str, list[int]] = {}

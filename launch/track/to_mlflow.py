@@ -56,5 +56,5 @@ class MLflow:
 
 
 def open_tracker(folder: Path) -> MLflow:
-    """Of the run in ``folder``."""
+    """Open the tracker of the run in ``folder``."""
     return MLflow(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")

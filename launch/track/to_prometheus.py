@@ -15,7 +15,7 @@ from gossip.run import shown
 from .base import Point, RunDescription, Told
 
 PORT = 9464
-"""Where one looks first; another one is taken when it is not free, as beside a second run."""
+"""Default port. If it is taken, as beside a second run, any free one is used."""
 PORT_VARIABLE = "GOSSIP_PROMETHEUS_PORT"
 ADDRESS = "prometheus.url"
 """In the run's folder: where it is."""
@@ -115,8 +115,10 @@ def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
 
 
 def open_tracker(folder: Path) -> Prometheus:
-    """Of the run in ``folder``. Raises: ConfigError: The port that was asked for is no port, or is
-    taken."""
+    """Open the tracker of the run in ``folder``.
+
+    Raises: ConfigError: The requested port is invalid or taken.
+    """
     asked = os.environ.get(PORT_VARIABLE, "")
     if asked and not (asked.isdecimal() and int(asked) < 65536):
         raise ConfigError(f"{PORT_VARIABLE}={shown(asked)} is no port", "a number below 65536")

@@ -55,10 +55,10 @@ class TensorBoard:
 
 
 def _cell(text: str) -> str:
-    """Of a table in Markdown: as in the word of a partition, a bar would end it."""
+    """Escape a cell of a Markdown table: a bar, as in the text of a partition, would end it."""
     return text.replace("|", "\\|")
 
 
 def open_tracker(folder: Path) -> TensorBoard:
-    """Of the run in ``folder``."""
+    """Open the tracker of the run in ``folder``."""
     return TensorBoard(folder / "tensorboard")

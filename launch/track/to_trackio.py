@@ -38,7 +38,7 @@ class Trackio:
 
 
 def open_tracker(folder: Path) -> Trackio:
-    """Of the run in ``folder``."""
+    """Open the tracker of the run in ``folder``."""
     os.environ.setdefault("TRACKIO_DIR", str(folder / "trackio"))
     import trackio  # here: it reads the variable when it is imported
 

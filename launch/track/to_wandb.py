@@ -50,5 +50,5 @@ class WandB:
 
 
 def open_tracker(folder: Path) -> WandB:
-    """Of the run in ``folder``."""
+    """Open the tracker of the run in ``folder``."""
     return WandB(folder)
