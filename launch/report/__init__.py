@@ -1,4 +1,4 @@
-"""What a run has left behind, read and said to people."""
+"""Reading and presentation of what a run has left behind."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who came to the end of the training without having met anybody,
-though it was begun with others, and why."""
+"""Peers that finished the training without having met any other, though the run began with others,
+and why."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ UNTRIED = "no connection came about: gossip doctor --to ADDRESS, from the one ho
 def trained_alone(
     events: Iterable[Mapping[str, Any]], first: int, finished: Collection[int]
 ) -> list[dict[str, Any]]:
-    """Of each such peer whom it never met, and the best that is known of the reason.
+    """Return the peers that trained alone, each with the peers that it never met and the best known
+    reason.
 
     Args:
-        events: Of all peers and launchers whose files are here, in order.
-        first: Peers that the run began with.
-        finished: Those that ended in order.
+        events: Rows of all peers and launchers whose files are here, in order.
+        first: Number of peers that the run began with.
+        finished: Peers that have finished.
     """
     rows = list(events)
     alone, met = set(), set()
@@ -58,8 +59,8 @@ def _shows_others(row: Mapping[str, Any], peer: int) -> bool:
 
 
 def _why(rows: Iterable[Mapping[str, Any]], peer: int, other: int) -> str:
-    """What one of them said of the other; else how that one ended;
-    else what came back from its address."""
+    """Return the notice of one of the two peers about the other. Else return how the other ended,
+    or else the result of the last connection to its address."""
     said = ended = tried = ""
     for row in rows:
         match row.get("event"):

@@ -1,4 +1,4 @@
-"""What befell the peers of a run, as rows of ``summary.json``."""
+"""Faults, deaths and returns of peers, as rows of ``summary.json``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def blows_and_returns(view: RunView) -> dict[str, list[dict[str, Any]]]:
 
 
 def _restarts(view: RunView) -> dict[str, list[dict[str, Any]]]:
-    """Of peers that died by themselves (``--restarts``)."""
+    """Return the restarts of peers that died by themselves (``--restarts``)."""
     return {
         "restarts": [
             {

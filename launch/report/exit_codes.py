@@ -1,5 +1,5 @@
-"""What exit codes mean: ``gossip explain``, and the table of docs/exit_codes.md, which a test
-compares with this."""
+"""Meanings of exit codes: for ``gossip explain``, and for the table of docs/exit_codes.md, which a
+test compares with these."""
 
 from __future__ import annotations
 

@@ -25,9 +25,10 @@ from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, counted, named, numbers
 
 EVENTS_MAX = 100_000
-"""Of a run that has more of those that count the first are read."""
+"""Maximum number of events about peers that are read. If a run has more, the first are read."""
 LINES_MAX = 40
-"""Of what happened to a peer; where there is more, the first and the last are told."""
+"""Maximum number of lines on a peer's events. If there are more, the first and the last are
+shown."""
 MACHINES_MAX = 12
 TOGETHER_S = 2.0
 """Peers that skip another within so long do it for the same reason."""

@@ -13,7 +13,7 @@ from .run_record import Happening
 from .words import numbers
 
 BURST = 5
-"""So many lines of a kind are shown one by one within ``WINDOW_S``."""
+"""Maximum number of lines of a kind that are shown one by one within ``WINDOW_S``."""
 WINDOW_S = 10.0
 """After so long there is one line for the others, with their number."""
 FOLDED = ("~", "!", "?", "+", "-", "=")

@@ -25,13 +25,14 @@ from .words import counted
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 2**20
 REFUSED_BYTES_MAX = 16 * 2**20
-"""Of lines of one file that are no rows; what follows them is not read."""
+"""Maximum bytes of lines in one file that are no rows. Beyond it the rest of the file is not
+read."""
 TAILS_KEPT = 16
 LATE_S_MAX = 5.0
-"""So much later than others of its time a launcher may write down a row: it reads what peers have
-sent one peer after the other."""
+"""Maximum delay of a launcher's row behind others of its time, in seconds: a launcher reads the
+messages of peers one peer after the other."""
 TAIL_BEGIN = b',"contributors":'
-"""From here on all peers tell the same of a round."""
+"""Start of the part of a commit's line that is the same in the files of all peers."""
 _DECODER = json.JSONDecoder()
 _PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 
@@ -45,7 +46,7 @@ class RowParser:
         self._last: tuple[bytes, Row] = b"\n", {}  # no line ends so
 
     def parse(self, line: bytes, file: str) -> Row:
-        """What the line holds, of a file of that name. Raises: ValueError: It is no row."""
+        """Parse a line of a file of that name. Raises: ValueError: It is no row."""
         text, tail = self._last  # a hash of it takes longer than to compare it
         alike = line.endswith(text)
         at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
@@ -72,7 +73,7 @@ class RowParser:
 
 
 def _parsed(text: str) -> Any:
-    """What ``parse_json`` makes of it, in two thirds of the time."""
+    """Parse JSON as ``parse_json`` does, in two thirds of the time."""
     try:
         found, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
@@ -108,7 +109,7 @@ class GrowingFile:
         self._inode = -1  # of the file in which ``_at`` is a place
 
     def rows(self) -> Iterator[Row]:
-        """What has come since the last call."""
+        """Yield the rows that have come since the last call."""
         if self.why_not or self.replaced or not self._changed():
             return
         try:
@@ -156,8 +157,8 @@ class GrowingFile:
                 yield from self._take(block)
 
     def _read_rest(self) -> Iterator[Row]:
-        """Of the file itself. It is open for a moment only: a swarm has more files than a process
-        may hold open."""
+        """Yield new rows of the file itself, which is open for a moment only: a swarm has more
+        files than a process may hold open."""
         while block := self._next_block():
             yield from self._take(block)
 
@@ -232,7 +233,7 @@ class RunFiles:
         return any(file.replaced for file in self._files.values())
 
     def peers(self) -> list[int]:
-        """Who has a folder here, ascending."""
+        """Return the peers that have a folder here, ascending."""
         try:
             names = os.listdir(self.folder)
         except OSError:

@@ -1,4 +1,5 @@
-"""What befell the peers of a run, as the launcher puts it together from what they tell."""
+"""Faults, deaths, returns and partitions of a run, as its launcher assembles them from the peers'
+reports."""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ class Blow:
 
     @property
     def skip_ms(self) -> float | None:
-        """From the blow to the slowest survivor's first skip. Who learns of the death without a
-        skip skips it then."""
+        """Time from the blow to the slowest survivor's first skip, in milliseconds; None: no peer
+        has noticed it. A survivor that receives news of the death before any skip of its own skips
+        the peer then."""
         noticed = {**self.deaths, **self.skips}
         return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
 
@@ -107,6 +109,6 @@ def fault_of(word: str) -> Fault | None:
 
 
 def sides_of(word: str) -> tuple[tuple[int, ...], ...]:
-    """Of a partition as it is typed; of another fault there are none."""
+    """Return the sides of a partition in the syntax of a fault plan. Another fault has none."""
     fault = fault_of(word)
     return fault.sides if isinstance(fault, Partition) else ()

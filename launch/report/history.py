@@ -1,5 +1,5 @@
-"""Which of the commits in a run's files are its history, and which were given up: of the branches
-of a fork one counts."""
+"""Division of a run's commits into its history and the branches that were given up. One branch of a
+fork counts."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Branch:
 
     @property
     def peers(self) -> list[int]:
-        """Who contributed to its last rounds:
-        the first few may still have had the others' updates."""
+        """Peers that contributed to its last rounds. The first rounds of a branch may still have
+        updates of other peers."""
         last = self.rows[-1]["round"]
         recent = [row for row in self.rows if row["round"] > last - RECENT_ROUNDS]
         return sorted({c["peer"] for row in recent for c in row.get("contributors") or ()})
@@ -138,11 +138,12 @@ def read(rows: Iterable[Row]) -> History:
 
 
 def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, Key]:
-    """Where one commit is missing in the midst of a branch: what follows it -> where that goes on.
+    """Return bridges over one missing commit in the midst of a branch: round after it -> head at
+    which the branch continues.
 
-    A server that lies writes down what it has made, which is not what it has told the others: that
-    is a head of its own in the round of the missing commit, and tells who contributed. Of one whose
-    maker was killed first there is only what came before.
+    A Byzantine server records the commit that it made, not the one that it sent. That record is a
+    head of its own in the round of the missing commit, and has the contributors. If the maker of a
+    commit was killed before it recorded the commit, only the rounds before it are there.
     """
     found: dict[Key, Key] = {}
     for key, here in rounds.items():
@@ -221,8 +222,8 @@ def _count(
 
 
 def cost(branch: Branch, true: Sequence[Row]) -> dict[str, int]:
-    """What it cost to give up a branch: samples that were given back, and how many of them the
-    others read, too."""
+    """Return the cost of giving up a branch: the number of samples that were given back, and how
+    many of these the others also read."""
     ours, theirs = used(true), used(branch.rows)
     given_back = sum(int(count.sum()) for count in theirs.values())
     both = sum(

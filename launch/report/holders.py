@@ -1,4 +1,4 @@
-"""Which peers of a launcher have the state of the run, as their rows tell it."""
+"""Peers of a launcher that have the state of the run, as their rows report it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StateHolders:
         return bool(self._alive) and not self.anybody
 
     def begin_anew(self) -> None:
-        """What was is lost."""
+        """Clear the round, the metrics and the holders: the former state is lost."""
         self.round, self.metrics = -1, {}
         self._hold.clear()
 

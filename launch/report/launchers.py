@@ -86,8 +86,8 @@ class Launcher:
 
 @contextlib.contextmanager
 def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
-    """While the body runs, this process says in a run's folder that it is a launcher of that run;
-    afterwards, that it was."""
+    """Record in a run's folder that this process is a launcher of that run, while the body runs.
+    Afterwards record its end."""
     own = stat(os.getpid())
     assert own is not None, "a process that runs is there"
     host, began = socket.gethostname(), time.time()
@@ -101,12 +101,12 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
         for field, value in asdict(launcher).items()
         if field not in ("owner", "folder")
     }
-    held = hold.take(folder)  # before it says so, and until it has said that it is over
+    held = hold.take(folder)  # before the record appears, and until it has the end
     write_json(path, said)
     try:
         yield
     finally:
-        # the disk is full, or somebody has removed the run's folder: it is held to the end
+        # If the disk is full or the folder is gone, the folder is held until the process ends.
         with contextlib.suppress(OSError):
             write_json(path, {**said, "ended": time.time()})
             os.close(held)

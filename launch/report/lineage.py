@@ -11,7 +11,7 @@ from gossip.run import checkpoints, read_object, real
 from . import run_state
 
 LOOKED_AT_MAX = 200
-"""So many runs beside one are looked at, the latest first."""
+"""Maximum number of run folders that are examined, the latest first."""
 
 
 @dataclass(frozen=True, slots=True)

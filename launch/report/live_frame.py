@@ -29,12 +29,13 @@ COLOURS = (
     "bright_magenta",
 )
 PEERS_MAX = 12
-"""Of more the table has only those that need attention."""
+"""Maximum number of peers of which the table shows all. With more, it shows those that need
+attention."""
 BAR_WIDTH = 20
 WIDTH_MIN = 20
 ROWS_MIN = 3
 NOTE_LINES = 2
-"""So many lines a note has that does not fit beside its peer."""
+"""Maximum number of lines of a note that does not fit beside its peer."""
 BEHIND_S = 0.3
 """A peer may tell of its steps so much later than another; it is not behind then."""
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"

@@ -1,4 +1,4 @@
-"""What there is to say of stages of a pipeline that lose all their peers."""
+"""Messages about stages of a pipeline that lose all their peers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def lost(event: Mapping[str, Any]) -> str:
-    """Of ``stage_lost``."""
+    """Return the message about an event ``stage_lost``."""
     peers = event.get("peers")
     who = ", ".join(map(str, peers)) if isinstance(peers, list) else "?"
     return f"stage {event.get('stage')} has lost all its peers ({who}): the others wait for one"
 
 
 def rebuilt(event: Mapping[str, Any]) -> str:
-    """Of ``stage_rebuilt``."""
+    """Return the message about an event ``stage_rebuilt``."""
     stage, behind = event.get("stage"), event.get("lost")
     match event.get("source"):
         case "checkpoint":

@@ -16,7 +16,7 @@ MEMORY_SHORT = 0.05
 DISK_SHORT = 2**30
 """Bytes. With fewer on the disk checkpoints and records may find no room."""
 GPU_HOT_C = 90.0
-"""From about here on GPUs slow down to cool off."""
+"""Approximate temperature at which GPUs begin to slow down to cool off, in degrees Celsius."""
 GPUS_MAX = 64
 LOAD_HIGH = 2.0
 """For each core: from here on processes wait for processors most of the time."""
@@ -72,7 +72,7 @@ class MachineHealth:
     gpus: dict[int, GpuHealth] = field(default_factory=dict)
 
     def take(self, usage: Mapping[str, Any]) -> None:
-        """Of an event ``usage`` what it tells of the machine."""
+        """Record what an event ``usage`` reports about the machine."""
         self.load = _taken(self.load, usage.get("load"))
         self.memory_free = _taken(self.memory_free, usage.get("machine_memory_free"))
         self.disk_free = _taken(self.disk_free, usage.get("disk_free"))
@@ -81,8 +81,8 @@ class MachineHealth:
                 self.gpus.setdefault(int(index), GpuHealth()).take(told)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
-        """What is known of it, now, or at the worst where the run is over; and what is wrong with
-        that: "": nothing."""
+        """Return figures of the machine, now, or at the worst if the run is ``over``; each with
+        what is wrong with it, "": nothing."""
         load = _of(self.load, over, "highest")
         free, disk = (_of(each, over, "lowest") for each in (self.memory_free, self.disk_free))
         found = []
@@ -99,8 +99,8 @@ class MachineHealth:
         return [*found, *self._gpu_figures(over)]
 
     def _gpu_figures(self, over: bool) -> list[tuple[str, str]]:
-        """Of all its GPUs together: how busy they are on average, or were least; how full the
-        fullest is, and how warm the warmest."""
+        """Return figures of all its GPUs together: how busy they are on average, or were least; how
+        full the fullest is, and how warm the warmest."""
         gpus = list(self.gpus.values())
         busy = [each for gpu in gpus if (each := _of(gpu.busy, over, "lowest")) is not None]
         full = [
@@ -142,7 +142,7 @@ class Machines:
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
     def take(self, host: str, usage: Mapping[str, Any]) -> None:
-        """What a peer on ``host`` has told; "": on the host of the run."""
+        """Record what a peer on ``host`` has reported; "": on the host of the run."""
         own = text_of(self.environment.get("host")) or ""
         name = host or own
         if name not in self.found:

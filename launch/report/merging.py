@@ -1,7 +1,8 @@
-"""What peers write, as it is shown: lines that they write alike once, or those of one peer.
+"""Selection of the peers' output that is shown: equal lines of several peers once, or the lines of
+one peer.
 
-Pure: fed with lines and the time, it returns what is to be shown. The lines of one peer never
-change their order, and none waits longer than ``HOLD_S``.
+Pure: fed with lines and the time, it returns the lines to show. The lines of one peer never change
+their order, and none waits longer than ``HOLD_S``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from .view import RunView
 from .words import numbers
 
 HOLD_S = 1.0
-"""So long a line waits at most for the same line of the other peers."""
+"""Maximum time that a line waits for the same line of the other peers, in seconds."""
 PENDING_MAX = 64
-"""So many different lines wait at most; then the oldest is shown as it is."""
+"""Maximum number of different lines that wait. Beyond it the oldest is shown as it is."""
 CHOICES = ("merged", "all", "first")
 OVER = ("done", "gone", "elsewhere")
 
@@ -72,11 +73,11 @@ class OutputMerger:
 
 
 class PeerOutput:
-    """Whose lines are shown, and how.
+    """Filter of the peers' output by the option ``--output``.
 
     Args:
-        choice: ``merged``: those of all peers, equal ones once; ``all``: each as it comes;
-            ``first``: of the lowest peer that runs; a number: of this peer.
+        choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes;
+            ``first``: the lines of the lowest peer that runs; a number: the lines of this peer.
     Raises: ConfigError: It is something else.
     """
 
@@ -109,7 +110,7 @@ class PeerOutput:
         return [line] if self._choice == "all" or self._first in (None, peer) else []
 
     def rest(self) -> list[SharedLine]:
-        """What still waits, when the run is over."""
+        """Return the lines that still wait, when the run is over."""
         return self._merger.rest()
 
     def everybody(self, line: SharedLine) -> bool:

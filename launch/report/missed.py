@@ -1,5 +1,5 @@
-"""Which faults of the plan never took place, and why:
-a run that ended before them says nothing about them."""
+"""Faults of the plan that never took place, and why: a run that ended before them shows nothing
+about them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gossip.faults import (
 from .view import RunView
 
 TRAINS = ("ready", "restored", "round")
-"""What only those tell who take part in rounds, or are about to."""
+"""Events that only peers report that take part in rounds, or are about to."""
 
 
 def missed(
@@ -155,8 +155,8 @@ def _absent(peer: int, view: RunView) -> str:
 
 
 def _lasted_s(events: Sequence[Mapping[str, Any]]) -> float:
-    """From the first round, which is where the plan counts seconds from,
-    to the last word of a peer."""
+    """Return the seconds from the first round, from which the plan counts its seconds, to the last
+    row of a peer."""
     began = next((row.get("t") or 0.0 for row in events if row.get("event") in TRAINS), 0.0)
     return (
         max(

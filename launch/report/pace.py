@@ -11,7 +11,7 @@ SAMPLES_MAX = 128
 
 
 class StepPace:
-    """Of the last ``WINDOW_S`` seconds. Times are monotonic seconds."""
+    """Pace of a peer over the last ``WINDOW_S`` seconds. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
@@ -23,14 +23,15 @@ class StepPace:
         return self._steps[-1][0] if self._steps else None
 
     def stepped(self, t: float, step: int) -> None:
-        """So many steps are done. A peer that goes back to an earlier one begins anew."""
+        """Record the number of steps done. If a peer goes back to an earlier step, the measurement
+        restarts."""
         if self._steps and (step < self._steps[-1][1] or t < self._steps[-1][0]):
             self._steps.clear()
             self._computed.clear()
         self._steps.append((t, step))
 
     def computed(self, t: float, seconds: float) -> None:
-        """So long it took from the begin of a round until its update was there."""
+        """Record the seconds from the start of a round until the peer's update was there."""
         self._computed.append((t, seconds))
 
     def per_s(self, now: float) -> float | None:

@@ -1,5 +1,5 @@
-"""Who takes part: of the peers that are alive in a round, and not in quarantine, how many have an
-update in it."""
+"""Participation in rounds: of the peers that are alive and not in quarantine, how many have an
+update in the round."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from gossip.run import ROUNDS_END
 WINDOW = 20
 """Steps of a run."""
 BOUND = 0.8
-"""Of the peers alive, over a window: below it the run says so."""
+"""Share of the peers alive, over a window, below which the run prints a warning."""
 GAPS_MAX = 32
-"""So many gaps are known; of the oldest nobody tells any more."""
+"""Maximum number of gaps in the reported rounds that are kept. No peer reports rounds of the oldest
+gap any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,12 @@ class LowWindow:
 
 
 class Participation:
-    """What the rounds of a run have shown, each once, in the order in which they are told.
+    """Participation in the rounds of a run. Each round counts once, in the order of the reports.
 
     Attributes:
-        last: Who took part in the last one, and how many were alive; None before the first.
+        last: Contributors of the last round, and peers that were alive; None before the first.
         least: The smallest mean of a window; None before the first window is over.
-        is_low: Whether the last window was below ``BOUND``, since it was above.
+        is_low: Whether the last window was below ``BOUND``.
     """
 
     def __init__(self) -> None:

@@ -34,13 +34,13 @@ LAST_STATE = "last_state"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to be removed of one run.
+    """Parts of one run that are to be removed.
 
     Attributes:
         paths: Files and folders, all of the run.
-        checkpoints: Of the run; () when they stay.
-        kept: What stays in the folder, or is kept elsewhere, in words.
-        nbytes: That ``paths`` and ``checkpoints`` have.
+        checkpoints: Checkpoints of the run; () when they stay.
+        kept: Parts that stay in the folder, or are kept elsewhere, in words.
+        nbytes: Bytes of ``paths`` and ``checkpoints``.
     """
 
     run: RunState

@@ -18,7 +18,7 @@ LOG = "out.log"
 LOOK_EVERY_S = 0.1
 BLOCK_BYTES = 64 * 1024
 LINE_BYTES_MAX = 16 * 1024
-"""Of a line that is shown: a longer one is shown in parts."""
+"""Maximum bytes of a line that is shown. A longer line is shown in parts."""
 NULS_LEAST = 16
 _NULS = re.compile(rb"\0{%d,}" % NULS_LEAST)
 
@@ -27,7 +27,7 @@ Write = Callable[[int, str], None]
 
 
 def peers_with_logs(folder: Path) -> list[int]:
-    """Whose log there is, ascending."""
+    """Return the peers that have a log, ascending."""
     try:
         names = [
             name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")
@@ -98,8 +98,8 @@ class Tail:
         return None
 
     def read(self, whole: bool = False) -> Iterator[str]:
-        """What has come since. ``whole``: a last line without its end is kept for the next time,
-        when it may have one."""
+        """Yield the lines that have come since the last call. ``whole``: Whether to keep a last
+        line without its end for the next call."""
         file = self._open()
         if file is None:
             return
@@ -132,13 +132,13 @@ class Tail:
         yield from map(_text, parts)
 
     def _skip_hole(self, file: BinaryIO) -> None:
-        """Of a file that was truncated under its writer, or made large: what was never written is
-        not read either."""
+        """Skip a hole in a file that was truncated under its writer, or made large: bytes that were
+        never written are not read."""
         end = os.fstat(file.fileno()).st_size
         try:
             begin = file.seek(self._at, os.SEEK_DATA)
         except OSError as error:
-            # there is nothing but the hole; or its disk does not know of holes
+            # there is nothing but the hole; or the file system does not report holes
             begin = file.seek(max(self._at, end) if error.errno == errno.ENXIO else self._at)
         self._nuls += begin - self._at
         self._at = begin
@@ -154,13 +154,13 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """As a terminal would end up with it: of a progress bar, its last state."""
+    """Return a line as a terminal would end up with it: of a progress bar, its last state."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 
 def _begin_of_last(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines begin, of which each has ``LINE_BYTES_MAX`` at most
-    when it is shown."""
+    """Return the offset at which the last ``lines`` lines begin. Each line is shown with at most
+    ``LINE_BYTES_MAX`` bytes."""
     end = at = file.seek(0, os.SEEK_END)
     if lines <= 0 or end == 0:
         return end

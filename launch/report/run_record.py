@@ -1,8 +1,8 @@
-"""What a run's folder tells of the run and of each peer, kept up to date while it grows: for
-``gossip top``, ``explain`` and ``report``.
+"""Record of a run and of each peer, read from the run's folder while it grows: for ``gossip top``,
+``explain`` and ``report``.
 
 Reading is incremental and what is kept is bounded: by the number of peers, and by ``ROUNDS_KEPT``
-rounds. Whoever needs every commit reads ``RunFiles.commits``.
+rounds. Code that needs every commit reads ``RunFiles.commits``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .view import RunView
 
 ROUNDS_KEPT = 512
 RECENT_ROUNDS = 100
-"""Of so many last rounds is the share in which a peer was late."""
+"""Number of last rounds over which a peer's share of late rounds is computed."""
 HAPPENINGS_KEPT = 500
 
 
 class ContributionRecord(NamedTuple):
-    """What one peer has given to a round. There are hundreds in a commit: a tuple is made in a
+    """Contribution of one peer to a round. A commit has hundreds of them: a tuple is made in a
     quarter of the time that a frozen dataclass takes.
 
     Attributes:
-        weight: That its update had in the result; 0: it was left out.
+        weight: Weight of its update in the result; 0: it was left out.
         outlyingness: How far out it was; 1 is typical.
-        took_s: From the begin of the round until its update was there; None: it did not say.
+        took_s: Time from the start of the round until its update was there; None: not reported.
     """
 
     peer: int
@@ -82,7 +82,7 @@ class CommitRecord:
     stage: int = 0
 
     def of(self, peer: int) -> ContributionRecord | None:
-        """What a peer has contributed; None: nothing."""
+        """Return the contribution of a peer; None: there is none."""
         return next((each for each in self.contributors if each.peer == peer), None)
 
 
@@ -128,8 +128,8 @@ def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a peer's two processes have used since they were started, as it was told at ``at``
-    (seconds since 1970).
+    """Resources that a peer's two processes have used since they were started, as reported at
+    ``at`` (seconds since 1970).
 
     Attributes:
         cpu_s: Processor time of trainer and node.
@@ -145,25 +145,25 @@ class Usage:
 
 
 def usage_of(row: Mapping[str, Any]) -> Usage | None:
-    """Of an event ``usage``; None: it is none."""
+    """Return the usage in an event ``usage``; None: the row lacks some of it."""
     found = [row.get(name) for name in ("cpu_s", "memory", "sent_bytes", "received_bytes")]
     return None if None in found else Usage(row["t"], *found)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
 class PeerRecord:
-    """What is known of one peer beside its ``PeerRow``.
+    """Figures of one peer that are not in its ``PeerRow``.
 
     Attributes:
-        rounds: Committed ones since it was in a roster for the first time.
-        contributed: Of these, those whose result has its update, with a weight or without.
-        late_rounds: Of the last ``RECENT_ROUNDS`` rounds of which it was in the roster, those that
-            were closed without it after a grace.
+        rounds: Committed rounds since it was in a roster for the first time.
+        contributed: Of these, rounds whose result has its update, with a weight or without.
+        late_rounds: Rounds that were closed without it after a grace period, among the last
+            ``RECENT_ROUNDS`` of which it was in the roster.
         served: Commits that it has made.
-        usage: As it was told last, and the time before.
-        host: On which it runs, where a launcher has said so.
-        last_at: When it said something itself the last time; seconds since 1970.
-        skipped_for: Why it was skipped the last time.
+        usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
+        host: Host on which it runs, if a launcher has reported it.
+        last_at: Time of its own last report; seconds since 1970.
+        skipped_for: Reason why it was skipped the last time.
     """
 
     peer: int
@@ -253,7 +253,7 @@ class RunRecord:
         return read_known(self.folder, name, self._unreadable) or {}
 
     def of(self, peer: int) -> PeerRecord:
-        """What is known of a peer; a new one is remembered."""
+        """Return the record of a peer; make one for a new peer."""
         known = self.peers.get(peer)
         if known is None:
             known = self.peers[peer] = PeerRecord(peer)

@@ -115,7 +115,8 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
 
 
 def word_for(folder: Path) -> str:
-    """What a command takes for the run in that folder: its name under ``runs``, or else its path.
+    """Return the argument that names the run in that folder for a command: its name under ``runs``,
+    or else its path.
 
     Args:
         folder: As ``find`` returns it.
@@ -159,8 +160,8 @@ def written_at(folder: Path) -> float:
 
 
 def look(folder: Path) -> RunState:
-    """What is no file of a run is told (``broken``),
-    and how the run stands is read from the others."""
+    """Return the state of a run, read from its files. A file that is none of a run is listed in
+    ``broken``."""
     broken: list[str] = []
     config = read_known(folder, "config.json", broken) or {}
     summary = read_known(folder, "summary.json", broken)
@@ -214,14 +215,14 @@ def standing(folder: Path) -> tuple[State, list[str], dict[str, Any]]:
 
 
 def nodes_in(folder: Path) -> Iterator[NodeRecord]:
-    """What the nodes of a run have written of themselves."""
+    """Yield the records that the nodes of a run have written of themselves."""
     for path in sorted(folder.glob("peer-*"))[:NODES_MAX]:
         if (node := node_in(path)) is not None:
             yield node
 
 
 def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
-    """Of a run without a launcher of ours, as under torchrun."""
+    """Return the state of a run without a launcher of ours, as under torchrun."""
     if any(node.alive for node in nodes):
         return "running"
     if any(node.ended is None and not node.here for node in nodes):
@@ -311,7 +312,8 @@ def _alive(row: Mapping[str, Any]) -> int | None:
 
 
 def event_files(folder: Path) -> list[Path]:
-    """What launchers of the run append to: one file, or of tasks of a scheduler one each."""
+    """Return the event files that launchers of the run append to: one, or one for each task of a
+    scheduler."""
     return [
         path
         for path in (folder / "events.jsonl", *sorted(folder.glob("events-*.jsonl")))

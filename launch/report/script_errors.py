@@ -1,4 +1,4 @@
-"""What a peer's script died of, in one line."""
+"""Error that ended a peer's script, in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to say of a peer of a pipeline that is not as fast as its profile says."""
+"""Message about a peer of a pipeline that is not as fast as its profile predicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from gossip.run import real
 
 
 def unlike_profile(event: Mapping[str, Any]) -> str:
-    """Of ``unlike_profile``: what it takes, what was predicted, and what to do."""
+    """Return the message about an event ``unlike_profile``: the measured and the predicted time,
+    and what to do."""
     measured = real(event.get("measured_us")) or 0.0
     predicted = real(event.get("predicted_us")) or 0.0
     apart, slower = measured / predicted if predicted else 0.0, measured > predicted

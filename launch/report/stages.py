@@ -1,4 +1,4 @@
-"""Which stage of a pipeline each peer of a run is in, as the run's settings say."""
+"""Stage of a pipeline that each peer of a run is in, by the run's settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def stages_of(config: RunConfig) -> dict[int, PeerStage]:
 
 
 def stages_in(pipeline: object) -> dict[int, PeerStage]:
-    """Of the part ``pipeline`` of a run's ``config.json``, which somebody may have changed."""
+    """Return the stage of each peer, from the part ``pipeline`` of a run's ``config.json``. Anybody
+    may have changed that file, so malformed entries are left out."""
     told = pipeline if isinstance(pipeline, Mapping) else {}
     names, found = _list(told.get("names")), dict[int, PeerStage]()
     for number, stage in enumerate(_list(told.get("stages"))):

@@ -29,7 +29,7 @@ POLL_S = 0.05
 
 
 class StillRunning(LocalError):
-    """What was asked to end is still there."""
+    """Processes that were to end are still there."""
 
     def __init__(self, name: str, pids: Sequence[int], waited_s: float) -> None:
         super().__init__(name, pids, waited_s)
@@ -105,8 +105,8 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
 
 
 def _refuse_others(run: RunState) -> None:
-    """What is another user's is left alone, by root too: a pid in their files is any process that
-    they like to have ended.
+    """Refuse to stop a run of another user, as root too: a pid in that user's files may be any
+    process that the user wants to have ended.
 
     Raises: ConfigError.
     """
@@ -153,7 +153,8 @@ def _pass_over_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str
 
 
 def _why_strays(launcher: Launcher) -> tuple[str, str]:
-    """What its process does in place of leading the folder, and what the user can do."""
+    """Return what a recorded process does in place of leading the folder, and what the user can
+    do."""
     if led := [shown(folder) for folder in hold.led_by(launcher.pid)]:
         return f"it leads {', '.join(led)}: this folder is a copy", "; ".join(
             f"gossip stop {folder}" for folder in led
@@ -171,7 +172,10 @@ def _why_strays(launcher: Launcher) -> tuple[str, str]:
 def _end_what_is_left(
     run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]
 ) -> None:
-    """Of a run that has no launcher here."""
+    """Kill what is left of a run that has no launcher here, if ``now``. Report how the run stands.
+
+    Raises: ConfigError: A launcher elsewhere leads it. StillRunning: Processes of it are left.
+    """
     if elsewhere:
         where = ", ".join(f"{one.host} (pid {one.pid})" for one in elsewhere)
         raise ConfigError(
@@ -269,7 +273,8 @@ def _wait(
 
 
 def _wait_for_processes(folder: Path) -> list[int]:
-    """What is still there of a run whose launcher is gone, after its guardian has had its time."""
+    """Wait for the guardian of a run whose launcher is gone. Return the processes that are still
+    there."""
     until = time.monotonic() + GUARDIAN_S
     while (left := launchers.processes_of(folder)) and time.monotonic() < until:
         time.sleep(POLL_S)

@@ -27,9 +27,9 @@ from .top_frame import PeerLine, Standing, frame, peer_lines, trained_at
 from .view import RunView
 
 PLAIN_WIDTH = 120
-"""Of what is written into a file or a pipe."""
+"""Width of output into a file or a pipe, in columns."""
 ROWS_ALL = 100_000
-"""Of what is printed once."""
+"""Height of output that is printed once, in rows: all rows fit."""
 STATE_EVERY_S = 1.0
 BEGIN_S = 300.0
 """A run of which nothing has begun by then is not going to."""

@@ -29,7 +29,7 @@ SILENT_S = 15.0
 """A peer tells of itself every 5 s at least: of one that trains and has not for so long, nothing is
 known any more."""
 LATE_SHARE = 0.5
-"""From here on a peer is in trouble: most rounds are closed without it."""
+"""Share of late rounds from which on a peer is in trouble: most rounds are closed without it."""
 EVENTS_LEAST, EVENTS_MOST = 4, 16
 REASON_BEGIN = 5
 REASON_LINES = 3
@@ -51,7 +51,7 @@ COLUMNS = (
     ("cpu", 4),
     ("mem", 5),
 )
-"""What matters least is last: a narrower terminal has no room for it."""
+"""Columns and their widths. The least important is last: a narrower terminal has no room for it."""
 STYLES = {
     "gone": "red",
     "lost": "red",

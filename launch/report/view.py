@@ -37,7 +37,7 @@ State = Literal["starting", "here", "training", "stopped", "gone", "done", "else
 """``elsewhere``: another launcher's peer, of which this one only hears."""
 NO_FAULTS = FaultPlan()
 JUDGEMENTS = frozenset(("parole", "quarantined", "suspected", "trusted"))
-"""What peers tell of another one's trust, each in the same rounds."""
+"""Events in which peers report the trust of another peer, each in the same rounds."""
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
@@ -1003,7 +1003,7 @@ class RunView:
         "unlike_profile": _is_unlike_profile,
         "unskip": _unskipped,
     }
-    """Of events with a subject."""
+    """Handlers of events with a subject, by the name of the event."""
 
     def _fresh(self, kind: str, peer: int, t: float) -> bool:
         last = self._told.get((kind, peer))

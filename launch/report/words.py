@@ -80,8 +80,8 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def line_width(out: TextIO | None = None) -> int | None:
-    """Of the terminal; None: what is printed goes elsewhere. ``out``: where it goes, if not to
-    stdout."""
+    """Return the width of the terminal; None: the output goes elsewhere. ``out``: where it goes, if
+    not to stdout."""
     is_terminal = (sys.stdout if out is None else out).isatty()
     return shutil.get_terminal_size().columns if is_terminal else None
 

@@ -16,7 +16,7 @@ STATES: dict[str, str] = {
     "gone": "its process has ended",
     "done": "has finished",
 }
-"""What a peer can be doing -> in words. A later one hides those before it."""
+"""State of a peer -> its description. A later state hides those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class LineChart:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a peer did from ``start`` to ``stop``, in seconds since the start of the run."""
+    """State of a peer from ``start`` to ``stop``, in seconds since the start of the run."""
 
     start: float
     stop: float

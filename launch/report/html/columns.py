@@ -21,7 +21,8 @@ from .downsampling import Floats
 
 Row = Mapping[str, Any]
 NAMES_MAX = 6
-"""So many different values that scripts log are drawn."""
+"""Maximum number of different values of scripts that are drawn. Names in ``FIRST`` are drawn beyond
+it, too."""
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 
@@ -48,8 +49,8 @@ class Points:
         return np.frombuffer(self._y[peer]) if peer in self._y else np.empty(0)
 
     def grown(self, peer: int) -> Floats:
-        """Of a counter that begins anew at 0 with each life of a peer: the total until each
-        value."""
+        """Return the total of a counter at each of its values, though it restarts at 0 with each
+        life of the peer."""
         y = self.y(peer)
         if not len(y):
             return y
@@ -57,13 +58,13 @@ class Points:
         return np.cumsum(np.concatenate([y[:1], np.where(steps < 0, y[1:], steps)]))
 
     def all_x(self) -> Floats:
-        """Of all peers, one after the other."""
+        """Return the x values of all peers, one peer after the other."""
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
 
 
 class Logged:
-    """What scripts logged: name -> values by time and values by round. At most ``NAMES_MAX`` names;
-    ``lost``: values that were no finite numbers."""
+    """Values that scripts logged: name -> values by time and values by round. At most ``NAMES_MAX``
+    names, but those in ``FIRST`` always; ``lost``: values that were no finite numbers."""
 
     def __init__(self) -> None:
         self.by_time: dict[str, Points] = {}
@@ -201,7 +202,7 @@ class CommitColumns:
 
     @property
     def peers(self) -> list[int]:
-        """Who contributed to any round."""
+        """Peers that contributed to any round."""
         return [int(peer) for peer in np.unique(self.who)]
 
     def lasted_s(self) -> Floats:
@@ -209,8 +210,8 @@ class CommitColumns:
         return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
 
     def slowest(self) -> tuple[NDArray[np.int64], Floats, Floats]:
-        """Of each round who took longest for its update (-1: not known), how long, and the median
-        of all."""
+        """Return for each round the peer with the longest time for its update (-1: not known), this
+        time, and the median of all peers, in seconds."""
         who = np.full(len(self), -1, np.int64)
         longest, median = np.full(len(self), np.nan), np.full(len(self), np.nan)
         known = np.isfinite(self.took_s)

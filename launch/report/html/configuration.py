@@ -1,4 +1,4 @@
-"""What was run, with which settings, and what several runs have not in common."""
+"""Program and settings of a run, and the differences between several runs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .downsampling import BUCKETS, Buckets, Floats
 from .recorded import RecordedRun
 
 EACH_MAX = 12
-"""So many peers have a curve each; of more there are percentiles."""
+"""Maximum number of peers that have a curve each. With more there are percentiles."""
 GROUPS = 20
 """Rows of a picture of all peers: of more peers than these each row is a group."""
 HEAT_COLUMNS = 100

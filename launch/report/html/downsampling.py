@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 BUCKETS = 240
-"""Of a curve: a pixel or two each on a narrow screen, five on a wide one."""
+"""Buckets of a curve: a pixel or two each on a narrow screen, five on a wide one."""
 
 
 GAP = 3.0
@@ -39,7 +39,7 @@ class Buckets:
         return (self.stop - self.start) / self.count
 
     def of(self, x: Floats) -> NDArray[np.int64]:
-        """Which part each value of ``x`` falls into; what lies outside is in the nearest."""
+        """Return the bucket of each value of ``x``. A value outside is in the nearest."""
         if not self.stop > self.start:
             return np.zeros(len(x), np.int64)
         at = (x - self.start) * (self.count / (self.stop - self.start))

@@ -59,7 +59,8 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
 
 
 def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float, str, str]]:
-    """What no line of a run tells: its begin, lies, lives, checkpoints and its end."""
+    """Return milestones that no line of a run reports: its start, attacks, lives, checkpoints and
+    its end."""
     trained = training_began(run)
     found = [] if trained is None else [(trained, "progress", _begins(run))]
     for row in run.events:

@@ -1,4 +1,4 @@
-"""What can be seen of an incident in the rounds around it."""
+"""Effect of an incident on the rounds around it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .figures import clock, lasted
 from .recorded import RecordedRun
 
 AFTER_S = 3.0
-"""What happens so long after a fault is over may be its effect."""
+"""Seconds after the end of a fault in which its effects may still show."""
 
 
 class Impact:
-    """Of one run: how long its rounds took, and which were lost."""
+    """Rounds of one run: how long they took, and which were lost."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
@@ -25,8 +25,8 @@ class Impact:
         self._begins = sorted(hit)
 
     def effect(self, t: float, until: float | None) -> str:
-        """Of the rounds from ``t`` on, until some time after it is over or the next fault comes:
-        the longest wait, how many went to another server, or were lost."""
+        """Describe the rounds from ``t`` until ``AFTER_S`` after ``until``, or until the next
+        fault: the longest wait, how many went to another server, or were lost."""
         over = t if until is None else until
         stop = over + AFTER_S
         after = [begin for begin in self._begins if begin > max(t, over)]

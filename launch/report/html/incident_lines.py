@@ -1,5 +1,5 @@
-"""What went wrong in a run, in lines for a terminal: the same incidents as those of a report, for
-``gossip top`` and ``explain``."""
+"""Incidents of a run as lines for a terminal, for ``gossip top`` and ``explain``. A report has the
+same incidents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lines_of(folder: Path, width: int) -> list[str]:
 
 
 def note_time(note: notes.Note, began: float) -> str:
-    """As time since the beginning of the run."""
+    """Return the time of a note since the beginning of the run."""
     return "before" if note.wall < began else clock(note.wall - began, exact=True)
 
 

@@ -35,9 +35,10 @@ from .recorded import RecordedRun
 FAULT_MAX = 48
 PEERS = re.compile(r"\d+(?:,\d+)+")
 LIARS_EACH = 4
-"""Of a fault with more Byzantine peers than these there is one row for all."""
+"""Maximum number of Byzantine peers of a fault that have a row each. With more there is one row for
+all."""
 SILENT_MAX_S = 5.0
-"""Who is held for dead was skipped so long before at most."""
+"""Maximum time from the first skip of a peer until it is declared dead, in seconds."""
 STOOD_STILL_ROUNDS = 50
 """A peer that did nothing says so of a round that is so far from that in which others missed it."""
 SPLIT_S = 5.0

@@ -23,7 +23,7 @@ rounds that others have done."""
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a picture is of. ``name``: of its anchor."""
+    """Subject of a picture. ``name``: Name of its anchor."""
 
     name: str
     title: str

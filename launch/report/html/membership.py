@@ -1,4 +1,4 @@
-"""What each peer did when: from the events of a run to spans of time."""
+"""States of each peer over time: from the events of a run to spans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .downsampling import Buckets, Floats
 from .recorded import RecordedRun
 
 ORDER = {state: at for at, state in enumerate(STATES)}
-"""Of several states at a time the one that comes last is drawn."""
+"""Rank of each state. If a peer is in several states at a time, the highest is drawn."""
 PRESENT = ("training", "quarantined", "done")
 OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "spawned": (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
@@ -39,7 +39,8 @@ commits, so all agree on it."""
 HOLDS_DEAD: Mapping[str, bool] = {"dead": True, "alive_again": False, "joined": False}
 """Event that others write about a peer -> whether it is dead for the writer from then on."""
 WITHOUT_VOTE = frozenset(("gone", "done", "stopped", "paused"))
-"""Who is in one of these states does not train, so whom it holds for dead changes no round."""
+"""States in which a peer does not train. A peer in one of these has no vote on which peers are
+dead."""
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class _Life:
 
 
 def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
-    """Of each peer what it did, in order of time and without gaps from its first word on."""
+    """Return the states of each peer, in order of time and without gaps from its first row on."""
     lives = _Lives()
     for row in run.events:
         t, name = run.since(row["t"]), str(row.get("event"))
@@ -94,26 +95,26 @@ def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
         if subject is not None and name in ABOUT and subject in lives.of:
             lives.of[subject].change(t, *ABOUT[name])
     for peer in run.steps.peers:
-        if peer not in lives.of:  # somebody has lost its first words
+        if peer not in lives.of:  # its first events are lost
             lives.of[peer].change(run.since(float(run.steps.x(peer)[0])), ("training",), ())
     return {peer: lives.of[peer].close(run.duration_s) for peer in sorted(lives.of)}
 
 
 class _Lives:
-    """Of all peers. A peer is dead for the others while most of those who train hold it for dead:
-    on the two sides of a partition each holds the other for dead."""
+    """Lives of all peers. A peer is dead in the report while most of the peers that train hold it
+    for dead. In a partition, each side holds the other for dead."""
 
     def __init__(self) -> None:
         self.of: dict[int, _Life] = defaultdict(_Life)
         self._voters: set[int] = set()
 
     def change(self, t: float, peer: int, begin: Iterable[str], end: Iterable[str]) -> None:
-        """What a peer says of itself, or its launcher of it."""
+        """Apply a change of a peer's states that the peer or its launcher has reported."""
         life = self.of[peer]
         life.change(t, begin, end)
         voted = peer in self._voters
         (self._voters.add if life.votes else self._voters.discard)(peer)
-        if "dead" in end:  # a new life, or the end: of either the others know nothing yet
+        if "dead" in end:  # a new life, or an end, which the others have not noticed yet
             life.held_dead_by.clear()
             for other in self.of.values():
                 other.held_dead_by.discard(peer)

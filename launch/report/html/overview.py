@@ -60,7 +60,7 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 
 
 def nothing_noticed(run: RecordedRun) -> str:
-    """Of a run without incidents."""
+    """Return the text on a run without incidents."""
     refused = sum(run.refused.values())
     told = "Nothing went wrong that anybody noticed"
     if not refused:
@@ -123,7 +123,7 @@ def _pace(run: RecordedRun) -> tuple[str, str]:
 
 
 def _pace_of_steps(run: RecordedRun) -> str:
-    """Of a topology without commits."""
+    """Return the rounds a second of the fastest peer, for a topology without commits."""
     rates = [0.0]
     for peer in run.steps.peers:
         x, steps = run.steps.x(peer), run.steps.y(peer)
@@ -134,7 +134,8 @@ def _pace_of_steps(run: RecordedRun) -> str:
 
 
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
-    """Of honest peers the mean of the last tenth of what they logged."""
+    """Return the mean of the last tenth of what honest peers logged, and the mean of the first
+    tenth; None: they logged nothing."""
     points = run.logged.by_time.get(name) or run.losses
     ends, firsts = [], []
     for peer in points.peers:
@@ -168,7 +169,8 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
 
 
 def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
-    """From when the times of a fault plan count; "": it has none."""
+    """Return a sentence on the moment from which the times of a fault plan count; "": it has
+    none."""
     trained = training_began(run)
     timed = any(re.search(r"planned: .*@[\d.]+(ms|s|m)\b", one.what) for one in incidents)
     if trained is None or not timed:

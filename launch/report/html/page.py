@@ -33,7 +33,7 @@ TEMPLATE = "page.html.j2"
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """What the page has of one run. ``prefix``: of its anchors, where there are several runs."""
+    """Part of the page on one run. ``prefix``: Prefix of its anchors, if there are several runs."""
 
     run: RecordedRun
     prefix: str
@@ -81,7 +81,7 @@ def make(folders: Sequence[Path]) -> RunReport:
 
 
 def _tell_apart(runs: list[RecordedRun]) -> None:
-    """Of runs of the same name the folder is named, too."""
+    """Add the folder to the labels of runs of the same name."""
     names = Counter(run.name for run in runs)
     for run in runs:
         if names[run.name] > 1:

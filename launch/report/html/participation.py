@@ -1,4 +1,4 @@
-"""Which peers had a part in which rounds, and what they sent."""
+"""Participation of peers in rounds, and what they sent."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ HEAD = (
 BYTES = ("Sent", "Received")
 MACHINES_MAX = 20
 LEAST_S, SILENT_S = 0.2, 12.0
-"""Of two reports of a node the second is of the first's time when it comes sooner; a node that says
-nothing for longer is away."""
+"""Bounds of the seconds between two reports of a node. A report that comes sooner counts as of the
+same time; a node that reports nothing for longer is away."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
@@ -83,7 +83,8 @@ def _machines(run: RecordedRun) -> list[TextTable]:
 
 
 def _usage(run: RecordedRun, marks: tuple[Mark, ...]) -> list[LineChart]:
-    """What peers used of network, processors and memory, as far as they have told it."""
+    """Return charts of the network, processors and memory that peers used, as far as they have
+    reported it."""
     sent = _rates(run, "sent_bytes", 1024.0)
     busy = _rates(run, "cpu_s", 1.0)
     memory = run.used["memory"]
@@ -180,7 +181,8 @@ def sent_in_all(run: RecordedRun) -> float:
 
 
 def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:
-    """Of each peer what all its lives have sent and received, as far as they have said so."""
+    """Return the bytes that all lives of each peer have sent and received, as far as they have
+    reported it."""
     sent, received = run.used["sent_bytes"], run.used["received_bytes"]
     return {
         peer: {

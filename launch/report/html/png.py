@@ -29,7 +29,7 @@ STATE_COLOURS = {
 }
 INK, MARK = "#1b1f24", "#8a5a00"
 MARK_WIDTH = 0.015
-"""Of a number above a picture, as a share of its width."""
+"""Width of a number above a picture, as a share of the picture's."""
 
 
 def write(charts: Sequence[tuple[str, Chart]], folder: Path) -> list[Path]:
@@ -94,7 +94,8 @@ def _draw(axes: Any, chart: Chart) -> None:
 
 
 def marks_of(chart: Chart) -> list[tuple[float, str]]:
-    """Where they are, and the numbers above; those that would lie on each other share one."""
+    """Return the places of marks and the numbers above. Marks that would lie on each other share a
+    place."""
     found: list[tuple[float, str]] = []
     for mark in sorted(chart.marks, key=lambda mark: (mark.x, mark.number)):
         if found and mark.x - found[-1][0] < MARK_WIDTH * chart.x_max:

@@ -21,10 +21,11 @@ from gossip.run import PEERS_MAX, checkpoints, open_in, read_object, real, shown
 from .columns import CommitColumns, Logged, Points, columns_of
 
 EVENTS_MAX = 200_000
-"""So many events are kept one by one; what is counted is counted beyond that."""
+"""Maximum number of events that are kept one by one. Events of ``COUNTED`` are counted without
+limit."""
 FED_EVERY_S = 1.0
-"""So often a row of a peer's rounds reaches the view, and each that tells of rounds of which no
-other has told before: it is told of progress ten times a second."""
+"""Seconds between rows of a peer's rounds that reach the view: a peer reports progress ten times a
+second. A row on rounds that no other peer has reported always reaches the view."""
 USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
 TEXT_BYTES_MAX = 2**20
 
@@ -158,7 +159,8 @@ def read(folder: Path) -> RecordedRun:
 
 
 def _steps_of_round(config: Mapping[str, Any]) -> int:
-    """Of the script: as ``RunConfig.steps_per_round``, of whatever was written there."""
+    """Return the script's steps in a round, as ``RunConfig.steps_per_round``, from a config that
+    may hold anything."""
     local, fragments = whole(config.get("local_steps")), whole(config.get("fragments"))
     return max(1, (local or 1) // max(1, fragments or 1))
 
@@ -224,7 +226,7 @@ def _expect(run: RecordedRun) -> None:
 
 
 def _look_at_sender(view: RunView, peer: int, name: str) -> None:
-    """Who joined later is known from its first row on."""
+    """Add a peer that joined later to the view at its first row."""
     row = view.rows.get(peer)
     if row is None or (row.state == "elsewhere" and name == "started"):
         view.expect(peer)
@@ -328,7 +330,8 @@ def _look_for_checkpoints(run: RecordedRun) -> None:
 
 
 def _set_handed_on(run: RecordedRun) -> None:
-    """Of what several peers tell of the first turn, what most of them say of it."""
+    """Set the reason why each round was handed on: the reason that most peers reported for its
+    first attempt after attempt 0."""
     earliest = {number: turn for number, turn in sorted(run.attempts, reverse=True) if turn}
     handed = run.commits.attempt > 0
     for round_id, made_at in zip(
@@ -340,7 +343,8 @@ def _set_handed_on(run: RecordedRun) -> None:
 
 
 def _set_times(run: RecordedRun) -> None:
-    """From the first word of a launcher or peer to the last."""
+    """Set the start and the end of the run: the times of the first and the last row of a launcher
+    or peer."""
     times = [row["t"] for row in (run.events[:1] + run.events[-1:]) if row["t"] > 0]
     for points in (run.steps, *run.logged.by_time.values()):
         for peer in points.peers:

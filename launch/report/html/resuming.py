@@ -1,4 +1,4 @@
-"""Which run went on from a checkpoint of another."""
+"""Runs that resumed from a checkpoint of another run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def resumed_by(run: RecordedRun) -> Continuation | None:
 
 
 def continuation(later: RecordedRun) -> Continuation:
-    """What a run that was told to resume is to the one before."""
+    """Describe a resumed run as the continuation of the run before it."""
     return Continuation(later.name, later.began, _begins_after(later))
 
 

@@ -131,7 +131,7 @@ def _longest(
 
 
 def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np.ndarray) -> str:
-    """Where the time of a round went, as far as it is recorded."""
+    """Return the reasons for the duration of a round, as far as they are recorded."""
     round_id, stop = int(run.commits.round[at]), float(run.commits.t[at])
     start = stop - duration
     told = []

@@ -22,7 +22,7 @@ ROW = 20
 LEVELS = 8
 COLOURS = 8
 SAID_MAX = 8
-"""Of a peer's lane so many states are told in words."""
+"""Maximum number of states of a peer's lane that its description names."""
 NARROW_PX, BADGE_PX = 270, 20
 """Width of a plot on the narrowest screen that counts, and of a mark's number."""
 LANES_MAX = 4
@@ -48,13 +48,13 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What the template needs of a picture.
+    """Picture as the template needs it.
 
     Attributes:
         kind: ``lines``, ``lanes`` or ``heat``.
         body: The SVG.
         legend: (class, words) of what is drawn.
-        label: All of it in words, for those who do not see it.
+        label: Description of all of it, for readers who do not see it.
         height: Pixels of the plot; 0: as many as its rows need.
     """
 
@@ -151,7 +151,7 @@ def _range(chart: LineChart) -> tuple[float, float]:
 
 
 class _PlotScale:
-    """Where values lie in a picture."""
+    """Scale from values to places in a picture."""
 
     def __init__(self, x_max: float, low: float, high: float, logarithmic: bool) -> None:
         self._x = WIDE / x_max if x_max > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Who was there, and who served, over time."""
+"""Presence of peers, and the servers of rounds, over time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _lanes(
 
 
 SPANS_MAX = 150
-"""Of one peer; of more the shortest are left out."""
+"""Maximum number of spans that are drawn of one peer. The longest are drawn."""
 
 
 def _joined(spans: tuple[Span, ...], duration_s: float) -> tuple[Span, ...]:
