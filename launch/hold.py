@@ -16,8 +16,8 @@ from pathlib import Path
 
 
 def take(folder: Path) -> int:
-    """From now on this process leads the run in ``folder``,
-    until it closes the descriptor that it gets, or ends."""
+    """Mark this process as the leader of the run in ``folder``, until it closes the returned
+    descriptor or ends."""
     return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 

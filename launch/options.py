@@ -363,7 +363,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "record": (Record, False),
     "drills": (Drills, False),
 }
-"""What of a run can be said wherever one is started, one machine or many: types and defaults."""
+"""Run options that launchers of one machine and of many share: types and defaults."""
 FLAGS = ("begin_anew", "deterministic", "record", "drills")
 """Those that are typed without a value."""
 SETTING_OF = {

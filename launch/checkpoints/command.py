@@ -45,8 +45,12 @@ app = typer.Typer(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """What is known of one checkpoint. ``problems``: a line on each damaged file. ``stage``: of a
-    pipeline, that has saved it."""
+    """One checkpoint of the list.
+
+    Attributes:
+        problems: A line on each damaged file.
+        stage: Stage of a pipeline that saved it; None without a pipeline.
+    """
 
     step: int
     path: Path

@@ -98,8 +98,8 @@ def _version(wanted: bool) -> None:
 
 
 def _in_short(told: str | None) -> str:
-    """What the list of commands says of one: its help up to the first example. The list would cut
-    it in the middle of a sentence otherwise."""
+    """Return the help of a command up to the first example, semicolon or period. The list of
+    commands would cut it in the middle of a sentence otherwise."""
     return re.split(r": gossip |; |\.(?: |$)", " ".join((told or "").split()))[0]
 
 

@@ -1,5 +1,5 @@
-"""What ``gossip demo`` trains: a small network on scikit-learn's digits. Plain PyTorch with
-gossip's five lines; runs alone, too.
+"""Training script of ``gossip demo``: a small network on scikit-learn's digits. Plain PyTorch with
+gossip's five lines. It also runs alone.
 
 python launch/demo/digits.py --rounds 300          a swarm of one
 gossip run -n 4 launch/demo/digits.py              four peers

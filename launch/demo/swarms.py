@@ -38,7 +38,8 @@ ROUNDS = 400
 BATCH = 32
 START_S = 120.0  # two processes a peer import torch at once: a minute for 16 peers on 4 busy cores
 NAME_MAX = 70
-"""So many characters of a name are kept where a word is added to it: a name has at most 80."""
+"""Length to which a run's name is cut before a suffix such as ``-plain``: a name has at most 80
+characters."""
 CLOSE_ENOUGH = 0.02
 """How far under the fault-free accuracy the default demo may end before it counts as failed."""
 
@@ -246,7 +247,7 @@ def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
 def what_went_wrong(
     outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool
 ) -> list[str]:
-    """What the run did not do as it should have. Empty: all is well."""
+    """Return a line for each expectation that the run did not meet. Empty: all is well."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
         wrong.append(f"peers {_list(outcome.unplanned)} were lost, and not by the fault plan")

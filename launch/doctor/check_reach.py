@@ -33,8 +33,11 @@ SIGNATURE = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03"  # how ZeroMQ begins, and its vers
 
 
 def reach(address: str, key: Path | None = None) -> list[Finding]:
-    """What there is at ``HOST:PORT``, for whoever has the swarm key of that file. Raises:
-    ConfigError: Address or key is none."""
+    """Return findings about what listens at ``HOST:PORT``, for a holder of the swarm key in file
+    ``key``.
+
+    Raises: ConfigError: The address or the key is invalid.
+    """
     try:
         host, port = split(address)
     except ValueError as error:
@@ -90,7 +93,8 @@ def _request_to_join(host: str, port: int) -> tuple[list[float], str, bytes]:
 
 
 def _greeting(end: socket.socket) -> bytes:
-    """What it says to one that begins as ZeroMQ does; 64 bytes are a whole greeting of its kind."""
+    """Send ZeroMQ's signature and return the bytes received in reply: 64 are a whole ZMTP
+    greeting."""
     data, until = b"", time.monotonic() + GREETING_S
     try:
         end.sendall(SIGNATURE)
@@ -100,7 +104,7 @@ def _greeting(end: socket.socket) -> bytes:
                 break
             data += more
     except OSError:
-        pass  # it said no more, or hung up
+        pass  # the other side sent no more, or closed the connection
     return data
 
 
@@ -138,8 +142,8 @@ def _closed(host: str, port: int, error: OSError) -> Finding:
 
 
 def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
-    """What listens there, by how it greets,
-    and by what it answers to a question for a join server."""
+    """Identify what listens at ``where`` by its greeting and by its reply to a join server's
+    query."""
     if greeting[:1] != b"\xff" or greeting[9:10] != b"\x7f":
         words = greeting.split(b"\r")[0].split(b"\n")[0].decode("ascii", "replace")
         shown = f": it says {words!r}" if words and words.isprintable() else " that says nothing"

@@ -1,4 +1,4 @@
-"""What ``gossip doctor`` measures: bytes between two processes, and the effect of threads on a
+"""Measurements of ``gossip doctor``: bytes between two processes, and the effect of threads on a
 small model.
 
     python -m gossip.launch.doctor.check_speed send ADDRESS
@@ -152,7 +152,7 @@ class Threads:
 
 
 def judge(measured: dict[str, Any], wanted: str | None) -> list[Finding]:
-    """What the steps a second of both ways mean.
+    """Compare the steps/s with the default number of threads and with one thread.
 
     Args:
         measured: ``torch``, ``cuda`` (names of devices), ``threads`` by default, ``cores``;
@@ -216,7 +216,7 @@ def _measure_threads() -> dict[str, Any]:
 
 
 def _steps_per_s(steps_max: int) -> float:
-    """Of the digits' model: 64-64-10, batches of 32."""
+    """Return the steps/s of the digits' model: 64-64-10, batches of 32."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))

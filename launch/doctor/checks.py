@@ -1,4 +1,4 @@
-"""What ``gossip doctor`` looks at on this machine without starting anything: each check is a
+"""Checks that ``gossip doctor`` makes of this machine without starting anything. Each check is a
 function that returns findings."""
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def clock() -> list[Finding]:
 
 
 def disk(folder: Path) -> list[Finding]:
-    """Where runs are written."""
+    """Check that runs can be written to ``folder`` and that its disk has room."""
     place = next(path for path in (folder.resolve(), *folder.resolve().parents) if path.exists())
     free = shutil.disk_usage(place).free
     facts = {"folder": str(place), "free_bytes": free}
@@ -368,7 +368,7 @@ def memory() -> list[Finding]:
 
 
 def on_gpus() -> list[Finding]:
-    """What is free on GPUs; whether torch can use them is told with torch."""
+    """Report the free memory of GPUs. The check of torch reports whether torch can use them."""
     found = gpus.look()
     unknown = [
         Finding(
@@ -403,7 +403,7 @@ def on_gpus() -> list[Finding]:
 
 
 def tools() -> list[Finding]:
-    """What gossip on several hosts can make use of."""
+    """Report which tools for several hosts are installed here."""
     ssh, srun, kubectl = shutil.which("ssh"), shutil.which("srun"), shutil.which("kubectl")
     ray = importlib.util.find_spec("ray") is not None
     return [

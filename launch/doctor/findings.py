@@ -1,5 +1,4 @@
-"""What an examination found: a line each that says how it is and,
-where something is wrong, what to do."""
+"""Findings of an examination: a line each with its level and, if something is wrong, what to do."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from gossip.launch.ssh import (
 from .findings import Finding
 
 EXAMINED_S = 120.0
-"""What imports torch takes longest; hosts may be busy."""
+"""Timeout of a host's examination, in seconds. Importing torch takes longest; hosts may be busy."""
 
 
 class _Nothing:
@@ -45,14 +45,14 @@ class _Nothing:
 
 
 def examine_hosts(where: str, command: str, folded: bool) -> Iterator[Finding]:
-    """What ``gossip hosts`` looks at before it starts anything, and then what ``gossip doctor``
-    says on each host.
+    """Yield the findings of ``gossip hosts`` before a start, then those of ``gossip doctor`` on
+    each host.
 
     Args:
-        where: As for ``gossip hosts -H``.
-        command: That reaches a host.
-        folded: Of what each host says of itself only what is wrong, and how much is not.
-    Raises: ConfigError: The list or the command cannot be.
+        where: Hosts, as for ``gossip hosts -H``.
+        command: Command that reaches a host.
+        folded: Whether to show only what is wrong on each host, and a count of its other findings.
+    Raises: ConfigError: The list or the command is invalid.
     """
     hosts = hostlist.load(where)
     said, answers = asyncio.run(_examine(hosts, ssh.parse(command)))

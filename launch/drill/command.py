@@ -170,7 +170,7 @@ def heal(
 
 
 def healed(answer: Mapping[str, Any]) -> str:
-    """What a run answered to ``heal``, for a person."""
+    """Return a run's reply to ``heal`` as a line for the user."""
     from gossip.faults import peers_word
 
     woken = [f"woke {peers_word(tuple(sorted(answer['woken'])))}"] if answer["woken"] else []

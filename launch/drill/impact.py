@@ -1,5 +1,5 @@
-"""What a drill cost, read from what the run wrote meanwhile: who noticed and when, what was lost,
-how fast rounds came before, during and after. Pure: rows in, figures out."""
+"""Impact of a drill, from the rows that the run wrote: which peers noticed it and when, what was
+lost, and the pace of rounds before, during and after. Pure: rows in, figures out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ RECOVERED = 0.95  # of the pace before
 
 @dataclass(frozen=True, slots=True)
 class DrillWindow:
-    """What was drilled from ``since`` on was over at ``until``, and shows as far as ``now``.
-    Monotonic seconds, as ``t`` in the rows."""
+    """Times of a drill, in monotonic seconds as ``t`` in the rows.
+
+    Attributes:
+        since: Start of the drill.
+        until: End of the drill.
+        now: Time up to which rows count.
+    """
 
     since: float
     until: float
@@ -106,8 +111,8 @@ def impact(
 
 
 def _left(meanwhile: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each peer that a drill asked to leave, how long it took: until its process was gone; None:
-    it is still there."""
+    """Return how long each peer that a drill asked to leave took until its process had ended.
+    ``after_ms`` None: the process is still there."""
     gone = {row["peer"]: row["t"] for row in reversed(meanwhile) if row.get("event") == "exited"}
     asked = [row for row in meanwhile if row.get("event") == "fault" and row.get("kind") == "leave"]
     return [
@@ -193,7 +198,8 @@ def _before_and_after(
 
 
 def _back(view: RunView, peer: int, at: float) -> float | None:
-    """From a blow to the first round of the peer's next life."""
+    """Return the time from a blow to the first round of the peer's next life, in milliseconds.
+    None: it has had no round since."""
     found = [
         rejoin
         for rejoin in view.rejoins

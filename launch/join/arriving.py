@@ -52,15 +52,14 @@ PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class JoinTicket:
-    """What a newcomer asks for.
+    """Parameters of newcomers that join by an address.
 
     Attributes:
-        join_servers: Addresses, HOST:PORT; any one that answers will do.
-        advertise: The own address, an interface or a network; "":
-            the one that the join server would see.
-        port: Of the own join server.
-        run_dir: Folder to make; None: runs/NAME,
-            with a number behind it where there is one already.
+        join_servers: Addresses, HOST:PORT. One that answers is enough.
+        advertise: Address of this machine, an interface or a network; "": the address that the join
+            server would see.
+        port: Port of the own join server.
+        run_dir: Folder to make; None: runs/NAME, with a number appended if that exists.
         code: Files and modules, as the run's settings name them, that the user agrees to run here.
     """
 
@@ -179,8 +178,11 @@ class _JoinClient:
     async def _answered(
         self, join_servers: Sequence[str], question: says.Question
     ) -> tuple[str, says.Said]:
-        """What the first join server says that answers, and its address. Raises: NobodyAnswers,
-        Refused, ConfigError."""
+        """Send ``question`` until a join server accepts it, for at most ``patience_s``. Return the
+        address and the reply of that server.
+
+        Raises: NobodyAnswers, Refused, ConfigError.
+        """
         waits = ""
         while True:
             for address in dict.fromkeys(join_servers):
@@ -236,8 +238,10 @@ class _JoinClient:
     # --- this machine -----------------------------------------------------------------------------
 
     def _program(self, here: says.RunInfo, at: str, own: Program | None) -> Program:
-        """What to run: what the user names, and never what somebody at an address does.
-        Raises: ConfigError."""
+        """Return the program that the user names, never one that a remote join server names.
+
+        Raises: ConfigError: The user names none, or it cannot be run.
+        """
         if own is None:
             others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
@@ -302,8 +306,9 @@ class _JoinClient:
             ) from None
 
     def _own_list(self, theirs: str) -> str:
-        """Of who is allowed, as this machine's own user keeps it; "": there is none. A join server
-        could let in anybody by its own."""
+        """Return the list of allowed peers that this machine's own user keeps; "": there is none.
+        ``theirs``, the join server's list, is only named in a warning: by that list the server
+        could admit any peer."""
         own = os.environ.get("GOSSIP_ALLOWED", "")
         if theirs and not own:
             list_ = (
@@ -382,8 +387,8 @@ def _key_in(path: Path) -> KeyPair:
 
 
 def differs(commit: str, code: Path) -> str:
-    """What is to be said when the code here is of another commit than the others' (as a stranger
-    tells it); "": nothing."""
+    """Return a warning if the code here is of another commit than the others'; "": it is not.
+    ``commit`` comes from a remote join server, so it is untrusted."""
     own = code_version(code)
     if not commit or own is None or own["commit"] == commit:
         return ""

@@ -102,22 +102,22 @@ def _no_room(place: JoinableRun, wanted: int, free: int) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class PeerProgram:
-    """What a peer runs, and the folder that it is run in."""
+    """Program of a peer, and the folder that it runs in."""
 
     program: Program
     folder: Path
 
     @property
     def code(self) -> Path:
-        """Whose version is that of the code."""
+        """Folder whose version is the version of the code."""
         return self.folder if self.program.module else self.program.folder
 
 
 def program(place: JoinableRun, own: Program | None) -> PeerProgram:
-    """What newcomers run: a program of their own, or what the others do.
+    """Return the program of newcomers: their own, or else that of the other peers.
 
-    Raises: ConfigError: There is no such script, nobody has written down what the others run, or
-        another user has.
+    Raises: ConfigError: There is no such script, the program of the others is not recorded, or
+        another user has recorded it.
     """
     if own is not None:
         own.check()
@@ -144,7 +144,8 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
 
 
 def difference(place: JoinableRun, code: Path) -> str:
-    """What of the code differs from what the others run, as far as git knows; "": nothing."""
+    """Return a warning if git shows another commit of the code here than the run's; "": it does
+    not."""
     then, now = (
         (read_json(place.folder / "environment.json") or {}).get("code"),
         code_version(code),

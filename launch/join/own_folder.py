@@ -21,11 +21,12 @@ CONFIG = "config.json"
 
 
 def settings(given: Path, submission: str, folder: Path) -> RunConfig:
-    """Of this submission: the same files may be submitted again, which is another run.
+    """Return the settings of this submission. The same files may be submitted again, which is
+    another run, so the submission is part of the run's id.
 
     Args:
-        given: What was written when it was typed.
-        folder: Of this task.
+        given: File of the settings that were written when the command was typed.
+        folder: Run folder of this task.
     """
     config = RunConfig.load(given)
     run = blake2b(f"{config.run}/{submission}".encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Which of its own addresses a machine advertises. The hostname does not matter."""
+"""Addresses of this machine that it can advertise. The hostname does not matter."""
 
 from __future__ import annotations
 

@@ -28,15 +28,16 @@ def waiting(  # noqa: PLR0913
     name: Callable[[int], str] = str,
     elsewhere: Sequence[int] = (),
 ) -> str:
-    """Whom the start waits for, how long it still may, and who is here.
+    """Return a line about a start that waits: missing peers, seconds waited, limits, peers that are
+    here.
 
     Args:
-        seconds: Since it began.
-        name: Of a peer.
-        elsewhere: Others that are missing, as far as join servers know.
+        seconds: Time since the start began.
+        name: Function that names a peer.
+        elsewhere: Other missing peers, as far as join servers know.
     """
     lacking = {*view.awaited(now), *elsewhere}
-    # who hears nothing of the others knows of ours alone
+    # While no peer reports which others it lacks, only the peers of this launcher are known here.
     everybody = range(config.peers) if view.unmet(now) else view.here
     here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "nobody"
     enough = (
@@ -98,15 +99,16 @@ class ReachabilityProbe:
         self._unannounced = {} if unannounced is None else unannounced
         self._found: dict[int, str] = {}
         self.over = ""
-        """Who has completed the training, once nobody is there any more who has not."""
+        """Peers that have completed the training, as text; "": none has, or another peer still
+        answers."""
         self._task: asyncio.Task[None] | None = None
 
     def troubles(self, missing: Collection[int], shared: bool) -> list[str]:
-        """What the last try has found, and begins another.
+        """Return the findings of the last probe and start another probe.
 
         Args:
-            shared: The launchers of all peers write to this folder:
-                whoever is not in it has not been started.
+            shared: Whether the launchers of all peers write to this folder. If so, a peer that is
+                not in it has not been started.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._try(sorted(missing), shared))
@@ -116,7 +118,7 @@ class ReachabilityProbe:
 
     @property
     def found(self) -> dict[int, str]:
-        """What has come back from the address of a peer that is waited for, and is not met."""
+        """Reason why a peer that is waited for is not met, by peer."""
         return self._found
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ def name_of(first_peer: int | None) -> str:
 
 
 def names(folder: Path) -> list[str]:
-    """Of the desks in a run's folder, that of the run's first launcher first."""
+    """Return the names of the desks in a run's folder, that of the run's first launcher first."""
     found = [path.name for path in folder.glob("drill*.sock")]
     return sorted(found, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
 
@@ -83,7 +83,7 @@ def who(folder: Path) -> tuple[list[int], float]:
 
 
 def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Which desk is to do what."""
+    """Return the desks that are to act, each with its share of the order."""
     heard = _hear_all(folder, {"drill": "who"})
     kind, wanted = order.get("drill"), order.get("peers")
     if kind == "heal":
@@ -93,7 +93,7 @@ def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[s
         return [(first, order)]
     theirs = {desk: [peer for peer in wanted if peer in answer["peers"]] for desk, answer in heard}
     known = [peer for peers in theirs.values() for peer in peers]
-    # it knows what to say about them
+    # The first desk replies for peers that no desk runs: it has the error message for them.
     theirs[first] += [peer for peer in wanted if peer not in known]
     return [(desk, {**order, "peers": peers}) for desk, peers in theirs.items() if peers] or [
         (first, order)
@@ -111,8 +111,8 @@ def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _hear_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What every desk answers that does. Of a launcher that was killed the socket is still there,
-    and nobody at it."""
+    """Send an order to every desk and return the replies. A launcher that was killed leaves its
+    socket behind, so a desk that does not reply is skipped as long as another replies."""
     heard, silent = [], None
     for desk in names(folder):
         try:

@@ -1,11 +1,9 @@
-"""Where a live run takes its drills: a unix socket in the run's folder,
-which only its owner can open.
+"""Server of drills in a live run: a unix socket in the run's folder, which only its owner can open.
 
 One line of JSON in, one out: ``{"drill": "stop", "peers": [3], "for_s": 5}``,
-``{"number": 1, "t": ..., "until": ...}`` or ``{"error": ..., "hint": ...}``. What a drill does to
-processes the supervisor does, by pid and start time; what lasts (cut links, slow and lying peers)
-goes into the file that nodes and trainers look at (``gossip.faults.drills``).
-Who sends orders is in ``desks``.
+``{"number": 1, "t": ..., "until": ...}`` or ``{"error": ..., "hint": ...}``. The supervisor applies
+a drill to processes, by pid and start time. Lasting faults (cut links, slow and Byzantine peers) go
+into the file that nodes and trainers read (``gossip.faults.drills``). ``desks`` sends the orders.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
 
 
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
-    """What the session wrote in ``error.json`` in this life;
-    None when it wrote nothing that can be read."""
+    """Return the error that the session wrote to ``error.json`` in this life; None: it wrote none
+    that can be read."""
     try:
         written = read_json(folder / "error.json")
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is checked on this machine before anything starts: memory, a port, the run's folder."""
+"""Checks of this machine before anything starts: memory, GPUs, a port, the run's folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
 
 PEER_BYTES = 450 * 2**20
-"""What a peer's two processes add to the memory in use: 280 MiB for a trainer that has imported
-torch and scikit-learn, 160 MiB for its node (proportional set size, eight peers, torch 2.13 on
-Linux). Model and data come on top."""
+"""Memory that a peer's two processes add, in bytes: 280 MiB for a trainer that has imported torch
+and scikit-learn, 160 MiB for its node (proportional set size, eight peers, torch 2.13 on Linux).
+Model and data come on top."""
 
 
 def check_memory(peers: int) -> None:

@@ -1,7 +1,7 @@
-"""What is free on the NVIDIA GPUs that trainers of this machine would see: asked of the driver's
-own tool, without torch.
+"""Free memory of the NVIDIA GPUs that trainers of this machine would see, read from the driver's
+own tool without torch.
 
-To ask torch would import it into the launcher and take the memory that is asked about.
+A query by torch would import it into the launcher and use memory of the GPU that is examined.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ASK_S = 10.0
 one asks in a thread."""
 KILLED_S = 1.0
 CONTEXT_BYTES = 512 * 2**20
-"""What a process takes on a GPU before it has a tensor there (context, kernels, workspaces): 300 to
-600 MiB, by GPU and CUDA. Model, gradients and optimizer come on top."""
+"""Memory that a process takes on a GPU before its first tensor (context, kernels, workspaces), in
+bytes: 300 to 600 MiB, by GPU and CUDA. Model, gradients and optimizer come on top."""
 GPUS_NAMED = 8
 _QUERY = ("index", "uuid", "name", "memory.free", "memory.total")
 
@@ -53,7 +53,8 @@ class Gpus:
         return sum(gpu.room for gpu in self.each)
 
     def short_of(self, peers: int) -> str:
-        """What to say to so many peers on this machine; "" where they fit, or there is no GPU."""
+        """Return a warning that so many peers do not fit on this machine's GPUs; "": they fit, or
+        there is no GPU."""
         if not self.each or self.room >= peers:
             return ""
         free = " and ".join([bytes_word(gpu.free_bytes) for gpu in self.each[:GPUS_NAMED]])
@@ -83,7 +84,8 @@ HINT = (
 
 
 def look(environment: Mapping[str, str] = os.environ) -> Gpus:
-    """What nvidia-smi says, as far as CUDA_VISIBLE_DEVICES lets trainers see it."""
+    """Return the GPUs that nvidia-smi lists, as far as CUDA_VISIBLE_DEVICES lets trainers see
+    them."""
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if tool is None:
         return Gpus()
@@ -99,7 +101,7 @@ def look(environment: Mapping[str, str] = os.environ) -> Gpus:
     except subprocess.TimeoutExpired:
         asking.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # and no longer: what hangs within the driver cannot even be killed
+            # A process that hangs within the driver cannot be killed, so this wait is short.
             asking.communicate(timeout=KILLED_S)
         return Gpus(error=f"nvidia-smi did not answer in {ASK_S:.0f} s")
     if "No devices were found" in out + err:
@@ -133,8 +135,8 @@ def read(answer: str) -> tuple[list[Gpu], list[str]]:
 
 
 def visible(found: Sequence[Gpu], wanted: str | None) -> list[Gpu]:
-    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers, or beginnings of UUIDs,
-    up to the first that is none of them.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects. Read it as CUDA does: numbers, or
+    beginnings of UUIDs, up to the first that is none of them.
 
     Numbers are those of nvidia-smi. Where GPUs differ, CUDA counts the fastest first, unless
     CUDA_DEVICE_ORDER=PCI_BUS_ID.

@@ -1,4 +1,4 @@
-"""What to type on another machine that is to join, and what has to be there for it."""
+"""Command that lets another machine join a run, and the files that machine needs for it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Invitation:
 
     @property
     def line(self) -> str:
-        """What to type."""
+        """Command to type on the other machine."""
         first, *others = self.join_servers
         words = [word for other in others for word in ("--seed", other)]
         if self.key is not None:
@@ -67,12 +67,12 @@ class Invitation:
 def of_many_hosts(
     config: RunConfig, folder: Path, join_servers: Sequence[str], command: Sequence[str]
 ) -> list[str]:
-    """What the launcher of many hosts says once all of them have a join server; nothing when there
-    is room for nobody else.
+    """Return the invitation of a run on many hosts once each host has a join server. Empty: not
+    yet, or there is no room for more peers.
 
     Args:
-        folder: Of the launcher, where the key lies.
-        join_servers: Of all hosts; "": not yet.
+        folder: Folder of the launcher, where the key lies.
+        join_servers: Addresses of all hosts' join servers; "": not open yet.
     """
     more = config.room - config.peers
     if more <= 0 or not all(join_servers):

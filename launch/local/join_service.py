@@ -74,7 +74,7 @@ class JoinService:
 
     @property
     def missing(self) -> list[int]:
-        """Who of the first peers is elsewhere, and has not come."""
+        """First peers that are elsewhere and have not come."""
         return sorted(set(self.join_server.missing) - set(self._run.peers))
 
     @property
@@ -83,5 +83,5 @@ class JoinService:
         return self.join_server.keeper.stateless()
 
     def troubles(self) -> list[str]:
-        """What came back from join servers that were tried."""
+        """Return a line on each join server that does not answer, with its last error."""
         return self.join_server.troubles()

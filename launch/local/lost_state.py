@@ -35,7 +35,8 @@ def look(run: OngoingRun) -> bool:
 
 
 def hints(folder: Path) -> list[str]:
-    """What to do about it: begin from the newest checkpoint, where there is one."""
+    """Return the files of a lost state that are on disk, and a hint: resume from the newest
+    checkpoint, or begin anew if there is none."""
     saved = newest_saved(folder)
     found = [
         *([] if saved is None else [f"the checkpoint of step {saved[0]} in {near(str(saved[1]))}"]),
@@ -65,7 +66,8 @@ def _left_by_peers(folder: Path) -> list[str]:
 
 
 def _last_of(peer: Path) -> Path | None:
-    """Who was killed while it replaced one has the former one aside."""
+    """Return the folder of a peer's last state; None: there is none. A peer that was killed while
+    it replaced the folder has the previous one as ``.last_state.old``."""
     places = (peer / "last_state", peer / ".last_state.old")
     return next((place for place in places if (place / STATE).is_file()), None)
 

@@ -83,7 +83,7 @@ def exit_code(outcome: RunOutcome) -> int:
 
 
 def telling(codes: Sequence[int]) -> int:
-    """Of the codes of peers none of which has come to the end, the one that says most."""
+    """Return the most informative exit code of peers of which none has finished."""
     for code in (6, 2, DIVERGED, STATE_LOST, 4, 1, 5):
         if code in codes:
             return code

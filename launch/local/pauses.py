@@ -1,6 +1,6 @@
-"""Which peers are stopped, and when they are woken.
+"""Stopped peers, and the times at which they are woken.
 
-Where drills and planned hangs overlap on one peer, the last of them decides.
+If drills and planned hangs overlap on one peer, the one that ends last decides.
 """
 
 from __future__ import annotations

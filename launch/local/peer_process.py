@@ -77,12 +77,12 @@ class PeerCommand:
 
 @dataclass(frozen=True)
 class PeerListener:
-    """Whom a peer's process tells.
+    """Callbacks of a peer's process.
 
     Attributes:
         on_line: Called with each line of its output and whether it went to stderr.
         on_event: Called with each line of its status channel.
-        on_exit: Called when the trainer has ended, after what it said before.
+        on_exit: Called when the trainer has ended, after the calls for what it wrote before.
     """
 
     on_line: Callable[[str, bool], None]
@@ -326,7 +326,8 @@ class Guardian:
         self._say(f"watch {process.pid} {process.started_ticks}")
 
     def remove_socket(self, path: Path) -> None:
-        """What would be left in a folder when we are killed."""
+        """Have the guardian remove a socket that this launcher would leave behind if it were
+        killed."""
         self._sockets.append(path)
         self._say(f"socket {path}")
 

@@ -1,4 +1,4 @@
-"""What a peer's process is started with: its command and its environment."""
+"""Command and environment that a peer's process is started with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers run: a script, or a module as ``python -m`` takes it."""
+"""Program of peers: a script, or a module as ``python -m`` takes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .peer_setup import script_command
 
 MODULE = "-m"
 NAMED_MAX = 8
-"""So many scripts that could have been meant are named."""
+"""Maximum number of scripts that an error message suggests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Program:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Program:
-        """Of the words that Python would be given: ``train.py --lr 0.1``, ``-m package.train``."""
+        """Parse the words that follow ``python``: ``train.py --lr 0.1``, ``-m package.train``."""
         if words[0] != MODULE:
             return cls(words[0], tuple(words[1:]))
         if len(words) < 2:
@@ -47,7 +47,7 @@ class Program:
 
     @property
     def words(self) -> list[str]:
-        """What Python is given."""
+        """Words that follow ``python`` in the command."""
         return [*self.what, *self.arguments]
 
     @property
@@ -58,7 +58,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """What a run is called after."""
+        """Name that a run of it gets by default."""
         if not self.module:
             return Path(self.script).stem
         parts = [part for part in self.script.split(".") if part != "__main__"]
@@ -95,7 +95,7 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """Whose version is that of the code."""
+        """Folder whose version is the version of the code."""
         file = self.file
         return file.resolve().parent if file is not None else Path.cwd()
 
@@ -117,7 +117,7 @@ class Program:
 
 
 def _scripts_in(folder: Path) -> str:
-    """What could have been meant, in words."""
+    """Return a hint with the Python files of a folder, which could have been meant."""
     there = sorted(path.name for path in folder.glob("*.py")) if os.path.isdir(folder) else []
     if not there:
         return f"there is no Python file in {os.path.abspath(folder)}: go to your script's folder"

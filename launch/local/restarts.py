@@ -36,10 +36,10 @@ class NextRestart:
 
 
 class RestartCounter:
-    """What is left of the restarts of each peer of a launcher.
+    """Restarts that each peer of a launcher has left.
 
     Args:
-        most: For each peer; 0: none is started again.
+        most: Restarts of each peer; 0: none is started again.
     """
 
     def __init__(self, most: int) -> None:

@@ -141,7 +141,7 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
-    """Of a run that did not come to its end: from where it goes on, and where the reasons are."""
+    """Yield hints on a run that did not finish: where it resumes, and where the reasons are."""
     if found["exit_code"] == 0:
         return
     saved = newest_saved(folder)

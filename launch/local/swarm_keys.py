@@ -38,7 +38,8 @@ def keygen(
 
 
 def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str, Any]:
-    """What of the settings these options say. Whoever names keys wants some."""
+    """Return the settings that these options give. A key or a list of allowed peers turns keys on,
+    unless ``keys`` is given."""
     if keys is None and (key is not None or allowed is not None):
         keys = True
     return {"keys": keys, "allowed": str(allowed.resolve()) if allowed is not None else None}

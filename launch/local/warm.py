@@ -103,8 +103,8 @@ class WarmStart:
             )
 
     async def ready_unless(self, stop: asyncio.Event) -> bool:
-        """As ``ready``; False at once when nothing is to be started any more: who imports torch
-        cannot be hurried."""
+        """Whether peers can be forked, as ``ready`` returns it. False at once if ``stop`` is set:
+        an import of torch cannot be hurried."""
         waits = [asyncio.ensure_future(self.ready()), asyncio.ensure_future(stop.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +112,7 @@ class WarmStart:
             for wait in waits:
                 wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        # looked at last: others may have asked it to fork meanwhile, in vain
+        # Read last: a fork for another caller may have failed in the meantime.
         return self._ready and not stop.is_set()
 
     async def ready(self) -> bool:
@@ -285,7 +285,8 @@ def serve(channel: socket.socket) -> Callable[[], None]:
 
 
 def _fork(tell: int) -> int | None:
-    """As ``os.fork``; None: it cannot, which the launcher is told."""
+    """Return the result of ``os.fork``. None: it has failed, and the launcher receives the
+    reason."""
     try:
         return os.fork()
     except OSError as error:
@@ -316,8 +317,8 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
 
 
 def run(program: Program) -> None:
-    """As ``python script arguments`` or ``python -m module arguments`` does,
-    down to what a traceback shows."""
+    """Run a program as ``python script arguments`` or ``python -m module arguments`` does, down to
+    what a traceback shows."""
     sys.orig_argv = program.command
     if program.first_folder is not None:
         sys.path.insert(0, program.first_folder)
@@ -379,7 +380,7 @@ class _Script(SourceLoader):
 
 
 def _call_it(name: str) -> None:
-    """What ps and top call this process."""
+    """Set the name of this process in ps and top."""
     _prctl(PR_SET_NAME, ctypes.create_string_buffer(name[:15].encode()))
 
 

@@ -131,7 +131,8 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
 
 
 def _time_line(tasks: Iterable[StagePass], played_s: float) -> Text:
-    """What a peer does in each part of a step; of several things what takes most of it."""
+    """Return a line with a peer's work in each part of a step. If several tasks share a part, the
+    longest is shown."""
     cells = [IDLE] * WIDTH
     taken = [0.5 * played_s / WIDTH] * WIDTH
     for task in tasks:

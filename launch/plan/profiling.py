@@ -25,14 +25,14 @@ from gossip.pipelines import (
 from gossip.run import shown
 
 LAYERS_R2, LINKS_R2 = 0.95, 0.99
-"""What lines reach on machines that do nothing else."""
+"""R² that fitted lines reach on machines that do nothing else."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """What ``gossip plan profile`` was asked for; ``name`` and ``memory`` empty for what this
-    machine has."""
+    """Arguments of ``gossip plan profile``. If ``name`` or ``memory`` is empty, this machine's is
+    used."""
 
     model: str
     name: str
@@ -79,7 +79,7 @@ def profile_here(request: ProfileRequest) -> str:
 
 
 def doubt(r2: float, expected: float) -> str:
-    """What to say of a line that predicts badly; empty where it does not."""
+    """Return a warning if a fitted line predicts badly; "": it does not."""
     if r2 >= expected:
         return ""
     return (
@@ -88,7 +88,8 @@ def doubt(r2: float, expected: float) -> str:
 
 
 def known_layers(before: PeerProfile, batches: tuple[int, int]) -> dict[str, LayerProfile]:
-    """What need not be timed again, by signature: nothing when it was timed at other sizes."""
+    """Return the layers that need no new timing, by signature. Empty: they were timed with other
+    batches."""
     if before.batches != batches:
         return {}
     return {layer.signature: layer for layer in before.layers}

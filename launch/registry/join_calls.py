@@ -181,7 +181,7 @@ def _read(data: bytes) -> says.Said:
 
 
 async def why_silent(address: str) -> str:
-    """What a plain connection to an address finds out."""
+    """Return the result of a plain connection to an address, in words."""
     try:
         host, port = split(address)
     except ValueError as error:

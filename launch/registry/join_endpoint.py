@@ -8,17 +8,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class JoinEndpoint:
-    """Where a join server is, and which others it knows.
+    """Endpoint of a join server, and the addresses of other join servers.
 
     Attributes:
-        seeds: Addresses (``HOST:PORT``, numbers) of other join servers of the run;
-            those they know of are visited, too.
-        host: To listen on; "": the address that the peers here listen on.
-        port: 0: any that is free.
-        join_server: Its number, where others know it already; b"": drawn.
-        key: File of the run's swarm key, by which join servers know each other; None: the one in
-            the run's folder, if there is one.
-        invites: Say how others join; not where somebody else does, who knows all join servers.
+        seeds: Addresses (``HOST:PORT``, numbers) of other join servers of the run. The join servers
+            that these report are visited, too.
+        host: Address to listen on; "": the address that the peers here listen on.
+        port: Port to listen on; 0: any that is free.
+        join_server: Id of this join server, if others have it already; b"": drawn.
+        key: File of the run's swarm key, by which join servers authenticate each other; None: the
+            file in the run's folder, if there is one.
+        invites: Whether to print how others join. False if another launcher prints it, which has
+            all join servers.
     """
 
     seeds: tuple[str, ...] = ()

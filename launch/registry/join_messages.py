@@ -26,8 +26,8 @@ SAYING_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What has to be the same on all peers: they must read each other's messages,
-    and calculate the same from them."""
+    """Versions that must be the same on all peers: they decode each other's messages, and calculate
+    the same from them."""
 
     protocol: int
     gossip: str
@@ -66,7 +66,7 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """What run is this? Changes nothing."""
+    """Query for a description of the run. Changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ class ProposeIds:
 
 @dataclass(frozen=True, slots=True)
 class RegistryPull:
-    """What do you know that we do not? ``digest``: of what we know."""
+    """Request for all entries of the receiver. The reply has them only if the digests differ.
+    ``digest``: Digest of the sender's entries."""
 
     run: bytes
     sender: ServerEntry
@@ -98,7 +99,8 @@ class RegistryPull:
 
 @dataclass(frozen=True, slots=True)
 class RegistryPush:
-    """What has changed here; or, after a pull that found a difference, all that we know."""
+    """Entries that have changed at the sender; or, after a pull that found a difference, all its
+    entries."""
 
     run: bytes
     sender: ServerEntry

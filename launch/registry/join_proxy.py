@@ -26,13 +26,13 @@ import zmq.asyncio
 from .join_messages import MESSAGE_BYTES_MAX
 
 FRAMES_MAX = 8
-"""Of a connection: the handshake has two at most, a question two."""
+"""Maximum number of frames of a connection: the handshake has two at most, a question two."""
 BYTES_MAX = MESSAGE_BYTES_MAX + 16 * 1024  # the handshake, and what CURVE adds to a frame
 VISITORS_MAX = 128
 """Connections at a time; each takes three descriptors."""
 HELD_BYTES_MAX = 16 * 2**20
-"""Of all connections that are open: most questions have less than a kilobyte. Beyond it who has
-more than an equal part goes."""
+"""Maximum bytes of all open connections together: most questions have less than a kilobyte. Beyond
+it, a connection with more than an equal part is closed."""
 VISIT_S = 10.0  # nobody waits longer for an answer
 NO_DESCRIPTORS_S = 0.2  # until some may be free again
 CHUNK_BYTES = 64 * 1024
@@ -237,7 +237,8 @@ class Proxy:
             self._visits.pop(name, None)
 
     async def _make_room(self) -> None:
-        """Where there are too many: ends one of the host that has most, the oldest."""
+        """Close connections until they are few enough: each time the oldest of the host that has
+        most."""
         while len(self._visits) > VISITORS_MAX:
             most = Counter(visit.host for visit in self._visits.values()).most_common(1)[0][0]
             oldest = next(visit for visit in self._visits.values() if visit.host == most)

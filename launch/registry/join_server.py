@@ -49,12 +49,12 @@ STUMBLES_MAX = 16
 
 @dataclass(frozen=True)
 class JoinServerCallbacks:
-    """What a server asks of its launcher, and tells it.
+    """Callbacks of a join server to its launcher.
 
     Attributes:
-        let_in: Says which of the own peers train with the others.
-        lost: Called with an own id that turned out to be somebody else's.
-        say: For lines to a person.
+        let_in: Returns the own peers that train with the others.
+        lost: Called with an own id that turned out to belong to another launcher.
+        say: Called with lines for the user.
     """
 
     let_in: Callable[[], Collection[int]] = tuple
@@ -130,7 +130,7 @@ class JoinServer:
             self._run(task)
 
     def _lock(self) -> None:
-        """Who has the swarm key may talk to this join server, and nobody else."""
+        """Restrict this join server to clients with the swarm key, if there is one."""
         if (key := self._key) is not None:
             self._authenticator = Authenticator(
                 self._context, lambda request: request.key == key.public
@@ -370,8 +370,8 @@ class JoinServer:
         )
 
     def _code(self) -> tuple[tuple[str, ...], str, str]:
-        """What the peers here run from the script on, where, and its commit; nothing when it is too
-        long to be said."""
+        """Return the command of the peers here (from the script on), its folder and its commit.
+        Command and folder are empty if they are not recorded or too long to be sent."""
         found = read_json(self._run_dir / "command.json") or {}
         code = (read_json(self._run_dir / "environment.json") or {}).get("code")
         commit = str(code["commit"])[:80] if isinstance(code, dict) and "commit" in code else ""
@@ -428,7 +428,7 @@ class JoinServer:
         return entry is not None and (entry.ended or self.remote_servers.answers(entry.owner))
 
     def troubles(self) -> list[str]:
-        """Which join servers do not answer, and what came back."""
+        """Return a line on each join server that does not answer, with its last error."""
         return self.remote_servers.troubles()
 
     async def _keep(self) -> None:
@@ -451,9 +451,13 @@ class JoinServer:
     def _learn(
         self, entries: Iterable[PeerEntry], join_servers: Iterable[ServerEntry], source: bytes = b""
     ) -> None:
-        """What another join server says goes into the folder. It is passed on to nobody: every join
-        server tells all others itself, and who has missed that compares. ``source``:
-        whose word it is."""
+        """Store claims of another join server in the folder. They are not forwarded: every join
+        server sends its news to all others itself. A join server that missed some finds the
+        difference by a pull.
+
+        Args:
+            source: Id of the join server that made the claims.
+        """
         news = self.keeper.hear(entries, join_servers, source, self.remote_servers.answers)
         for join_server in news.join_servers:
             self._visit(join_server.address, named=True)

@@ -22,18 +22,19 @@ from gossip.run import Seed
 JOIN_SERVER_ID_BYTES = 8
 JOIN_SERVERS_MAX = 1024
 GRANT_S = 10.0
-"""Who was granted an id has told all join servers by then, or does not take it."""
+"""Lifetime of a grant, in seconds. A join server that was granted an id has reported to all join
+servers by then that the id is taken, or does not take it."""
 LEASE_S = 60.0
-"""Who was given an id opens a join server of its own at once;
-whoever has not by then will not come."""
+"""Time that a launcher has after it was given an id, in seconds. It opens a join server of its own
+at once; if it has none by then, it will not come."""
 CLAIM_S = 300.0
 """A newcomer has an address by then, or its id goes back, whoever has claimed it."""
 UNMET_MAX = 64
 """Join servers that were named and have not answered yet:
 whoever makes them up fills no more than this."""
 JUMP_MAX = 2**16
-"""So many lives further may somebody else say that a peer is: what comes after the last number
-there is would be nobody's."""
+"""Largest increase of a peer's incarnation that another join server may claim. After the largest
+number that there is, no further life would be possible."""
 CLAIMED: Literal[0] = 0
 LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2

@@ -1,5 +1,5 @@
-"""What a join server reads from its run's folder and writes into it: addresses of peers, claims to
-ids, and the join servers that share the folder."""
+"""Files of a join server in its run's folder: addresses of peers, claims to ids, and the join
+servers that share the folder."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ class RegistryFolder:
                 write_seed(self._seeds, seed)
 
     def claim(self, entries: Iterable[PeerEntry]) -> bool:
-        """So that those who join by the folder do not take the same ids. False: one was quicker."""
+        """Claim ids, so that peers that join by the folder do not take the same ones. Return False
+        if another claim was first."""
         self._seeds.mkdir(parents=True, exist_ok=True)
         return all(take_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)
 

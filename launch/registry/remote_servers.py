@@ -78,11 +78,11 @@ class RemoteServers:
 
     @property
     def there(self) -> list[str]:
-        """Where somebody answers."""
+        """Addresses of join servers that answer."""
         return [other.address for other in self.all.values() if other.answered and not other.tries]
 
     def troubles(self) -> list[str]:
-        """Which join servers do not answer, and what came back."""
+        """Return a line on each join server that does not answer, with its last error."""
         return [
             f"{other.address}: {other.error} (x{other.tries})"
             for other in self.all.values()
@@ -96,7 +96,8 @@ class RemoteServers:
         return other is not None and other.answered and not other.tries
 
     def visit(self, address: str, named: bool = False) -> None:
-        """From now on, unless too many others have been named that nobody has met."""
+        """Visit a join server from now on, unless it is only ``named`` and too many servers of this
+        kind have never answered."""
         if address not in self.all and not (
             named and sum(other.named for other in self.all.values()) > UNMET_MAX
         ):

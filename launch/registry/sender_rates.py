@@ -6,10 +6,11 @@ SENDERS_MAX = 1024
 
 
 class SenderRateLimiter:
-    """So many units a second and so many at once for each sender: who asks for more is not heard.
+    """Rate limit for each sender. A request beyond the limit is refused.
 
     Args:
-        per_s, at_once: Of each sender, which is known by the number of its host.
+        per_s: Units a second for each sender, which is known by the number of its host.
+        at_once: Units that a sender may use at once.
     """
 
     def __init__(self, per_s: float, at_once: float) -> None:
