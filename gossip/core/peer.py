@@ -1,15 +1,15 @@
-"""One peer: membership, rounds and recovery put together. ``handle(event, now) -> effects`` is
-all there is to it.
+"""The sans-IO core of one peer: membership, rounds and recovery behind
+``handle(event, now) -> effects``.
 
-A peer's life:
+Phases of a peer:
 
     unprepared --Prepared--> gathering --everybody here--> running --Stop--> draining --> halted
                                |   ^                        ^   |
                                |   +--nobody has a state--+ |   |
                                +--the swarm is ahead----> recovering
 
-It recovers from running, too, when it has lost track. ``lifecycle/phases.py`` has every way from
-one phase to another.
+A running peer that has lost track enters ``recovering``, too. ``lifecycle/phases.py`` lists all
+transitions.
 """
 
 from __future__ import annotations
@@ -128,16 +128,17 @@ from .settings import CoreSettings
 from .timers import Timers
 from .transfer import Donor, DonorTimeout, Recovery, SnapshotExpired
 
-# longer than a node is ever idle, and less than it takes until others find it silent and
-# go on without it
+# Longer than a node is ever idle, and shorter than the silence after which other peers go on
+# without this peer.
 STOOD_STILL_S = 0.25
 LOADED_STILL_S = 1.0
-"""The same while large payloads move, which takes time to copy, hash and sum; where links stay up
-for longer than that, so that the others do not go on without it meanwhile."""
+"""Tolerated pause while large payloads move, in seconds: copies, hashes and sums take time. At most
+half of the link timeout, so that the other peers do not go on without this peer."""
 
 TRAINING = ("running", "draining")  # phases in which the state is that of the rounds
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
-"""Before one that could not keep up twice takes over another state; twice as long each time."""
+"""Delay before a peer that cannot keep up recovers again: unit and limit, in seconds. The first
+recovery has no delay, the second has the unit, and later delays roughly double."""
 
 
 class Peer:
@@ -238,12 +239,11 @@ class Peer:
         return None
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Takes an event, returns what to do about it, in order.
-        Nothing that a remote peer says raises."""
+        """Process an event and return its effects, in order. No message of a remote peer raises."""
         if self.phase == "halted":
             return []
         still_s, self._handled_at = now - self._handled_at, now
-        # What a server put off until its commit was on its way comes before anything else.
+        # Work that a server deferred until after it sends its commit comes before anything else.
         kind, rolling = type(event), self._rolling
         fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         self.timers.fires(fires)
@@ -252,8 +252,8 @@ class Peer:
             if rolling is not None and rolling.made is not None
             else []
         )
-        # Silence alone is no sign of that: a peer with nothing to do has none either. An overdue
-        # timer is, also without silence.
+        # A gap between events does not prove a pause: an idle peer has gaps, too. An overdue timer
+        # proves a pause, with or without a gap.
         looks = kind is Aggregated or kind is TimerFired
         if (looks or still_s > self._tolerance_s) and self.phase == "running":
             effects += self._look_at_clock(still_s, looks, now)
@@ -286,16 +286,16 @@ class Peer:
         return effects
 
     def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
-        """Return the effects of a pause of this peer: nothing was handled for ``still_s``. After a
-        shorter pause than is tolerated, timers are checked only if it ``looks``."""
+        """Return the effects of a pause of this peer, which handled no event for ``still_s``. After
+        a tolerated pause, the timers are checked only if ``looks`` is set."""
         loaded = self.membership.prober.is_loaded(now)
         tolerance_s = self._loaded_tolerance_s if loaded else self._tolerance_s
         if not looks and still_s <= tolerance_s:
             return []
         late_s = self.timers.overdue_s(now, self._accounted_at)
         if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
-            # Once for each time: the timers that are late fire one by one, and what the node
-            # answers at once comes before them.
+            # Each pause counts once: late timers fire one by one, and immediate replies of the node
+            # come before them.
             self._accounted_at = now
             effects = self.membership.on_stalled()
             return effects + self.rounds.on_stalled(max(still_s, late_s), now)
@@ -307,11 +307,11 @@ class Peer:
 
     @property
     def incarnation(self) -> int:
-        """Number of this life of the peer, which every envelope carries."""
+        """Incarnation of this peer, which every envelope carries."""
         return self.membership.incarnation
 
     def admit(self, sender: PeerId, message: Message) -> Admission:
-        """Return what may follow the header of ``message``, by what is known locally."""
+        """Return the payload that may follow the header of ``message``, by local state alone."""
         if self.phase in ("unprepared", "halted"):
             return NOT_ADMITTED
         if not self.settings.may_be(sender):
@@ -453,8 +453,8 @@ class Peer:
                 return []  # this run has no stages
 
     def _on_last_words(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message of a former life of its sender. Only a commit counts: it belongs to the
-        round, whoever hands it over."""
+        """Handle a message of a former incarnation of its sender. Only a commit counts: it belongs
+        to the round, whichever peer sends it."""
         rolling, message = self._rolling, event.message
         counts = (
             rolling is not None
@@ -526,7 +526,8 @@ class Peer:
         return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
     def _load(self, event: Prepared) -> Halt | None:
-        """The trainer has loaded a checkpoint: its round is the next one here."""
+        """Adopt the round and ledger of the checkpoint that the trainer has loaded. Return a halt
+        if the ledger cannot be used."""
         try:
             chain, snapshot, whole = unpack_ledger(stretch(event.ledger), self.settings.peers)
             if self._rolling is None:
@@ -544,14 +545,15 @@ class Peer:
         return None
 
     def _ledger(self) -> LedgerReply:
-        """Return what belongs to the state before this round, as far as it is known now."""
+        """Return the ledger of the state before this round. It is empty if the ledger is unknown or
+        larger than a message may be."""
         rolling, round_id = self._rolling, self.rounds.round_id
         kept = self.rounds.snapshot(round_id) if self.phase in TRAINING else None
         if kept is None:
             return LedgerReply(round_id, b"")
         whole = rolling is None or rolling.replicated.whole
         ledger = squeeze(pack_ledger(round_id, *kept, whole))
-        # Of more peers than a message has room for there is none, and the trainer says so.
+        # A ledger of too many peers does not fit in a message. The trainer reports its absence.
         return LedgerReply(round_id, ledger if len(ledger) <= CORE_BYTES_MAX else b"")
 
     def _gather(self, now: float) -> list[Effect]:
@@ -590,8 +592,8 @@ class Peer:
                 assert_never(decision)
 
     def _comes_after_the_end(self) -> bool:
-        """Whether more than f others have completed the training, at the round of our checkpoint
-        or before it: our trainer finds that out by itself, and needs nobody for it."""
+        """Whether more than f other peers completed the training at or before the round of the
+        local checkpoint. The local trainer detects this alone and needs no other peer."""
         over_at, here = self.shutdown.completed_at(self.settings.f + 1), self.rounds.round_id
         return here > 0 and over_at is not None and over_at <= here
 
@@ -601,7 +603,7 @@ class Peer:
         present: tuple[PeerId, ...],
         now: float,
     ) -> list[Effect]:
-        """With the state that the trainer has."""
+        """Start the rounds with the state of the local trainer."""
         self._enter(trigger)
         self.membership.view.note_state(self.local, now)  # none is sent to us
         self.hello_exchange.begin()
@@ -636,7 +638,8 @@ class Peer:
             or self.peer_progress.may_be_on_other_branch(sender, hello)
             or (self.phase == "draining" and hello.stage == "ready")
         ):
-            # it has just come, or from afar, or goes on without us: tell it where we are
+            # The sender has just started, comes from another branch or goes on without this peer:
+            # reply with the local round.
             effects += self.hello_exchange.answer(sender, incarnation, now)
         return effects
 
@@ -651,8 +654,8 @@ class Peer:
     # --- returning --------------------------------------------------------------------------------
 
     def _return(self, rolling: RollingRounds, now: float, begins: bool = False) -> list[Effect]:
-        """Follows the rounds until a commit names us. ``begins``: it is to begin with that, unless
-        it has."""
+        """Follow the rounds until a commit names this peer. With ``begins``, start to follow,
+        unless that is under way."""
         returning = self._returning
         assert returning is not None
         if begins and returning.under_way:
@@ -660,20 +663,21 @@ class Peer:
         follows = self.phase == "running" and rolling.mode == "following"
         effects = returning.go_on(follows, now)
         if follows and self.shutdown.had_last_round():
-            # No commit will name us any more. Our trainer may see for itself that it has
-            # had all its rounds.
+            # No commit will name this peer any more. The local trainer may detect by itself that it
+            # has completed all its rounds.
             effects += rolling.let_go()
         return effects
 
     def _lost_track(
         self, rolling: RollingRounds, found: tuple[PeerId, str], now: float
     ) -> list[Effect]:
-        """Takes over another's state. Who has just done so and could not keep up from there waits,
-        longer each time: states would be all that its link, and those of its donors, carry."""
+        """Recover with the state of another peer. A peer that has just recovered and could not keep
+        up waits first, longer each time. Otherwise its link, and those of its donors, would carry
+        nothing but states."""
         donor, reason = found
         effects: list[Effect] = []
         if (why := rolling.ends_diverged) and not self._stop_code:
-            # Others may lack the commit by which they end, too: it goes to them before this peer
+            # Other peers may lack the commit by which they end, too. This peer sends it before it
             # ends.
             rolling.lag_detector.find_track()
             self._stop_code = DIVERGED
@@ -706,8 +710,8 @@ class Peer:
         return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
 
     def _resume(self, now: float) -> list[Effect]:
-        """Nobody has a state to give: goes on with the own one,
-        or looks again for one to begin with."""
+        """Give up the recovery, as no peer has a state to send. Resume with the local state, or
+        gather again if the run has not begun here."""
         self.recovery.give_up()
         if self.phase != "recovering":
             return []
@@ -734,7 +738,7 @@ class Peer:
                 self.peer_progress.hear_first()
                 if self._rolling is not None:
                     self._rolling.come_back()
-            # Whoever saw our last life go expects nothing of us until we tell of a round.
+            # Peers that saw the former incarnation leave skip this peer until it announces a round.
             effects += [
                 *self._configured(),
                 *self.rounds.start(now),
@@ -768,13 +772,13 @@ class Peer:
         ]
 
     def _watch_quorum(self, now: float) -> list[Effect]:
-        """Says when too few are left for a round, and gives up when none come back in time."""
+        """Report a lost quorum, and halt if it does not return in time."""
         if self.phase not in ("running", "recovering"):
             return (
                 [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
             )
         self.membership.expect_steps(STALL_ROUNDS * self.rounds.deadline.round_timeout_s())
-        # also one that is being taken over
+        # also a state that is being restored
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.look(
@@ -810,8 +814,7 @@ class Peer:
             and self.shutdown.left_behind(BEHIND_ROUNDS)
             and self.peer_progress.donors()
         ):
-            # Nobody is left to exchange with: what it would learn alone is worth less
-            # than what they have.
+            # No peer is left to exchange with: training alone is worth less than their result.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
 
@@ -835,8 +838,8 @@ class Peer:
             return waits
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
         if self._leaving.breaks_obligation(must_stay) or (helpful and cut_off):
-            # its answer is with some of those whom it does not reach:
-            # it cannot say that there is none
+            # A peer out of reach may hold the reply of this peer. So this peer cannot report that
+            # there is none.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
@@ -851,7 +854,7 @@ class Peer:
         ]
 
     def _must_stay(self) -> bool:
-        """Whether others may count on what this peer has said in the present round."""
+        """Whether other peers may count on a message of this peer in the present round."""
         return self._rolling is not None and self._rolling.must_stay()
 
     def _leave(self, now: float) -> list[Effect]:
