@@ -1,4 +1,4 @@
-"""What stands for short data that the core makes itself: the first 16 bytes of its SHA-256.
+"""Digest of short data that the core makes itself: the first 16 bytes of its SHA-256.
 
 Payloads come with digests of their own (``gossip.vectors``).
 """
@@ -12,5 +12,5 @@ from .messages import DIGEST_BYTES
 
 
 def digest_of(data: Any) -> bytes:
-    """Of anything with contiguous memory. ``DIGEST_BYTES`` long."""
+    """Return the digest of ``data``, which has contiguous memory. It has ``DIGEST_BYTES`` bytes."""
     return hashlib.sha256(data).digest()[:DIGEST_BYTES]

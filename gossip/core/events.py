@@ -338,7 +338,7 @@ class BackwardDone:
 
 
 StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]
-"""What the state of a stage was made of; "": it is not made; "own": the trainer had it still."""
+"""Origin of the state of a stage. "": the state is not made; "own": the trainer still had it."""
 
 
 @record
@@ -635,7 +635,7 @@ class CollectUpdate:
 
 
 PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | CollectUpdate
-"""What the trainer of a pipeline is asked for, beside what every trainer is."""
+"""Commands for the trainer of a pipeline, in addition to those for every trainer."""
 
 
 @record

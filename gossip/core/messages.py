@@ -21,7 +21,7 @@ STATISTICS_BYTES_MAX = 48 * 1024
 ACCUSATIONS_MAX = 8
 AUDIT_VOTES_MAX = 8
 TRACE_BYTES = 32
-"""Of ``Counted.traces``, each."""
+"""Length of each of ``Counted.traces``, in bytes."""
 CORE_BYTES_MAX = 54 * 1024  # of ``StateOffer.core``; leaves the rest of the header 10 KiB
 CROSS_SHARD_PEERS_MAX = 100
 """Most peers of a run whose shards decide together:
@@ -627,7 +627,7 @@ PipelineMessage: TypeAlias = (
     | AuditFinding
     | MicroBatchesMissing
 )
-"""What peers of a pipeline say to each other beside what a swarm says."""
+"""Messages between the peers of a pipeline, in addition to those of every swarm."""
 
 # Messages that travel on the bulk lane, because a payload follows them (or may).
 BULK_MESSAGES: tuple[type, ...] = (

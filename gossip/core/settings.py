@@ -131,16 +131,16 @@ class TrustSettings:
 
 
 BatchPolicy: TypeAlias = Literal["fixed_local", "fixed_global"]
-"""What stays when the roster changes size: each peer's batch, or a round's, which is a batch for
-each of the run's first peers.
+"""Quantity that stays fixed when the roster changes size: each peer's batch, or a round's, which is
+a batch for each of the run's first peers.
 
-With fixed_global the steps of those who remain take longer and need more memory;
-the optimization stays the same.
+With fixed_global, the steps of the remaining peers take longer and need more memory. The
+optimization stays the same.
 """
 
 
 Quorum: TypeAlias = Literal["majority", "available"]
-"""Of how many peers a round needs updates: of a majority of the roster, or of whoever is here."""
+"""Peers that a round needs updates of: a majority of the roster, or those that are available."""
 Slices: TypeAlias = Literal["speed", "equal"]
 """Whether who is much slower than most gets smaller slices (``pace``), or all get alike."""
 

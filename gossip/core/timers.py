@@ -43,7 +43,7 @@ class Timers(Generic[What]):
         return [CancelTimer(token)]
 
     def fire(self, token: Token) -> What | None:
-        """What the token stood for, or None when it was cancelled or has fired before."""
+        """Return what the timer is for. None if it was cancelled or has fired before."""
         pending = self._pending.pop(token, None)
         return None if pending is None else pending[1]
 

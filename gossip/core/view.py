@@ -1,5 +1,5 @@
-"""What rounds ask of the membership: whom can anything be expected of? And of other stages: may
-they go on?"""
+"""View of the rounds on the membership: the peers that something is expected of, and whether other
+stages may go on."""
 
 from __future__ import annotations
 

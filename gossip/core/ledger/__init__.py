@@ -1,4 +1,4 @@
-"""What follows from commits alone, and so is the same on every peer."""
+"""State that follows from commits alone, and so is the same on every peer."""
 
 from .audits import AuditTable
 from .chain import (

@@ -1,19 +1,20 @@
-"""Who has given wrong answers for micro-batches: members of a stage that compute some of them again
-say so in commits.
+"""Wrong results for micro-batches: members of a stage compute some micro-batches again, and report
+differences in commits.
 
-Nobody can prove to another what it was sent. So an auditor asks both neighbours of the audited
-member what they gave it and what it gave them, and a member says of each micro-batch that it has
-counted what it took and gave (``Counted.traces``). Where it says the same as its neighbours, and
-that is not what the layers compute, it is the liar, or those who say so are: more than f members
-of its stage, of whom one is honest, decide.
+No peer can prove to another what it was sent. So an auditor requests from both neighbours of the
+audited member what they sent to it and received from it. The member reports for each counted
+micro-batch what it received and sent (``Counted.traces``). If its report agrees with its neighbours
+but not with what the layers compute, either the member or its accusers are Byzantine. More than f
+members of its stage, of which one is honest, decide.
 
-Where it contradicts a neighbour, one of the two lies, and nobody knows which. A liar contradicts
-the next stage again and again; an honest member only those of it that lie. So contradictions of the
-next stage count once they are of more members than may lie there. Those of the stage before do not
-count: a liar there may have given something in the place of another, which the honest one that took
-over its work then denies.
+If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which. A
+Byzantine member contradicts the next stage again and again. An honest member contradicts only the
+Byzantine peers of the next stage. So contradictions of the next stage count once they concern more
+members than may be Byzantine there. Contradictions of the stage before do not count: a Byzantine
+peer there may have sent something in the place of another peer, and the honest peer that took over
+its work then denies it.
 
-A pure function of the commits, as trust is.
+The table is a pure function of the commits, as trust is.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from gossip.core.messages import AuditVote, Commit, PeerId
 WINDOW = 1024
 """Rounds, after which a vote is forgotten."""
 VOTES_MAX = 16
-"""Of one member that are remembered, the latest: nobody can push out what others say."""
+"""Most votes stored of one member, the latest ones. No member can displace the votes of another."""
 MOST_ROWS = 2**12
 
 Answer: TypeAlias = tuple[PeerId, int, int]
-"""Of a peer, in a round, for a micro-batch."""
+"""Answer of a peer, in a round, for a micro-batch."""
 Sides: TypeAlias = tuple[PeerId | None, PeerId | None]
 """The neighbours whom it contradicts, before and behind it."""
 ADMITTED: Sides = (None, None)

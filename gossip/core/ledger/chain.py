@@ -157,7 +157,7 @@ class Lineage:
         self.next_round = 0
         """The round whose commits come next."""
         self.unbegun = genesis(run, lineage)
-        """What ``head`` is as long as this peer has not begun: it is on no branch then."""
+        """Value of ``head`` until this peer has begun: until then it is on no branch."""
         self.head = self.unbegun
         """H of the round before ``next_round``: the parent of the next commits."""
         self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
@@ -188,7 +188,7 @@ class Lineage:
         return self.head
 
     def header(self, commit: Commit) -> bytes:
-        """As ``header_bytes``, which need not be made again where they are asked for twice."""
+        """Return ``header_bytes`` of a commit, cached for the latest commit of each shard."""
         commit_before, header = self._headers.get(commit.shard, (None, b""))
         if commit_before is not commit:
             header = header_bytes(commit)

@@ -1,5 +1,5 @@
-"""What belongs to a checkpoint beside the trainer's state: the hash of the history, and the tables
-that follow from it."""
+"""Part of a checkpoint beside the trainer's state: the hash of the history, and the tables that
+follow from the history."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
 
 
 def planned_peers(data: bytes) -> int | None:
-    """Of a ledger: how many peers its run's epochs are planned for; None in gossip rounds, in which
-    no epoch is.
+    """Return the number of peers that a ledger plans the epochs of its run for. None in gossip
+    rounds, which plan no epoch.
 
     Raises: ValueError: It is no ledger of this version.
     """

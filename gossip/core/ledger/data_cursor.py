@@ -452,7 +452,7 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
 _NAMES = [field.name for field in fields(EpochReport)]
 _REPORTED = len(_NAMES) - 1  # all but the ranges
 _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
-"""As ``dataclasses.astuple``, which copies each range: that comes before each round."""
+"""``dataclasses.astuple`` without its copy of each range, as it runs before each round."""
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:

@@ -30,12 +30,12 @@ class DataShare:
     batch: int
 
     def slice(self, round_id: int, ahead: int = 0) -> DataSlice:
-        """What is read in a round: the next part of the share.
+        """Return the samples of a round: the next part of the share.
 
-        The last two rounds of an epoch halve what is left, so that neither is a step on a handful
-        of samples. With batches of one the last is empty for those whose share is smaller than the
-        largest. The slices of the ``ahead`` rounds behind it come along: what the peer will read,
-        unless it jumps ahead.
+        The last two rounds of an epoch halve the rest, so that neither is a step on a handful of
+        samples. With batches of one, the last round is empty for peers whose share is smaller than
+        the largest. The result includes the slices of the next ``ahead`` rounds, at most
+        ``AHEAD_MAX``. The peer will read them, unless it jumps ahead.
         """
         coming = range(round_id + 1, round_id + 1 + min(ahead, AHEAD_MAX))
         return DataSlice(*self._part(round_id), bounded([self._part(at) for at in coming]))

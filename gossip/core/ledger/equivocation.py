@@ -31,7 +31,8 @@ STATED_MAX = 4
 """Turns of one server of which one peer's word is kept: nobody can push out what others say."""
 
 SAID_MAX = 8
-"""Of all servers: what one peer says takes so much room in every state at most."""
+"""Most turns, of all servers together, for which the statements of one peer are kept. This bounds
+their size in every state."""
 
 PROVEN_MAX = 16
 MOST_ROWS = 2**16
@@ -44,7 +45,7 @@ Turn: TypeAlias = tuple[int, bytes]  # round and turn
 
 
 class EquivocationDetector:
-    """What peers have stated in commits: a pure function of these, as trust is."""
+    """Statements of peers in commits: a pure function of the commits, as trust is."""
 
     def __init__(self, f: int) -> None:
         self.f, self.window = f, 64 + 16 * f  # rounds, as of ``TrustTable``
@@ -66,7 +67,7 @@ class EquivocationDetector:
         return turn not in known and not late and (accusation.peer, turn) not in self._proven
 
     def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
-        """Of each turn of which anything is stated, all that is."""
+        """Return all stated contents, by server and turn."""
         found: dict[tuple[PeerId, Turn], set[bytes]] = {}
         for (server, _), known in self._stated.items():
             for turn, content in known.items():
@@ -174,8 +175,8 @@ class EquivocationDetector:
 
 
 class EquivocationWitness:
-    """What this peer was handed, and by whom. One that makes up turns pushes out what it has said
-    itself before, its oldest rounds first, and nothing of anybody else's. ``header``: gives the
+    """Results that this peer received, and their senders. A peer that invents turns displaces only
+    its own entries, oldest rounds first, and never those of another peer. ``header`` returns the
     canonical bytes of a commit."""
 
     def __init__(
@@ -207,9 +208,9 @@ class EquivocationWitness:
                 del handed[min(handed, key=lambda place: place[1])]
 
     def statements(self, round_id: int, forked: Container[int] = ()) -> list[Accusation]:
-        """What is disputed of it, and not yet stated, in that round: the latest last. ``forked``:
-        rounds after which others were seen with another history, though nobody here may have seen
-        the result that they have."""
+        """Return the disputed accusations that this peer has not stated yet, the latest last.
+        ``round_id`` bounds their age. ``forked``: rounds after which other peers were seen with
+        another history, though this peer may not have received their result."""
         oldest, apart, first = (
             round_id - self.equivocations.window,
             set[Place](),

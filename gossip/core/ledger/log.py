@@ -27,7 +27,8 @@ KINDS_KEPT = 4
 LENGTHS_KEPT = 20
 """Rounds whose lengths of updates are usual."""
 ANSWER_BYTES = 64 * 2**20
-"""Of an answer to who is behind; the commits of one round, at least."""
+"""Size limit of a reply to a peer that is behind, in bytes. It contains the commits of at least one
+round."""
 
 
 class CommitLog:

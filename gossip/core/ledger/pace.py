@@ -1,14 +1,14 @@
-"""Who is slow, and gets smaller slices of the data for it, so that it keeps contributing.
+"""Slow peers, which get smaller slices of the data so that they keep contributing.
 
-Updates say how long they took, commits repeat it, so this follows from the commits and every peer
-knows it. It is slow to change and comes to rest: once in ``WINDOW`` whole rounds, who took much
-longer than the median in most of them, or was missing, gets half of what it had, down to a quarter;
-who took so little that it could bear twice as much gets that, up to a whole share. The two
-conditions are so far apart that a steady peer is moved to and fro by neither.
+Updates report how long they took, and commits repeat it. So this follows from the commits and is
+the same on every peer. It changes slowly and settles: once in ``WINDOW`` whole rounds, a peer that
+took much longer than the median in most of them, or was missing, gets half of its share, down to a
+quarter. A peer that was so quick that it can do twice as much gets twice as much, up to a whole
+share. The two conditions are so far apart that a steady peer does not oscillate.
 
-Nobody gets more than a whole share, so a peer that says it was quick gains nothing by it; who says
-that it was slow gets less. Smaller than a quarter would make an honest update, the mean of fewer
-samples, look like an outlier to robust rules.
+No peer gets more than a whole share, so a peer that reports too short a time gains nothing by it. A
+peer that reports too long a time gets less. With less than a quarter, an honest update, the mean of
+fewer samples, would look like an outlier to robust rules.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WINDOW = 16
 LEVELS = 2
 """A share is halved so often at most."""
 SLOW, QUICK = (7, 4), (3, 4)
-"""Of the median: from 1.75 times on it is too slow; up to 0.75 times it can do twice as much and
-stays under 1.75."""
+"""Fractions of the median time. From 1.75 times on, a peer is too slow. Up to 0.75 times, it can do
+twice as much and stays under 1.75."""
 MARGIN_US = 25_000
 """A difference that no grace ever excludes anybody for: half of its floor."""
 TOOK_US_MAX = 2**40
@@ -44,7 +44,7 @@ class Pace:
         return self._seen.get(peer, (0,))[0]
 
     def levels(self) -> dict[PeerId, int]:
-        """Of those whose share is not whole."""
+        """Return the levels of the peers whose share is not whole."""
         return {peer: seen[0] for peer, seen in self._seen.items() if seen[0]}
 
     def observe(
@@ -77,12 +77,12 @@ class Pace:
         self.even = not self.levels()
 
     def pack(self) -> tuple[Any, ...]:
-        """As plain tuples."""
+        """Return the table as plain tuples."""
         return self._rounds, tuple([(peer, *seen) for peer, seen in self._seen.items()])
 
     @classmethod
     def unpack(cls, packed: Any) -> Pace:
-        """What ``pack`` gave. Raises ValueError when it is not that."""
+        """Return the table that ``pack`` has packed. Raises ValueError for other data."""
         pace = cls()
         if (
             not isinstance(packed, tuple | list)
@@ -108,7 +108,8 @@ class Pace:
 
 
 def settled_pace(peers: Sequence[PeerId], took_us: Callable[[Pace], Mapping[PeerId, int]]) -> Pace:
-    """What shares come to when each peer is steady. ``took_us``: how long each takes with these."""
+    """Return the pace that settles if each peer is steady. ``took_us`` returns the time of each
+    peer under a pace, in microseconds."""
     pace = Pace()
     for _ in range(LEVELS + 1):
         times = took_us(pace)

@@ -1,5 +1,5 @@
-"""What follows from commits as bytes: compact JSON, compressed. So the tables of a thousand peers
-fit a message."""
+"""Packing of the state that follows from commits: compact JSON, compressed. The tables of a
+thousand peers fit in a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 LEVEL = 9
 UNPACKED_BYTES_MAX = 320 * 1024
-"""Of the JSON: twice that of a thousand peers. More is not unpacked, whoever sends it."""
+"""Size limit of the JSON, in bytes: twice that of a thousand peers. Longer JSON is not unpacked,
+whichever peer sends it."""
 LISTS_MAX, VALUES_MAX = 2**14, 3 * 2**14
 """In the JSON: four times the lists of a thousand peers, and half as many values again. All of that
 is read within 10 ms."""
@@ -37,7 +38,8 @@ def squeeze(text: bytes) -> bytes:
 
 
 def stretch(data: bytes) -> bytes:
-    """What ``squeeze`` was given. Raises: ValueError: It is something else, or too much."""
+    """Return the text that ``squeeze`` has compressed. Raises: ValueError: The data is something
+    else, or the text is too long."""
     reader = zlib.decompressobj()
     try:
         text = reader.decompress(data, UNPACKED_BYTES_MAX)

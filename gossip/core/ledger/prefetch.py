@@ -1,8 +1,8 @@
-"""What a peer will probably read in the rounds to come,
-so that its trainer can fetch that beforehand.
+"""Samples that a peer will probably read in the next rounds, so that its trainer can fetch them
+beforehand.
 
-A guess and no promise: it is right while those contribute who did last. What is read follows from
-the commits alone, so a wrong guess costs a fetch, or with overlap an update that was computed
+The guess is right while the contributors of the last round contribute. What a peer reads follows
+from the commits alone. So a wrong guess costs a fetch, or with overlap an update that was computed
 beside a round, and never a sample.
 """
 
@@ -20,7 +20,8 @@ from .data_cursor import DataCursor, Ranges
 AHEAD_MAX = 32
 """Rounds: a trainer that fetches more batches than these at a time is told of these."""
 PAIRS_MAX = 256
-"""Of all guesses together: what has come back in many small pieces is not worth guessing."""
+"""Most ranges in all guesses together. Samples that were returned in many small pieces are not
+worth a guess."""
 
 Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
 """Epoch and slice of rounds to come, in order.
@@ -40,7 +41,7 @@ class CursorLookahead:
         self._shadow = DataCursor()
 
     def reach(self, ahead: int) -> None:
-        """So many rounds ahead."""
+        """Set the number of rounds to look ahead, at most ``AHEAD_MAX``."""
         self.ahead = min(ahead, AHEAD_MAX)
 
     def look(

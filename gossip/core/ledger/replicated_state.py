@@ -1,5 +1,5 @@
-"""What all peers hold alike: the chain of commits, and the roster, trust and data cursor that
-follow from them."""
+"""State that all peers have in common: the chain of commits, and the roster, trust and data cursor
+that follow from it."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from .stage_speeds import StageSpeeds
 from .trust import FAR_MAX, TrustTable
 
 REASONS = {"non_finite", "wrong_size", "quarantined", "skipped"}
-"""Of a rejection."""
+"""Reasons of a rejection."""
 PARTS = 6
-"""Of a snapshot, without the tables of a pipeline."""
+"""Number of parts of a snapshot, without the tables of a pipeline."""
 SNAPSHOTS_KEPT = 8
 """Rounds that a trainer which packs its state may be behind the commits."""
 
@@ -110,8 +110,9 @@ class ReplicatedState:
         )
 
     def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
-        """Who is proven to lie gets no samples. Who is only suspected does: its updates are used
-        where the others' are too few, and what they were made of goes back otherwise."""
+        """Return the peers that get samples in the next round. A proven Byzantine peer gets none. A
+        peer that is only suspected gets some: its updates are used if those of the others are too
+        few. Otherwise its samples are returned."""
         peers = self.roster.peers
         return tuple([peer for peer in peers if peer not in proven]) if proven else peers
 
@@ -172,8 +173,9 @@ class ReplicatedState:
         return self.round_times.deadline_us if shortens else 0
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
-        """Of each of a stage's members, what counts as its time for a micro-batch; empty without a
-        pipeline. ``to_come``: the commits of the present round, where it depends on them."""
+        """Return what counts as the time of each member of a stage for a micro-batch, in
+        microseconds; empty without a pipeline. ``to_come``: the commits of the present round, if
+        the result depends on them."""
         return () if self.speeds is None else self.speeds.pass_us(roster, to_come)
 
     def _observe_speeds(self, speeds: StageSpeeds, commits: Sequence[Commit]) -> list[Effect]:
@@ -343,8 +345,8 @@ class ReplicatedState:
         return None if chain is None or kept is None else (chain, kept)
 
     def first_snapshot(self) -> tuple[Any, ...]:
-        """As ``snapshot`` gives it, of a beginning: all peers in the roster, and nothing is known
-        of any."""
+        """Return the snapshot of a beginning, in the form of ``snapshot``: all peers are in the
+        roster, and there is no record of any."""
         assert self.lineage.next_round == 0, "it has had rounds"
         return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
 
@@ -513,8 +515,8 @@ class ReplicatedState:
 
 
 def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
-    """Of who contributed to all shards of a round: on how many samples it says that its update is,
-    the least where it says different numbers."""
+    """Return the samples of each peer that contributed to all shards of a round, by its own report.
+    If its reports differ, the least one counts."""
     first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
     if not others:
         return first
@@ -533,7 +535,7 @@ def _is_once(contributors: Iterable[Contribution], micro_batches: int, whole: bo
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:
-    """Where a commit comes from, for a report."""
+    """Return the origin of a commit, for a report."""
     return {
         "round": commit.round_id,
         "shard": commit.shard,

@@ -16,7 +16,8 @@ from .pace import MARGIN_US
 KEPT = 3
 """Rounds: a single one in which all were held up, as by an evaluation, is passed over."""
 LATE = 11, 10
-"""Of the median: who is slower than most by less takes all its steps."""
+"""Deadline as a fraction of the median: a peer that is slower than most by less completes all its
+steps."""
 
 
 class RoundTimes:

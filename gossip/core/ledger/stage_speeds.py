@@ -26,15 +26,16 @@ UNLIKE = 3, 2
 UNLIKE_LEAST_US = 5_000
 """Such a difference at least: what messages between processes take is in no profile."""
 LEADING_BITS = 5
-"""Of a time in microseconds that count: steps of 3 to 6 %. Finer ones move no micro-batch."""
+"""Leading bits of a time in microseconds that count: steps of 3 to 6 %. Finer steps move no
+micro-batch."""
 
 
 class StageSpeeds:
-    """What each member of a stage takes for a micro-batch, in microseconds.
+    """Times of the members of a stage for a micro-batch, in microseconds.
 
     Args:
-        f: members that may lie.
-        predicted_us: by the plan; empty where it says nothing.
+        f: Members that may be Byzantine.
+        predicted_us: Times by the plan; empty if it predicts none.
     """
 
     def __init__(self, f: int, predicted_us: Mapping[PeerId, int]) -> None:
@@ -110,7 +111,8 @@ def weights_of(pass_us: Mapping[PeerId, int]) -> dict[PeerId, float]:
 
 
 def _told_by(commits: Sequence[Commit]) -> Iterable[tuple[PeerId, int]]:
-    """Who says in a round's commits how long it takes."""
+    """Yield each peer that reports its time in the commits of a round, with this time in
+    microseconds."""
     for given in commits[0].contributors if commits else ():
         if given.micro_batches and 0 < given.pass_us <= PASS_US_MAX:
             yield given.peer, given.pass_us

@@ -50,7 +50,8 @@ MEASURED_EVERY = 10
 """Rounds, after which it is measured whether the data of peers differ."""
 
 UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
-"""So many measurements of it, or one of so many, and they do: chance alone gives it less often."""
+"""Number of unequal measurements, or one in this many, from which on the data of peers count as
+different. Chance alone reaches it less often."""
 
 COUNT_MAX = 2**53
 
@@ -124,8 +125,8 @@ class _Standing:
 
     @property
     def evidence(self) -> list[tuple[str, float]]:
-        """Of its recent updates: the name of what speaks against one, "" for none, and how far out
-        it lay; oldest first."""
+        """Evidence of its recent updates, oldest first: the name of the evidence against an update,
+        "" for none, and how far out the update lay."""
         return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
 
     @property
@@ -181,7 +182,7 @@ class TrustTable:
         return 1.0 if standing is None else min(standing.score, standing.served)
 
     def scores(self) -> dict[PeerId, float]:
-        """Of every peer that was ever judged, by peer."""
+        """Return the score of every peer that was ever judged, by peer."""
         return {peer: min(s.score, s.served) for peer, s in sorted(self._standings.items())}
 
     def suspected(self) -> tuple[PeerId, ...]:
@@ -190,7 +191,7 @@ class TrustTable:
         )
 
     def quarantined(self) -> frozenset[PeerId]:
-        """Whose updates the next round does not aggregate."""
+        """Return the peers whose updates the next round does not aggregate."""
         if not self._locked_ever:
             return NOBODY
         return frozenset(
@@ -597,7 +598,7 @@ class TrustTable:
         return ours.is_proven or ours.typical > self.settings.farther * theirs.typical > 0.0
 
     def _set_free(self, peer: PeerId, round_id: int) -> TrustTransition:
-        """From quarantine to parole."""
+        """Move a peer from quarantine to parole."""
         standing = self._standings[peer]
         standing.phase, standing.score = "parole", self._parole_score
         standing.served = max(standing.served, self._parole_score)
@@ -609,7 +610,8 @@ class TrustTable:
         return self._transition(peer, "parole", round_id)
 
     def standing_out(self, round_id: int) -> list[TrustTransition]:
-        """Who is suspected, and who is in quarantine, as if that had come with ``round_id``."""
+        """Return transitions for the suspected and the quarantined peers, as if they had come with
+        ``round_id``."""
         found: list[TrustTransition] = []
         for peer, standing in sorted(self._standings.items()):
             if standing.suspected:
@@ -659,8 +661,8 @@ class TrustTable:
 
 
 def _worse(known: Rejection | None, other: Rejection) -> Rejection:
-    """What is said of one peer in two shards of a round: what is evidence by its name, else what
-    lies farther out."""
+    """Return the worse of two rejections of one peer, in two shards of a round: evidence by its
+    name, or else the one farther out."""
     if known is None or other.reason in WORDS:
         return other
     is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness

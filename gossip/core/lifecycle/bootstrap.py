@@ -19,8 +19,8 @@ from .exit_codes import NEVER_STARTED, REFUSED, STATE_LOST
 HELLO_INTERVAL_S = 0.25
 WAITING_REPORT_S = 5.0
 PARDONS_MAX = 3
-"""So often a peer that gave nothing is waited for again in another life:
-a liar has as many lives as it likes."""
+"""Most new incarnations in which the run waits again for a peer that sent no weights. A Byzantine
+peer can start any number of incarnations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a peer that gives up ends with."""
+"""Exit codes of a peer that gives up."""
 
 NEVER_STARTED = 4
 QUORUM_LOST = 5

@@ -76,7 +76,9 @@ class FinalCheck:
         return self._tell(now)
 
     def hear(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
-        """Who waits itself asks again and again, so that it need not answer."""
+        """Record the round and branch of a hello, and reply if the sender requests it in the same
+        round. During its own final check, this peer need not reply, as it sends hellos
+        periodically."""
         if self.lag is None or not hello.chain:
             return []
         self._said[peer] = hello.round_id, hello.chain

@@ -1,4 +1,4 @@
-"""What a peer announces of itself by ``Hello``: its model, its round, whether it goes on, and its
+"""Announcements of a peer by ``Hello``: its model, its round, whether it goes on, and its
 addresses."""
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class Shutdown:
         self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
-        """Who is about to take our state has its time with us anew: a large one takes long."""
+        """Restart the time of a peer that requests the state of this one: a large state takes
+        long."""
         if isinstance(message, StateRequest):
             self._back_at[peer], self._asked_in[peer] = now, self.progress.round_id
 
@@ -137,7 +138,8 @@ class Shutdown:
         return self._completing and self.progress.round_id == self._loaded
 
     def _unmet(self) -> list[PeerId]:
-        """Who has not come to a training that is over, and would wait there for a quorum."""
+        """Return the peers that have not come to a training that is over. They would wait there for
+        a quorum."""
         if not self._had_nothing_to_do():
             return []
         met = {*self.members.met(), self.members.local}

@@ -1,4 +1,4 @@
-"""Who is there: SWIM with the Lifeguard extensions."""
+"""Membership: SWIM with the Lifeguard extensions."""
 
 from .dissemination import retransmit_limit
 from .prober import RELAYS_MAX, Probe

@@ -27,7 +27,7 @@ and once more after 0.4 s; queues on the way add theirs."""
 TIMEOUT_MAX_S = 4.0  # that a peer can reach by answering late
 UNKNOWN_S = 1.0  # for the answers of one that has not answered yet (RFC 6298, 2.1)
 GAINS = 0.125, 0.25
-"""Of a sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
+"""Weights of a new sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
 LATE_PROBES_MAX = 64  # ended probes whose answers may still come: each has a round trip
 NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
 

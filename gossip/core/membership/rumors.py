@@ -1,5 +1,5 @@
-"""What a peer makes of what it is told: which rumours it believes, which it only takes as an
-accusation, which it denies."""
+"""Handling of received rumours: which ones a peer accepts, counts only as an accusation, or
+refutes."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class StageView:
         return {p: member for p, member in self._table.members.items() if p in self._stage}
 
     def met(self) -> tuple[PeerId, ...]:
-        """As ``MemberTable.met``, of the stage; so are those that follow."""
+        """Return ``MemberTable.met``, restricted to the stage, as the methods below do."""
         return self._of_stage(self._table.met())
 
     def alive(self) -> tuple[PeerId, ...]:

@@ -30,8 +30,8 @@ def confirmations_wanted(n: int, settings: MembershipSettings) -> int:
 
 
 def timeout_s(confirmers: int, n: int, settings: MembershipSettings) -> float:
-    """From the longest time, with no confirmer, down to the shortest;
-    the first confirmer counts most."""
+    """Return the time to refute, in seconds: from the longest, with no confirmer, down to the
+    shortest. The first confirmer counts most."""
     shortest, wanted = shortest_s(n, settings), confirmations_wanted(n, settings)
     if wanted == 0:
         return shortest

@@ -60,7 +60,7 @@ class TableTick:
 
 
 TIMERS = (ProbeTick, GossipTick, TableTick, SuspicionExpired, ForgetMember, ProbeStep, RelayExpired)
-"""What ``Membership.on_timer`` is for."""
+"""Timers that ``Membership.on_timer`` handles."""
 
 MembershipTimer: TypeAlias = (
     ProbeTick | GossipTick | TableTick | SuspicionExpired | ForgetMember | ProbeStep | RelayExpired
@@ -132,7 +132,7 @@ class Membership:
 
     @property
     def standing(self) -> int:
-        """Of the local peer: raised by every refutation."""
+        """Standing of the local peer, which every refutation raises."""
         return self.me.standing
 
     def drain(self) -> list[Change]:
@@ -408,7 +408,8 @@ class Membership:
     # --- facts from the rest of the core ----------------------------------------------------------
 
     def set_progress(self, step: int, age_s: float, now: float) -> None:
-        """Of the local trainer; travels in every ack, as old as it is by then."""
+        """Set the progress of the local trainer, which is ``age_s`` old. Every ack carries it, with
+        its age by then."""
         self._step, self._stepped_at = step, now - age_s
 
     def progress(self, now: float) -> Progress:

@@ -20,8 +20,8 @@ from .suspicion import Suspicion
 
 NEVER = float("-inf")
 SPEAKS_ON_S = 2.0
-"""Who was heard no longer ago, over a link that stands, is there:
-whoever leaves closes its links."""
+"""Longest silence, in seconds, after which a peer that was reported as left still counts as
+present, while its link is up. A peer that leaves closes its links."""
 
 LOADED_S = 2.0
 """How old the news may be that large payloads move: they come one after the other,
@@ -98,7 +98,7 @@ class Member:
 
     @property
     def incarnation(self) -> int:
-        """Of its process, as in its envelopes."""
+        """Incarnation of its process, as in its envelopes."""
         return incarnation_of(self.standing)
 
     @property
@@ -119,7 +119,7 @@ class Member:
         self.known_since = now
 
     def refute(self, standing: int) -> None:
-        """Of the local peer: it outranks what was said of it at that standing."""
+        """Raise the standing of the local peer above ``standing``, at which it was accused."""
         self.standing = standing + 1
 
     def go(self, now: float) -> None:
@@ -152,7 +152,8 @@ class Change:
     by: PeerId
 
     def fields(self, round_id: int) -> dict[str, Any]:
-        """What a report of it says. ``round_id``: where the local peer is."""
+        """Return the fields of a report of this change. ``round_id``: the round of the local
+        peer."""
         why = (
             {"reason": self.reason, "by": self.by}
             if self.what in ("skip", "dead", "suspect", "left")
@@ -216,7 +217,7 @@ class MemberTable:
         return NEVER if member is None else member.heard_at
 
     def incarnation_of(self, peer: PeerId) -> int:
-        """Of the latest life that is known of a peer; -1: of none."""
+        """Return the latest known incarnation of a peer; -1 if none is known."""
         member = self.members.get(peer)
         return -1 if member is None else member.incarnation
 
@@ -262,7 +263,7 @@ class MemberTable:
         self.coming.discard(peer)
 
     def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
-        """Who is none of ``roster`` and is there, or on its way."""
+        """Return the peers outside ``roster`` that are present or on their way."""
         there = {
             member.peer
             for member in self._others

@@ -56,12 +56,13 @@ backward; ``telling``: it differs, and others compute it."""
 
 
 def trace_of(work: Work) -> bytes:
-    """What a member says that it took and gave of a micro-batch: ``Counted.traces``."""
+    """Return a member's report of what it received and sent for a micro-batch:
+    ``Counted.traces``."""
     return _side(work.input, work.input_gradient) + _side(work.output, work.gradient)
 
 
 def _side(*payloads: Payload | None) -> bytes:
-    """Of what went to and fro between two stages, activation first."""
+    """Return the digest of the payloads that two stages have exchanged, the activation first."""
     return _hash(b"".join([b"" if each is None else each.digest for each in payloads]))
 
 
@@ -103,14 +104,15 @@ class AuditSide:
 
 @dataclass(slots=True)
 class Audit:
-    """Of one micro-batch of one other member.
+    """Audit of one micro-batch of one other member.
 
     Attributes:
-        trace: What that member says that it took and gave.
-        before, behind: Its neighbours; None: it has none there.
-        own: It was drawn here, and not asked for.
-        tries: How often somebody was asked in this step.
-        asked_by, waits_for: Other members who are told when it is over, and who compute it, too.
+        trace: That member's report of what it received and sent.
+        before, behind: Its neighbours; None if it has none there.
+        own: Whether it was drawn here. Otherwise another member requested it.
+        tries: Number of requests in this step.
+        asked_by, waits_for: Other members: those to notify when the audit is over, and those that
+            compute the micro-batch, too.
     """
 
     peer: PeerId
@@ -134,8 +136,8 @@ class Audit:
         return self.step != "over"
 
     def vote(self, round_id: int) -> AuditVote:
-        """What is said of an answer that differs: whether the member admits it, and else whom it
-        contradicts."""
+        """Return the vote on an answer that differs. It names the neighbours that the member's
+        trace contradicts. With none, the member has admitted the answer."""
         said = self.trace[:DIGEST_BYTES], self.trace[DIGEST_BYTES:]
         disputed: list[PeerId | None] = [None, None]
         for at, side in enumerate((self.before, self.behind)):
@@ -268,8 +270,9 @@ class Auditor:
     # --- what neighbours are asked for ------------------------------------------------------------
 
     def answer(self, sender: PeerId, request: AuditRequest, work: Work | None) -> list[Effect]:
-        """What this peer gave the audited member, and got from it. Nothing while the gradient that
-        it gave is still on its way here: then it is asked again when that has come."""
+        """Reply with what this peer sent to the audited member and received from it. If the
+        gradient for the output that it sent is still on its way, the reply waits until that has
+        come."""
         stage, other = self.barrier.stage, self.barrier.pipeline.stage_of(sender)
         asked = sender, request.micro_batch
         if other is None or abs(other - stage) != 1 or self._given.get(asked, 0) >= TRIES_MAX:

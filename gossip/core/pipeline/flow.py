@@ -62,7 +62,7 @@ ASKS_MAX = 3
 """Before anything is known of that a receiver is asked again so often, each time after twice as
 long: it may be computing."""
 ATTEMPTS_MAX = 2**20
-"""Of one micro-batch in one round; a higher one is nobody's honest word."""
+"""Most attempts of one micro-batch in one round. No honest peer reports a higher number."""
 
 Audited = AuditRequest | AuditReply | AuditFinding
 Way: TypeAlias = Literal["forward", "backward"]

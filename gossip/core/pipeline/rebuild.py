@@ -63,8 +63,8 @@ class StageRebuild:
         self._held = round_id, state
 
     def held(self, round_id: int) -> StateRebuilt | None:
-        """Of a node that was started beside a trainer which has had rounds: what that has.
-        ``round_id``: that the other stages are in."""
+        """Return the state of the trainer of a node that was started beside it, if the trainer has
+        had rounds. ``round_id``: the round of the other stages."""
         step, state = self._held
         return StateRebuilt(round_id, "own", step, state) if step else None
 
@@ -142,8 +142,8 @@ class StageRebuild:
         return -1 if stage is None else stage
 
     def _taken(self, stage: int, effects: list[Effect]) -> list[Effect]:
-        """What a transfer asks for; what it has brought is kept. Its reports are of a state that
-        would be this peer's own."""
+        """Return the effects of a transfer, and store the state that it has brought. Its reports
+        are dropped: they describe the state as this peer's own."""
         kept: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Restore):

@@ -1,10 +1,11 @@
-"""Which member of a stage computes a micro-batch: a pure function, so that nobody has to be told.
+"""Assignment of a micro-batch to a member of each stage: a pure function, so that it needs no
+message.
 
-Weighted rendezvous hashing orders the members of a stage for each micro-batch: each draws a number
-from (seed, round, micro-batch, stage, its id), and the best draw wins. Source: Thaler,
+Weighted rendezvous hashing orders the members of a stage for each micro-batch. Each member draws a
+number from (seed, round, micro-batch, stage, its id), and the best draw wins. Source: Thaler,
 Ravishankar 1998; with weights: Schindelhauer, Schomaker 2005 (weight over the logarithm of the
-draw). Of few micro-batches chance would give one member most, and all would wait for it: so first
-choices are dealt out by weight, and who is lost moves nothing but what was its own.
+draw). With few micro-batches, chance would give most of them to one member, and all would wait for
+this member. So first choices are dealt out by weight, and the loss of a member moves only its own.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class StagePipeline:
     # --- what happens -----------------------------------------------------------------------------
 
     def begin_rounds(self, effects: Sequence[Effect], now: float) -> list[Effect]:
-        """What follows from a round that begins with one of ``effects``."""
+        """Return the effects of a round that begins with one of ``effects``."""
         starts = [effect for effect in effects if isinstance(effect, StartRound)]
         if not starts:
             return []
@@ -129,7 +129,7 @@ class StagePipeline:
                 raise AssertionError(f"{type(message).__name__} is no message of a pipeline")
 
     def on_hello(self, event: Received, hello: Hello, trains: bool, now: float) -> list[Effect]:
-        """Of a peer of another stage. ``trains``: as of ``on_message``."""
+        """Handle the hello of a peer of another stage. ``trains``: as for ``on_message``."""
         self.watch.note(event.sender, hello.stage == "completed")
         news = hello.begun and self.barrier.note_begun(event.sender, event.incarnation)
         return self.flow.on_begun(now) if news and trains else []

@@ -20,20 +20,21 @@ DONE: frozenset[Step] = frozenset({"counted", "given"})
 
 @dataclass(slots=True)
 class Work:
-    """What has come is kept until the round is over: so it can be computed again, and given again
-    to whoever replaces a neighbour.
+    """State of one micro-batch. Its payloads are kept until the round is over, so that it can be
+    computed again, and sent again to a peer that replaces a neighbour.
 
     Attributes:
-        attempt: of the activation that is computed on.
-        source, life: who has sent the input, and in which incarnation; None in the first stage.
-        requesters: who waits for the gradient of the input, and under which attempt.
-        target, out_attempt, tried: who has the output, under which attempt; who had it before.
-        has_waited: for the first in order, which has not begun: any other may have it now.
-        has_it_since, sent_at, asked: when the target was sent it first, and last; how often again.
-        gradient: of the output.
-        input_gradient: to be given to the stage before.
-        was_counted: it has been in the sum: who waited for its gradient was given it.
-        auditors: of the target, who wait for its gradient to come.
+        attempt: Attempt of the activation that is computed on.
+        source, life: Sender of the input, and its incarnation; None in the first stage.
+        requesters: Peers that wait for the gradient of the input, and under which attempt.
+        target, out_attempt, tried: Receiver of the output, and its attempt; former receivers.
+        has_waited: Whether it has waited for the first member in order, which has not begun. Then
+            any other member may get it.
+        has_it_since, sent_at, asked: When the target was sent it first, and last; how often again.
+        gradient: Gradient of the output.
+        input_gradient: Gradient to be sent to the stage before.
+        was_counted: Whether it was in the sum. Then its requesters were sent the gradient.
+        auditors: Auditors of the target, which wait for the gradient to come.
     """
 
     micro_batch: int

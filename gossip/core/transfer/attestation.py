@@ -15,14 +15,15 @@ from .donor import NO_STATE
 
 NONE: Mapping[PeerId, int] = {}
 SURE_TURNS = 2
-"""So often everybody has to say so: who takes over a state meanwhile has one the second time."""
+"""Number of turns in which every peer has to report that it has no state. A peer that recovers
+during the first turn has a state in the second."""
 
 
 class PollPeers(Protocol):
     """The other peers, as far as it matters who of them may have a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Who can be asked now."""
+        """Return the peers that can receive a request now."""
 
     def met(self) -> Iterable[PeerId]: ...
 
@@ -58,12 +59,14 @@ class NoStateEvidence:
         self.stateless.discard(peer)
 
     def turn_is_over(self, waited: bool) -> None:
-        """Who was asked and has not said that it has none may have one, or be about to. But up to f
-        of them may be liars, once we have ``waited`` for longer than an honest peer needs to give
-        what a run begins with.
+        """End a turn, and count it if no peer was found that may have a state.
 
-        Whoever was in a later round has to say so itself, however long it is away: a run is not
-        begun anew while one that has its state may come back.
+        A peer that received a request and has not denied may have a state, or soon get one. But up
+        to f of these peers may be Byzantine, once this peer has ``waited`` for longer than an
+        honest peer needs to send what a run begins with.
+
+        A peer that was in a later round has to deny by itself, however long it is away. A run does
+        not begin anew while a peer that has its state may return.
         """
         may_have = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
         far = [
@@ -109,7 +112,7 @@ class Poll:
         self.paused = True
 
     def forget(self, peer: PeerId) -> None:
-        """What it has answered holds no more."""
+        """Drop the vote of ``peer``, which is no longer valid."""
         del self.votes[peer]
 
     def forget_refusals(self) -> None:

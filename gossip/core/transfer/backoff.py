@@ -1,5 +1,5 @@
-"""Who was asked for something and has not given it is left alone for a while: whatever it answers,
-and however soon."""
+"""Backoff for peers that did not deliver on a request: they get no request for a while, whatever
+they reply, and however soon."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ BACKOFF_TIMES_MAX = 4
 
 
 class Backoff:
-    """Of those who have failed, with ``first_s`` the length of the first;
-    each is twice as long as the one before."""
+    """Rests of the peers that have failed. The first rest lasts ``first_s``. Each is twice as long
+    as the one before, up to ``BACKOFF_TIMES_MAX`` times the first."""
 
     def __init__(self, first_s: float) -> None:
         self.first_s = first_s

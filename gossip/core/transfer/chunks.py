@@ -22,7 +22,8 @@ from gossip.core.frozen import record
 from gossip.core.messages import DIGEST_BYTES, PIECES_MAX, PeerId
 
 PIECE_BYTES = 2**23
-"""Of a piece, but for the last, and for states of more than ``PIECES_MAX`` such."""
+"""Size of a piece in bytes, except for the last piece, and for states of more than ``PIECES_MAX``
+of them."""
 
 CREDIT = 2
 """Pieces that one donor is asked for at a time: one that is on its way, and one that follows it
@@ -34,8 +35,8 @@ _HEADER = 3 * _NUMBER
 
 @record
 class PieceManifest:
-    """Of what is cut: its length, that of a piece, and the digest of each piece in order. ``base``:
-    bytes at its front that are cut by themselves."""
+    """Manifest of data that is cut into pieces: its length, that of a piece, and the digest of each
+    piece in order. ``base``: bytes at its front that are cut by themselves."""
 
     nbytes: int
     piece_bytes: int
@@ -71,12 +72,12 @@ class PieceManifest:
 
     @property
     def edges(self) -> list[int]:
-        """Where each piece begins, and where the last one ends."""
+        """Start of each piece, and end of the last piece."""
         of_base = range(0, self.base, self.piece_bytes)
         return [*of_base, *range(self.base, self.nbytes, self.piece_bytes), self.nbytes]
 
     def bounds(self, piece: int) -> tuple[int, int]:
-        """Where the piece begins and ends. They are counted from 1."""
+        """Return the start and end of a piece. Pieces are counted from 1."""
         edges = self.edges
         return edges[piece - 1], edges[piece]
 
@@ -135,8 +136,8 @@ class PieceFetcher:
         return all(digest in self.kept for digest in self.outline.digests)
 
     def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
-        """Who is to be asked for which pieces beside those that were asked for:
-        one each, then another."""
+        """Return the new requests, beside those under way: pairs of peer and piece. Each donor gets
+        one first, then another."""
         digests = self.outline.digests
         under_way = {digests[piece - 1] for _, piece in self.asked}
         missing = []
@@ -186,8 +187,8 @@ class PieceFetcher:
                 self.kept[digest] = payload.data[start:stop]
 
     def release(self, gone: Iterable[PeerId]) -> None:
-        """Of what they were asked for nothing will come.
-        They may be asked again when they are back."""
+        """Drop the requests to peers that will not deliver. They may get requests again when they
+        are back."""
         peers = {*gone}
         self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
 

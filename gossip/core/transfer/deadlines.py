@@ -44,7 +44,7 @@ class _Deadline:
 
 
 class DonorDeadlines:
-    """Of those who were asked, in one recovery."""
+    """Deadlines of the peers that received a request in one recovery."""
 
     def __init__(self, round_timeout_s: float, f: int) -> None:
         self.patience_s, self.f = PATIENCE_FACTOR * round_timeout_s, f
@@ -131,7 +131,8 @@ class DonorDeadlines:
         return now >= max(deadline.since + self.patience_s, deadline.moves_until)
 
     def overdue(self, now: float) -> set[PeerId]:
-        """Who has had its time, and is not one of more than f who say that they have a state."""
+        """Return the peers whose time is up. If more than f peers claim a state, those peers are
+        left out."""
         over = {peer for peer in self._deadlines if self.is_over(peer, now)}
         say_so = {
             peer

@@ -42,8 +42,8 @@ ROUNDS_MAX = 4
 """Different rounds that takers may wait for at a time."""
 
 TAKES_S = 1.0
-"""Who has not asked for another piece for so long takes none any more: it has them all, or has
-others give them."""
+"""Time in seconds after which a peer that has requested no further piece is no taker any more: it
+has all pieces, or other peers send them."""
 
 GIVEN_TIMES_MAX = 4
 """One peer is given the same piece of a state so many times at most: it may be started again, or
@@ -81,12 +81,12 @@ class DonorRounds(Protocol):
 def attested_digest(
     lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes
 ) -> bytes:
-    """What stands for all that peers hold alike before ``round_id``.
+    """Return the digest of all that peers have in common before ``round_id``.
 
     Args:
         chain: H of the round before.
-        core: Roster, trust and data cursor, packed. What is digested is their text: another
-            implementation of the compression gives other bytes.
+        core: Roster, trust and data cursor, packed. The digest covers their text, as another
+            implementation of the compression makes other bytes.
         state: Digest of the first part of the packed state, or its outline: parameters, and the
             optimizer's memory.
     """
@@ -97,7 +97,7 @@ def attested_digest(
 
 
 def parts_of(payload: Payload) -> tuple[bytes, bytes]:
-    """What stands for what all peers hold alike (a digest, or an outline), and for what their
+    """Return the digest or outline of what all peers have in common, and the digest of what their
     scripts set (b"": nothing)."""
     parts = payload.parts or (payload.digest,)
     return parts[0], parts[1] if len(parts) > 1 else b""
@@ -116,7 +116,7 @@ class SnapshotExpired:
 
 @dataclass(slots=True)
 class _HeldSnapshot:
-    """What the trainer held before a round."""
+    """State of the trainer before a round."""
 
     chain: bytes
     core: bytes
@@ -379,7 +379,7 @@ class Donor:
             self._taken_until[peer] = now + self.settings.rounds.round_timeout_s
 
     def taken_by(self, now: float) -> set[PeerId]:
-        """Who is being given our state."""
+        """Return the peers that the state is being sent to."""
         return {peer for peer, until in self._taken_until.items() if now < until}
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:

@@ -67,8 +67,8 @@ memory comes with its first step: of Adam with AMSGrad three times the parameter
 where these have 16 bits."""
 STATE_SLACK = PIECE_BYTES + 2**20  # and this much larger: a small model's may be one whole piece
 FETCHED_TIMES = 1024
-"""As STATE_TIMES, of a state that comes in pieces, whose memory grows only with pieces that came
-right: a preconditioner has the square of a row for each row, a history hundreds of gradients."""
+"""Limit like STATE_TIMES, for a state that comes in pieces. Its memory grows only with correct
+pieces. A preconditioner has the square of a row for each row, a history hundreds of gradients."""
 REFUSALS_MAX = 3
 """Number of states in a row that a trainer may refuse to load. Then they do not fit this peer."""
 AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
@@ -84,7 +84,8 @@ class StateSources(Protocol):
     """The other peers, as one sees them that wants a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Who may have it, those who are furthest first: alive and not skipped."""
+        """Return the peers that may have a state, those in the latest rounds first: alive and not
+        skipped."""
 
     def round_of(self, peer: PeerId) -> int:
         """The latest round that it says it is in."""
@@ -103,7 +104,7 @@ class StateSources(Protocol):
 
 @record
 class DonorTimeout:
-    """Who was asked under ``nonce`` has had its time."""
+    """Timeout of the peers that received the request ``nonce``."""
 
     nonce: int
 
@@ -256,12 +257,13 @@ class Recovery:
         return self.stage == "restoring"
 
     def stateless(self, now: float) -> set[PeerId]:
-        """Who of the others has said last that it has no state to give, or has had its time."""
+        """Return the peers that last reported that they have no state to send, or whose time is
+        up."""
         return self._no_state.stateless | self._deadlines.overdue(now)
 
     @property
     def waits_for(self) -> set[PeerId]:
-        """Who is to send its state, or pieces of one."""
+        """Peers that are to send their state, or pieces of it."""
         if self.stage != "asking":
             return set()
         if self.pieces is not None:
