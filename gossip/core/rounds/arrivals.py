@@ -19,11 +19,11 @@ WINDOW_S = 0.5
 """The speed is that of the last window: one that began fast and trickles now is
 found out after it."""
 TRANSFER_FACTOR = 6.0
-"""Of the most that a round may wait without anything that moves: so long, at most,
-while something does, unless links are known to need longer."""
+"""Longest wait while payloads still arrive, as a multiple of the longest wait without. Links that
+are known to need longer get longer."""
 LINK_FACTOR = 3.0
-"""Of what a link needs for a payload, or for those that it carries in a round one after the other:
-so long is waited over links that need longer than that."""
+"""Wait over slow links, as a multiple of what such a link needs for a payload, or for all that it
+carries in a round one after the other."""
 TELL_EVERY_S = 0.3
 """How often the others hear that payloads come here."""
 BUSY_S = 2.0
@@ -49,11 +49,11 @@ CHANGED = 3
 """Payloads in a row that trickle, from most peers: it is the network that has become slower, and
 that is usual now."""
 AT_ONCE_S = 0.1
-"""What nobody told of on its way took no longer."""
+"""Longest time in seconds that a payload without reports on its way can have taken."""
 
 
 CREDIT_REGAINED = 0.01
-"""Of the time that passes, what is given back of a credit that was spent."""
+"""Share of the elapsed time by which a spent credit recovers."""
 
 
 class WordCredit:
@@ -143,12 +143,12 @@ class TransferTimes:
 
     @property
     def senders(self) -> set[PeerId]:
-        """Of whom one has come."""
+        """Peers of which a payload has come."""
         return set(self._took)
 
     def most_s(self, peer: PeerId, nbytes: int) -> float:
-        """What takes longer trickles: of a payload of so many bytes. A result may be many times as
-        large as an update."""
+        """Return the time in seconds after which a payload of ``nbytes`` counts as trickling. A
+        result may be many times as large as an update."""
         # what is usual of others says nothing: they may be on the same host
         own = self._took.get(peer)
         if own is None:
@@ -178,14 +178,15 @@ class TransferTimes:
 
 
 class TransferTracker:
-    """Who sends us payloads of rounds just now, and who says that it is being sent some.
+    """Payloads of rounds that peers are sending to this one, and reports of peers that receive
+    some.
 
     Attributes:
-        total: Bytes of such payloads that have come here.
-        takes_time: Some came so slowly that they were told of on their way.
+        total: Bytes of payloads of rounds that have come here.
+        takes_time: Whether some came so slowly that they were reported on their way.
 
     Args:
-        f: So many peers may trickle on purpose.
+        f: Number of peers that may trickle on purpose.
     """
 
     def __init__(self, f: int = 0) -> None:
@@ -215,8 +216,8 @@ class TransferTracker:
         self._payload_bytes, self._least_s, self._in_a_row = payload_bytes, least_s, in_a_row
 
     def contributed(self, took_s: float) -> None:
-        """So long after the begin of the round this peer had its update: others need about as
-        long."""
+        """Record the time from the begin of the round to this peer's update, in seconds. Other
+        peers need about as long."""
         self._computes_s = took_s
 
     def most_s(self, now: float) -> float:
@@ -224,13 +225,13 @@ class TransferTracker:
         return max(self._least_s, self._in_a_row * self.payload_s(now))
 
     def payload_s(self, now: float) -> float:
-        """So long is waited for one of which nothing is here yet: the links may carry others first.
-        Of more than ``f`` peers they took a third of that."""
+        """Return how long to wait for a payload of which nothing is here yet, in seconds: the links
+        may carry others first. More than ``f`` peers needed a third of that."""
         senders = self._usual.senders | self._last.keys()
         return LINK_FACTOR * self._credible([self._takes_s(peer, now) for peer in senders])
 
     def _credible(self, seconds: Iterable[float]) -> float:
-        """What more than ``f`` peers need; each needs one of ``seconds``."""
+        """Return the time that more than ``f`` peers need. Each peer needs one of ``seconds``."""
         longest = sorted(seconds, reverse=True)
         return longest[self.f] if len(longest) > self.f else 0.0
 

@@ -1,5 +1,5 @@
-"""What a peer has promised and taken in rounds that it left: it may come back to one by way of
-another branch, still bound."""
+"""Locks of a peer in rounds that it left: its attempts and the commits that it holds. It may come
+back to a round by way of another branch, still bound."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it wa
 
 
 class AttemptLocks:
-    """The attempt of each shard, by round and the parent that its commits have. Having been there
-    excludes earlier attempts. With it are kept the attempts that were passed over on words.
+    """Attempt of each shard, by round and the parent of its commits. A peer that was there takes
+    part in no earlier attempt. The attempts that were skipped on claims are kept, too.
 
-    Of the last round that was left with some shards committed, those commits are kept, too: whoever
-    forgot what it has taken, or made, would let another result of the same attempt come to be.
+    For the last round that was left with some shards committed, those commits are kept, too. A peer
+    that lost its vote could accept a second result of the same attempt.
     """
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class AttemptLocks:
         self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Of a round that was committed here. What was made here is not made again under
-        the same attempt."""
+        """Record the attempts of a round that was committed here. A result that was made here is
+        not made again under the same attempt."""
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.jumped) for shard in shards]
         )

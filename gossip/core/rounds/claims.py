@@ -1,8 +1,7 @@
-"""What a result claims beside its numbers: with which rates all step,
-and who takes part in the next round.
+"""Claims of a result beside its numbers: the rates with which all peers step, and the next roster.
 
-A receiver cannot make either anew, but it knows about what to expect: the rates that it would step
-with itself and those of the round before; and of each member whether it is here.
+A receiver cannot compute either again, but it has expectations: the rates that it would step with
+itself, those of the round before, and whether each member is here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NO_OBJECTION = Objection("")
 
 
 class ResultChecks:
-    """What this peer can say of them by what it knows itself."""
+    """Checks of these claims by the local state."""
 
     def __init__(
         self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View
@@ -48,8 +47,8 @@ class ResultChecks:
         self.f, self.settings = replicated.settings.f, replicated.settings.results
 
     def objection(self, commit: Commit, own: Contributed | None) -> Objection:
-        """What speaks against a sound commit of the present round,
-        to which this peer has given ``own``."""
+        """Return the objection to a sound commit of the present round, to which this peer has
+        contributed ``own``."""
         if not self.f or commit.shard or self.server.local not in self.server.roster:
             return NO_OBJECTION  # who is not in the roster follows whatever was committed
         if commit.collected and self._misquotes(commit, own):

@@ -11,7 +11,7 @@ COMPILING_MAX_S = 300.0
 
 
 class CompileTracker:
-    """Who says that its trainer compiles just now."""
+    """Peers that report that their trainer compiles now."""
 
     def __init__(self) -> None:
         self._told_at: dict[PeerId, float] = {}
@@ -26,5 +26,5 @@ class CompileTracker:
         return now - self._told_at.get(peer, float("-inf")) <= BUSY_S
 
     def most_s(self, now: float) -> float:
-        """So long somebody is waited for in vain at most."""
+        """Return the longest time to wait for a peer in vain, in seconds."""
         return COMPILING_MAX_S

@@ -1,5 +1,5 @@
-"""Which updates of a stage of a pipeline make its whole step: each names the micro-batches that it
-is of, and each micro-batch is to count once."""
+"""Choice of the updates of a pipeline stage that make its whole step. Each update names its
+micro-batches, and each micro-batch is to count once."""
 
 from __future__ import annotations
 

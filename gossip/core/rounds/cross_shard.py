@@ -36,8 +36,8 @@ POINTS_MAX = 4  # beside the updates, of any rule
 AHEAD = 2  # numbers before the triangle of products
 ASKED_MAX = 2  # times that one attempt of the first shard is given the same part again
 OVERDUE = 0.85
-"""Of the round timeout: after the latest moment at which a server closes, and before the
-participants give up on the first."""
+"""Fraction of the round timeout after which a measurement is overdue: after the latest moment at
+which a server closes, and before the participants give up on the first server."""
 
 Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
 

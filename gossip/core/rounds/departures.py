@@ -1,10 +1,10 @@
-"""Which peers have announced that they take part no more, and from which round on.
+"""Peers that have announced that they take part no more, and from which round on.
 
-A peer that is asked to stop leaves at once if it has sent nothing for its present round. If others
-may count on what it has sent, it leaves when that round is over. So its farewell can name a round
-from which on no server has an answer of it. The quorum of such a round is a majority of the others.
-So they go on even if most of the roster leave at the same moment, and still at most one side of a
-partition can go on.
+A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
+others may count on what it has sent, it leaves when that round is over. So its farewell can name a
+round from which on no server has an answer of it. The quorum of this round is a majority of the
+others. So they go on even if most of the roster leave at the same moment, and still at most one
+side of a partition can go on.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gossip.core.timers import Timers
 
 
 class Departures:
-    """What the others have announced. ``kept``: of how many rounds a peer keeps commits for those
-    that are behind it."""
+    """Announcements of the others. ``kept``: number of rounds for which a peer keeps commits for
+    peers that are behind it."""
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
@@ -65,8 +65,9 @@ class Departures:
 
 @record
 class PeerTimer:
-    """What is due. ``hello``: send hellos again; ``watch``: look whether there is a quorum;
-    ``leave``: leave, even in the middle of a round; ``confirm``: ask again about the last round."""
+    """Due task. ``hello``: send hellos again; ``watch``: check whether there is a quorum;
+    ``leave``: leave, even in the middle of a round; ``confirm``: request confirmation of the last
+    round again."""
 
     what: Literal["hello", "watch", "leave", "confirm"]
 

@@ -21,9 +21,10 @@ from gossip.core.timers import Timers
 from gossip.core.view import View
 
 VALUES_KEPT = 32
-"""Of each peer, the last ones: as many operations as a trainer keeps the answers of."""
+"""Number of values kept of each peer, the last ones: as many as the operations of which a trainer
+keeps the answers."""
 WAIT = 0.7
-"""Of a round's time-out, that others are waited for: as in rounds with a server."""
+"""Fraction of the round timeout to wait for the others, as in rounds with a server."""
 
 
 @record

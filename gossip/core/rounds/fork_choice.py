@@ -1,10 +1,11 @@
-"""Which side of a partition is heavier, where both may have gone on: each peer's word counts for
-itself and for nobody else.
+"""Choice of the heavier side of a partition, if both may have gone on. The claim of each peer
+counts for itself alone.
 
-A side weighs as many peers as have contributed to its recent commits. Of our own branch we have
-those commits. Of another we take a peer's word (``Hello.side``) for who trains with it, but count
-only those who have themselves shown to be on another branch than ours. Of equals the side with the
-lowest peer is the heavier, so that both come to the same end.
+The weight of a side is the number of peers that have contributed to its recent commits. For its own
+branch, this peer has those commits. For another branch, it uses the claim of a peer about the
+contributors there (``Hello.side``), but counts only peers that have themselves shown to be on
+another branch. Among equal sides, the one with the lowest peer is the heavier, so that both sides
+decide alike.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class ForkChoice:
         self._chosen: frozenset[PeerId] = frozenset()
 
     def told(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """What a hello says of us: H of the last round, and who has contributed lately."""
+        """Return the part of a hello about this peer: H of the last round, and the recent
+        contributors if two sides may differ."""
         return self.lineage.head, tuple(sorted(self._contributors())) if self.may_differ else ()
 
     def committed(self, contributors: Iterable[PeerId]) -> None:

@@ -12,8 +12,8 @@ STASH_ROUNDS = 8
 
 
 class FutureBuffer:
-    """What later rounds have sent us already, and how far each peer is known to be. ``f``: so many
-    peers may say anything of that."""
+    """Messages of later rounds that have come already, and the round that each peer is known to be
+    in. ``f``: number of peers that may report any round."""
 
     def __init__(self, f: int = 0) -> None:
         self.f = f
@@ -23,9 +23,10 @@ class FutureBuffer:
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self.unheard: set[PeerId] = set()
-        """Who has told of no round since its link broke last."""
+        """Peers that have reported no round since their link last broke."""
         self.absent_at_start: set[PeerId] = set()
-        """Without whom the run has begun, and who have said nothing of its rounds since."""
+        """Peers that were absent when the run began, and have reported nothing of its rounds
+        since."""
         # round, then the latest attempt of each that asked
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
@@ -75,9 +76,9 @@ class FutureBuffer:
             self.last_words.setdefault(round_id, {})[event.sender, shard] = event
 
     def next_round(self, here: int) -> int:
-        """Where one that takes over a state goes on: in the latest round that more than f others
-        have told of, if that is not before ``here``. Forgets what is not of that one or soon after:
-        it is kept no longer than it may be of use."""
+        """Return the round in which a peer that takes over a state goes on: the latest that more
+        than f others have reported, but not before ``here``. Messages that are not of this round or
+        soon after it are dropped, as they are of no use."""
         told = sorted(self.seen.values(), reverse=True)
         first = max(here, told[self.f]) if len(told) > self.f else here
         for kept in (self._stash, self.last_words):
@@ -108,7 +109,7 @@ class FutureBuffer:
         return query.attempt > before
 
     def take(self, round_id: int) -> list[Received]:
-        """What was kept for ``round_id``, which begins now. Forgets whatever is older."""
+        """Return the messages kept for ``round_id``, which begins now. Drop all older ones."""
         due = list(self._stash.pop(round_id, {}).values())
         for old in [known for known in self._stash if known < round_id]:
             del self._stash[old]

@@ -149,8 +149,8 @@ class GossipRounds:
 
     @property
     def roster(self) -> Roster:
-        """Whom this peer plans with: the configured peers that are not known dead
-        and have not left."""
+        """Peers that this peer plans with: the configured peers that are not known dead and have
+        not left."""
         return Roster(self._members(), self.settings.lineage)
 
     def quorum(self) -> int:
@@ -207,7 +207,7 @@ class GossipRounds:
 
     @property
     def progress(self) -> GossipRounds:
-        """What others may know of these rounds."""
+        """Progress of these rounds, for other parts of the peer."""
         return self
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
@@ -246,7 +246,8 @@ class GossipRounds:
         self.future_buffer.on_disconnect(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """What the payload of ``message`` must measure; -1 when none may come."""
+        """Return the length that the payload of ``message`` must have, in bytes; -1 if none may
+        come."""
         if not isinstance(message, Push) or len(self.shard_bytes) != 1:
             return -1
         if message.what == "parameters":
@@ -521,14 +522,14 @@ class GossipRounds:
         )
 
     def _own_share(self, others: int) -> float:
-        """Of the model difference that is applied, the part that is one's own whatever the rule
-        says of all.
+        """Return the share of the peer's own model difference in the applied one, whatever the rule
+        makes of all.
 
-        In a graph like a ring, of which one half sends to the other half only, peers may be apart
-        in a direction in which their mean, and more so their median, has the sign of the
-        neighbours. It would drive them farther apart, and the momentum of the outer step adds that
-        up. With half at home no direction is turned round. Steps on gradients are so much smaller
-        than those of parameters to each other that they need none.
+        In a graph like a ring, one half of the peers sends to the other half only. Then peers may
+        be apart in a direction in which their mean, and more so their median, has the sign of the
+        neighbours. This would drive them farther apart, and the momentum of the outer step adds
+        that up. With half from the peer itself, no direction is reversed. Steps on gradients are so
+        much smaller than those of parameters to each other that they need no share.
         """
         return 0.5 if self.settings.local_steps and others else 0.0
 

@@ -36,8 +36,7 @@ from .shard import ShardRound
 from .timeouts import Deadline
 
 BEHIND_SHARE = 0.25
-"""Of a usual round: the commits that others are ahead by have so much time to
-come by themselves."""
+"""Share of a usual round in which the commits that this peer lacks may come without a request."""
 
 LOOK_EVERY_S = 0.25
 """How often one that is behind looks whether what it lacks is still coming."""

@@ -1,10 +1,10 @@
-"""Words of later turns: what a peer says of an attempt that this one has not come to.
+"""Claims about later attempts: what a peer reports of an attempt that this peer has not reached.
 
-An honest peer hands a shard on when a server has had its time, is skipped or does not serve. Who
-names the next turn then is believed at once. Anybody else may be ahead for reasons that are not
-known here, or lie. It is believed at once, too, or two results of one round could come to be; but
-not for ever: what is waited in vain in such turns spends its credit. With none left its word is put
-off until this peer hands the shard on by itself.
+An honest peer hands a shard on when a server has had its time, is skipped or does not serve. A peer
+that names the next attempt then is followed at once. Any other peer may be ahead for reasons that
+are not known here, or be Byzantine. It is followed at once, too, as two results of one round could
+arise otherwise. But this has a limit: the time waited in vain in such attempts spends the peer's
+credit. Without credit, its claim is put off until this peer hands the shard on by itself.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .server import Server
 from .shard import ShardRound
 
 CREDIT_TURNS = 3.0
-"""So many turns a peer is waited for in vain on such words of its, over all rounds."""
+"""Number of attempts that a peer's unexplained claims may delay, over all rounds."""
 REGAINED = 0.01
-"""Of the time that passes, what is given back of that. It is little: a liar has a credit with each
-of the others."""
+"""Share of the elapsed time by which a spent credit recovers. It is small, as a Byzantine peer has
+a credit with each of the others."""
 AMENDS = 1.0
 """Turns that each result of its gives back to a peer: an honest one that a liar drives is waited
 for in vain, too. A liar gains by that about what it does by keeping its results."""
 ENOUGH = 0.75
-"""Of its time: with so much a server has had its turn. It closes before."""
+"""Fraction of its time after which a server has had its turn. A server closes before."""
 DOUBLINGS_MAX = 16
-"""Of how long a word is put off in one round."""
+"""Most doublings of the delay of a claim in one round."""
 
 
 class TurnCredit:
@@ -50,7 +50,7 @@ class TurnCredit:
 
 
 class LaterTurns:
-    """Which words of later turns are followed at once."""
+    """Choice of the claims about later attempts that are followed at once."""
 
     def __init__(self, f: int, server: Server) -> None:
         self.f, self.server = f, server
@@ -58,7 +58,7 @@ class LaterTurns:
         self._granted_at: dict[tuple[PeerId, int], float] = {}  # by shard, over all rounds
 
     def turn_s(self, shard: ShardRound) -> float:
-        """What the server of the present attempt has here."""
+        """Return the time that this peer allows the server of the present attempt, in seconds."""
         return self.server.deadline.round_timeout_s() * self.server.back_off(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:

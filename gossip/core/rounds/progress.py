@@ -13,7 +13,7 @@ from .server import Server
 
 
 class LocalProgress(Protocol):
-    """Where the local peer is. Nobody but its rounds moves it on."""
+    """Progress of the local peer. Only its rounds change it."""
 
     @property
     def round_id(self) -> int:
@@ -21,7 +21,7 @@ class LocalProgress(Protocol):
 
     @property
     def roster(self) -> Roster:
-        """Who takes part in it."""
+        """Peers that take part in this round."""
 
     def quorum(self) -> int:
         """Answers without which it is not closed."""
@@ -39,7 +39,7 @@ class LocalProgress(Protocol):
 
 
 class RollingProgress:
-    """Of rolling rounds: what follows from the commits so far."""
+    """Progress of rolling rounds, which follows from the commits so far."""
 
     def __init__(
         self, replicated: ReplicatedState, server: Server, fork_choice: ForkChoice

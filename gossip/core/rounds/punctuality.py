@@ -30,7 +30,7 @@ PATIENCE_ROUNDS = 1.0
 SERVED_MAX = 64
 """Attempts of which is remembered when the first update came."""
 LAGS_KEPT, LAGS_ENOUGH = 8, 4
-"""Of each peer."""
+"""Number of lags kept of each peer, and the number that is enough to judge it."""
 
 
 class LatenessTracker:

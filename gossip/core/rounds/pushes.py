@@ -1,5 +1,5 @@
-"""What others have pushed and no round has used yet. Bounded:
-a few rounds of each kind and sender."""
+"""Pushes of other peers that no round has used yet. Bounded: a few rounds of each kind and
+sender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who can be expected in a round, whom a commit names for the next, and whom it is sent to."""
+"""Attendance of a round: the peers that it can expect, the next roster, and the receivers of a
+commit."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from .future_buffer import FutureBuffer
 
 
 class Attendance:
-    """Who is there for the present round, by what the membership says, by the link, and by each
-    peer's own word."""
+    """Presence of peers in the present round, by the membership, by the link, and by each peer's
+    own reports."""
 
     def __init__(
         self,
@@ -42,9 +43,9 @@ class Attendance:
     def next_roster(
         self, roster: Roster, joining: Collection[PeerId], now: float
     ) -> tuple[PeerId, ...]:
-        """Who takes part in the next round: those who do, are not gone and do not leave, and who is
-        ready to. Whom the run has begun without, and who has not come since,
-        comes in like a newcomer."""
+        """Return the next roster: the members that are neither gone nor leaving, and the peers that
+        are ready to join. A member that was absent when the run began, and has not come since,
+        joins like a newcomer."""
         view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
 
         def stays(peer: PeerId) -> bool:

@@ -35,7 +35,8 @@ from .shard import REASON_CHARACTERS, CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
 CLOSE_BEFORE_GIVING_UP = 0.7
-"""Of the round timeout: a server closes before its participants give up on it."""
+"""Fraction of the round timeout after which a server closes: before its participants give up on
+it."""
 
 LOOK_EVERY_S = 0.25
 """How often is looked whether it still does."""

@@ -53,7 +53,7 @@ class CrossShardProgress:
     why: str = ""
 
     def take_back(self) -> None:
-        """What the rule is asked to decide is of no use any more."""
+        """Drop the decision that the rule was asked for. It is not needed any more."""
         if self.step == "decide":
             self.step = "measured"
 
@@ -145,7 +145,7 @@ class ShardRound:
         self.had_nothing.clear()
 
     def take_back(self, peer: PeerId, attempt: int) -> None:
-        """What ``peer`` gives under ``attempt`` is not to be used. What the rule is running on
+        """Discard the update of ``peer`` under ``attempt``. If the rule already runs on it, it
         stays."""
         self.taken_back[peer] = max(attempt, self.taken_back.get(peer, -1))
         if attempt == self.serving and self.ticket is None:

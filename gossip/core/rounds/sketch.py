@@ -42,10 +42,10 @@ def read_sketch(packed: bytes) -> Sketch | None:
 
 
 def consensus(sketches: Collection[Sketch], f: int) -> ConsensusDistance | None:
-    """From sketches of equal length; None when fewer than two are left.
+    """Return the consensus distance of sketches of equal length; None if fewer than two are left.
 
-    The f farthest from the coordinate-wise median are left out, so that liars cannot talk a swarm
-    into mixing more (as far as fewer than half lie).
+    The f sketches farthest from the coordinate-wise median are left out, so that Byzantine peers
+    cannot make a swarm mix more (as long as they are fewer than half).
     """
     if len(sketches) - f < 2:
         return None

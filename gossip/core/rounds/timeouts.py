@@ -37,13 +37,13 @@ class RecentMedian:
         return len(self._order)
 
     def median(self) -> float:
-        """Of at least one number; the upper one of an even count,
-        because waiting a little too long costs less."""
+        """Return the median of at least one number: the upper one of an even count, because waiting
+        a little too long costs less."""
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:
-        """From the median to the value farthest from it: never less than ``deviation``,
-        and had at once."""
+        """Return the distance from the median to the value farthest from it: never less than
+        ``deviation``, and computed at once."""
         center = self.median()
         return max(self._sorted[-1] - center, center - self._sorted[0])
 

@@ -45,7 +45,7 @@ Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
 
 
 class ResultValidator:
-    """What is known here of results, and so which ones this peer doubts. ``advance`` hands a shard
+    """Checks of results against what this peer has seen of former ones. ``advance`` hands a shard
     on to its next server."""
 
     def __init__(
@@ -84,7 +84,8 @@ class ResultValidator:
         self._audited: OrderedDict[AuditVote, None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
-        """What a commit that is made here says of others. Told again until it is in the history."""
+        """Return the accusations of a commit that is made here. Each is repeated until it is in the
+        history."""
         here = self.server.round_id
         told = [
             (*accusation, True)
@@ -111,8 +112,8 @@ class ResultValidator:
             self._audited.popitem(last=False)
 
     def audit_votes(self) -> tuple[AuditVote, ...]:
-        """What a commit that is made here says of such answers, the latest. Told again until it is
-        in the history."""
+        """Return the audit votes of a commit that is made here, the latest. Each is repeated until
+        it is in the history."""
         audits = self.replicated.audits
         if audits is None:
             return ()
@@ -164,8 +165,8 @@ class ResultValidator:
     def compared_with(
         self, message: Message, round_id: int, own: Contributed | None
     ) -> tuple[Payload, ...] | None:
-        """As ``Peer.compared_with``, while round ``round_id`` is the present one, to which this
-        peer has given ``own``."""
+        """Return the same as ``RollingRounds.compared_with``, while ``round_id`` is the present
+        round, to which this peer has contributed ``own``."""
         # Among too few, an honest server may find no more than f to vouch for its result.
         if (
             not isinstance(message, Commit)
@@ -291,5 +292,5 @@ def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int])
 
 
 def _samples(commit: Commit) -> int:
-    """Of which the result is the mean, as its server says."""
+    """Return the number of samples of which the result is the mean, as its server claims."""
     return sum([contribution.samples for contribution in commit.contributors])
