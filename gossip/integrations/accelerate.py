@@ -1,4 +1,4 @@
-"""What Accelerate prepares, as part of a swarm (``docs/accelerate.md``)."""
+"""Integration with Accelerate: its prepared objects as part of a swarm (``docs/accelerate.md``)."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) 
 
 
 def _note_rank(peer: gossip.Session) -> None:
-    """Who is main prints and saves; another is when it dies."""
+    """Set the process index of Accelerate: 0 on the main peer, which prints and saves. When that
+    peer dies, another one is main."""
     state = PartialState()
     state.process_index = state.local_process_index = 0 if peer.is_main else peer.id + 1

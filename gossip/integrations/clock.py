@@ -1,4 +1,4 @@
-"""What a training loop that counts for itself needs to stay on the step of the run."""
+"""Helpers that keep a training loop with its own count of steps on the step of the run."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class GossipMixin(_Trained):
         trainer.add_callback(GossipCallback(self))
 
     def train(self, resume_from_checkpoint: Any = None, **others: Any) -> Any:
-        """As the Trainer's.
+        """Train as ``Trainer.train`` does.
 
         Raises: ConfigError: It is to resume from a checkpoint of its own.
         """

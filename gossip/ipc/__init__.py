@@ -1,5 +1,4 @@
-"""What a trainer and its node say to each other: messages over a local socket,
-vectors in shared memory."""
+"""Messages between a trainer and its node over a local socket, and vectors in shared memory."""
 
 from . import messages
 from .arena import (

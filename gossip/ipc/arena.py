@@ -26,10 +26,10 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
-"""Of a result, from which on it is lent to the script and not copied: to copy a shorter one takes
-less time than to point at its pieces."""
+"""Elements from which on a result is lent to the script and not copied. Copying a shorter result
+takes less time than pointing at its pieces."""
 PAGED_ELEMENTS = 2**18
-"""Of a slot, from which on its pages are its own, so that it can be pinned for a GPU."""
+"""Elements from which on a slot has its own pages, so that it can be pinned for a GPU."""
 POPULATED_BYTES = 2**20
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it
 _MAGIC = 0x676F737369700001  # "gossip", version 1
@@ -153,9 +153,8 @@ class Arena:
         return self.elements >= LENT_ELEMENTS
 
     def lent_result(self, slot: int) -> Vector:
-        """What lies in ``results[slot]``, for somebody who may write to it: what is written changes
-        nothing but these views, until the next one of this slot. It costs nothing before it is
-        looked at."""
+        """Return ``results[slot]`` for a caller that may write to it. Writes change nothing but
+        these views, until this slot is lent again. The call is free until the memory is read."""
         if self._private is None:
             # a page that is written becomes this mapping's own
             self._private = mmap.mmap(self.fd, _size(self.elements), flags=mmap.MAP_PRIVATE)
@@ -170,7 +169,8 @@ class Arena:
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:
-        """Where the first page of ``results[slot]`` begins in the memory, and where that ends."""
+        """Return where the first page of ``results[slot]`` begins in the memory, and where the slot
+        ends."""
         at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _stride(self.elements)
         return at // mmap.PAGESIZE * mmap.PAGESIZE, at + 4 * self.elements
 
@@ -234,7 +234,7 @@ def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 
 def _stride(elements: int) -> int:
-    """From the beginning of a slot to that of the next one, in bytes."""
+    """Return the distance from the beginning of a slot to that of the next one, in bytes."""
     return _aligned(4 * elements, mmap.PAGESIZE if elements >= PAGED_ELEMENTS else ALIGNMENT)
 
 

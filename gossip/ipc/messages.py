@@ -1,5 +1,5 @@
-"""What a trainer and its node say to each other over their one local socket. Plain data, packed by
-``transport.codec``.
+"""Messages between a trainer and its node over their one local socket. They are plain data, packed
+by ``transport.codec``.
 
 The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file
 descriptor beside a message (SCM_RIGHTS), and either side sees the other's death as end of file at
@@ -11,35 +11,38 @@ A life, seen from the trainer:
              <- Restore?  the swarm's state, when it is ahead or began with other weights
     Restored ->
              <- Go(r)     compute round r into update slot ``slot``
-    Shard    ->           (once) data is read through us: Go(r) comes again, with this peer's
-                          samples
+    Shard    ->           (once) data is read through the node: Go(r) comes again, with this
+                          peer's samples
     Contribute(r) ->
              <- Judge*    (rules that need the loss) rate these updates
     Judged   ->
              <- Apply(r)  the aggregate is in result slot ``slot``; also rounds that were committed
-                          without us
+                          without this peer
     Applied(r) ->
              <- Go(r + 1)
     Confirm(r + 1) ->     (with f > 0, in rolling rounds) the script has had all its rounds
-             <- Restore?  it was told another result of the last one than most
+             <- Restore?  this peer holds another result of the last one than most
     Restored ->
              <- Confirmed
     Ledger   ->           (at any time) a checkpoint is to be saved
-             <- Ledger(r) what belongs to it beside the trainer's state
-    Close    ->           polite end; the node drains and answers Halted
+             <- Ledger(r) its part beside the trainer's state
+    Close    ->           polite end; the node drains and replies with Halted
 
-In a pipeline that has lost the state of a stage, before the first round:
+If a pipeline has lost the state of a stage, before the first round:
 
              <- Beside*, Rebuild(r)  make a state to go on with from round r
     Rebuilt  ->           it is made; or what is needed for that, and then they come again
 
-In a pipeline a round is, in place of one Contribute:
+In a pipeline, a round has in place of one Contribute:
 
              <- Pass(r)*  compute a forward or a backward pass of a micro-batch
-    PassReply(r) ->       what it hands on
-             <- Drop(r)*, Reset(r)*  forget one, or all
+    PassReply(r) ->       its output
+             <- Drop(r)*, Reset(r)*  drop one pass, or all
              <- Collect(r)  the update of the micro-batches so far into update slot ``slot``
     Contribute(r) ->      Collect may come again
+
+``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``, ``Confirmed`` is ``ConfirmReply``.
+Other names leave out ``Command``, ``Request`` and ``Reply``.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ from gossip.errors import ConfigError, Refused, ReplicasDiverged, StateLost, Swa
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
-"""That results are copied to. They may also lie in further slots behind these."""
+"""Number of slots that results are copied to. They may also lie in further slots behind these."""
 EXIT_SIGTERM = 143  # of a peer that was asked to stop, and left
 
 
@@ -184,7 +187,7 @@ class Log:
 
 @record
 class ScriptPlan:
-    """What the script has said that it is going to do, for whoever watches."""
+    """Plan of the script, as far as it has announced it, for monitoring."""
 
     steps: int | None  # of the whole run; None: it has not said
     folder: str = ""  # of its checkpoints; "": it saves none
@@ -400,11 +403,11 @@ class Halted:
 
 
 StageCommand: TypeAlias = PassCommand | DropCommand | ResetCommand | CollectCommand
-"""What a member of a stage is told to do, in this order."""
+"""Commands for a member of a stage, which it carries out in the order of arrival."""
 
 
 def error_of(halted: Halted) -> BaseException:
-    """What a halt of the node means to the user's script."""
+    """Return the exception that a halt of the node raises in the user's script."""
     match halted.exit_code:
         case code if code in (0, 130, EXIT_SIGTERM):
             return SystemExit(code)

@@ -85,8 +85,8 @@ class StallDetector:
 def piled_up(
     poll: Callable[[float], list[Arrival]], late_s: float, clock: Callable[[], float]
 ) -> Iterator[list[Arrival]]:
-    """What came while the loop stood still for ``late_s``. The transport's own threads stood still
-    too and need a moment to read it."""
+    """Yield the arrivals that piled up while the loop stood still for ``late_s``. The transport's
+    own threads stood still, too, and need a moment to read them."""
     until = clock() + min(late_s / 2, READ_ON_MAX_S)
     while clock() < until and (arrivals := poll(PILED_UP_S)):
         yield arrivals

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
-"""Of mallopt(3), from glibc's malloc.h."""
+"""Parameters of mallopt(3), from glibc's malloc.h."""
 KEPT_BYTES = 2**30
 """When more than this is free at the end of the heap, that is given back. What is free below
 something that is in use stays."""
@@ -18,8 +18,8 @@ LARGEST_INT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """From now on, in all threads that are started later. False: this is not glibc, or an older one
-    that refuses a threshold so high, and nothing has changed."""
+    """Keep freed memory from now on, in all threads that are started later. Return False, with
+    nothing changed, if this is not glibc, or an older one that refuses a threshold so high."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     # First: after the other alone, glibc would map smaller blocks anew, too.
     if mallopt is None or not mallopt(MMAP_THRESHOLD, LARGEST_INT):

@@ -1,4 +1,4 @@
-"""What the GPUs do that a trainer uses, as the driver's own tool tells: asked without waiting."""
+"""State of the GPUs that a trainer uses, from the driver's own tool. Queries do not block."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class GpuMeter:
         self._asked: subprocess.Popen[bytes] | None = None
 
     def look(self) -> list[dict[str, float]]:
-        """What was answered to the last question: of each GPU that this process may see its index,
-        the share of the last second in which it worked, bytes that are used and that there are, and
-        degrees Celsius, as far as it tells. ``[]``: nothing is known."""
+        """Return the answer to the last query, and start the next. It has, for each GPU that this
+        process may see, its index, the share of the last second in which it worked, its used and
+        total bytes, and degrees Celsius, as far as known. ``[]``: nothing is known."""
         found: list[dict[str, float]] = []
         if self._asked is not None:
             if self._asked.poll() is None:

@@ -54,7 +54,7 @@ PREPARE_S = 30.0
 have to come by default."""
 
 BLOCK_BYTES = 2**19
-"""What is worked on at once of a large result: it stays in the cache until its digest is made."""
+"""Bytes of a large result to process at once: they stay in the cache until their digest is made."""
 
 QUICK_ELEMENTS = 2**22
 """The same for a rule that does one pass over the updates: about three milliseconds."""
@@ -114,7 +114,8 @@ class ResultMaker:
         outlyingness: tuple[float, ...],
         outside: tuple[float, ...] = (),
     ) -> Aggregated:
-        """What the core hears of it. A result that is not finite is none."""
+        """Return the event of this result for the core. A result that is not finite counts as
+        none."""
         payload = self.payload(vector)
         if payload is None:
             return Aggregated(ticket, None, (), (), "non_finite result")
@@ -160,12 +161,12 @@ def _copy_block(vector: np.ndarray, start: int, stop: int, place: np.ndarray) ->
 
 @dataclass(frozen=True, slots=True)
 class ResultWriter:
-    """What becomes of results.
+    """Form and place of results.
 
     Attributes:
-        room: Has memory for large ones, which others read where they lie. One that is encoded needs
-            none: others receive its bytes.
-        wire: How results are written; None: as they lie in memory.
+        room: Returns memory for large results, which other peers read where they lie. An encoded
+            result needs none: other peers receive its bytes.
+        wire: Returns the format in which results are written; None: as they lie in memory.
     """
 
     room: ResultRoom | None = None

@@ -1,5 +1,5 @@
-"""Where the result of a round lies in the arena: received or made there, so that nobody copies it
-for the trainer, and other peers of the host can read it; or copied there."""
+"""Place of the result of a round in the arena. The result is received or made there, so that it is
+not copied for the trainer, and other peers of the host can read it; or it is copied there."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class ResultSlots:
         self._in_flight = in_flight
 
     def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Where the result of a shard goes; None: there is no place, or another result of this
-        shard is there."""
+        """Return memory for the result of a shard. None if there is no place, or if another result
+        of this shard is there."""
         landing = self._of_round.get(round_id) or self._next(round_id)
         if landing is None or landing.told or shard >= len(landing.shards):
             return None

@@ -111,7 +111,7 @@ def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
 
 
 def _decision_on(rule: ShardedRule, ask: Aggregate, peers: Sequence[PeerId]) -> Decision:
-    """What the rule decides of the updates of ``peers``, by what all shards have measured."""
+    """Return the rule's decision on the updates of ``peers``, by the measurements of all shards."""
     parts = [_measured(part, peers) for part in ask.parts]
     return rule.decide(parts, f=ask.f, round_id=ask.round_id)
 

@@ -1,5 +1,4 @@
-"""What a node is made of: its description, its core and its transport,
-each of which a test may replace."""
+"""Parts of a node: its description, its core and its transport. A test may replace each of them."""
 
 from __future__ import annotations
 
@@ -36,15 +35,17 @@ from gossip.vectors import Float32, Shape, WireFormat, load_encoding, shard_size
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """Which node this is.
+    """Description of a node.
 
     Attributes:
-        run_dir: Where the run leaves its files, and where its peers find each other; None: nowhere.
-        status_fd: A connected stream socket to the launcher, or None.
-            It is duplicated, not taken over.
-        listen: Address of this machine that the others reach it at; "": the run's ``host``.
-        key_file: Where its own key lies, in a run with keys; "": it makes one.
-        keys: Its own and the others', in a run with keys; the node finds them when it starts.
+        run_dir: Folder where the run leaves its files, and where its peers find each other; None:
+            there is none.
+        status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken
+            over.
+        listen: Address of this machine at which the others reach it; "": the run's ``host``.
+        key_file: File of its own key, in a run with keys; "": it makes one.
+        keys: Its own key and those of the others, in a run with keys; the node finds them when it
+            starts.
     """
 
     config: RunConfig
@@ -58,7 +59,7 @@ class NodeSpec:
 
 
 def spec_from(given: Mapping[str, str]) -> NodeSpec:
-    """As the ``GOSSIP_*`` variables of a node process say."""
+    """Return the description that the ``GOSSIP_*`` variables of a node process give."""
     run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
     return NodeSpec(
         RunConfig.load(given["GOSSIP_CONFIG"]),
@@ -104,7 +105,7 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
 
 
 class NodeCore(Protocol):
-    """What the loop needs of ``gossip.core.Peer``."""
+    """Part of ``gossip.core.Peer`` that the loop needs."""
 
     def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
 

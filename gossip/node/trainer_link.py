@@ -49,7 +49,7 @@ BACKLOG_BYTES = 2**29
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
     *[field.name for field in fields(EpochReport) if field.name != "given_up_ranges"]
 )
-"""As ``dataclasses.astuple``, which copies every number of it: that goes with each round."""
+"""``dataclasses.astuple`` without its copy of every number, as this goes with each round."""
 INLINE_BYTES = 2**23
 """States of at most this size are copied and hashed at once in the loop: a few milliseconds."""
 

@@ -1,5 +1,5 @@
-"""What a peer's two processes use of their machine, and what that has left: told every
-``EVERY_S`` seconds, for whoever looks after a run."""
+"""Machine usage of a peer's two processes, and what the machine has left. It is reported every
+``EVERY_S`` seconds, for monitoring a run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class UsageMeter:
-    """Of the node, which is this process, and of its trainer.
+    """Usage of the node, which is this process, and of its trainer.
 
     Args:
-        trainer_pid: The same as ours where the node is a thread of the trainer.
-        folder: Whose disk is looked at; None: no disk is.
+        trainer_pid: Process of the trainer; this process if the node is a thread of the trainer.
+        folder: Folder whose disk is measured; None: no disk is.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:

@@ -1,5 +1,5 @@
-"""What the number of a host may be, and which of its own a host uses. The own name is never looked
-up: that answers loopback."""
+"""Checks of host addresses, and choice of a host's own address. The host's own name is never looked
+up, as that yields loopback."""
 
 from __future__ import annotations
 

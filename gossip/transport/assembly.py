@@ -1,5 +1,5 @@
-"""What comes in: each header checked before anything is stored, payloads put together in memory
-that we size ourselves."""
+"""Incoming messages: each header is checked before anything is stored, and payloads are assembled
+in memory that this peer sizes."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ from .lending import BufferPool, MappedMemory, watched_view
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
 ANYBODY: PeerId = -1
-"""As the owner of a connection: it is not known whose that is,
-and whoever it says to be is believed."""
+"""Owner of a connection whose peer is not known. Any sender that its messages name is accepted."""
 STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
 TOLD_EVERY_S = 0.1  # of a payload that is on its way
 BLOCK_BYTES = 2**19
-"""What is copied at once of a payload that lies in memory: it stays in the cache while its facts
-are worked out."""
+"""Bytes to copy at once of a payload that lies in memory. They stay in the cache until their facts
+are computed."""
 POOLED_BYTES = 2**17
 """Payloads of vectors of at least this size come into memory that is used again."""
 ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
@@ -60,7 +59,7 @@ ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still hold
 _BULK = frozenset(BULK_MESSAGES)
 _DIGESTED = (Commit, StateOffer, Activation, ActivationGradient, AuditReply)
 _BYTES = (StateOffer, Activation, ActivationGradient, AuditReply)
-"""Whose payloads are no vectors of float32."""
+"""Messages whose payloads are not vectors of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ class IncomingPayload:
         return self._raw is source
 
     def room(self) -> memoryview:
-        """Where the next chunk goes. It must fill it."""
+        """Return the memory of the next chunk, which must fill it."""
         view = view_of(self._raw)
         return (
             view
@@ -325,12 +324,11 @@ class Assembly:
 
 
 class Reception:
-    """Where the inbound bulk lanes hand in what they read: headers are checked,
-    payloads put together.
+    """Receiver of what the inbound bulk lanes read: it checks headers and assembles payloads.
 
     Args:
-        chunk_bytes: What the lane carries at once.
-        summed: Payloads come with a checksum.
+        chunk_bytes: Bytes that the lane carries at once.
+        summed: Whether payloads come with a checksum.
     """
 
     def __init__(
@@ -399,12 +397,13 @@ class Reception:
         mapped: tuple[int, MappedMemory] | None,
         now: float,
     ) -> tuple[int, Loan | None]:
-        """What the sender calls a payload that lies in its memory, and how to get it.
-        None, counted, where it is not let in, or does not lie there.
+        """Return the sender's number of a payload that lies in its memory, and the loan of that
+        payload. The loan is None, counted, if the message is not admitted, or if the payload does
+        not lie there.
 
         Args:
-            connection: As it is called in ``let_go``.
-            mapped: The memory that came on this connection last, and its number.
+            connection: Name of the connection in ``let_go``.
+            mapped: Number and memory of the last mapping that came on this connection.
         """
         _, transfer, region, offset, nbytes = LENT.unpack_from(header)
         envelope = self.gate.bulk(header[LENT.size :], nbytes)

@@ -1,8 +1,9 @@
-"""What every transport promises. The behaviour suite in ``gossip.testing`` holds each one to it.
+"""Guarantees of every transport. The behaviour suite in ``gossip.testing`` checks them for each
+one.
 
 A transport moves envelopes and payloads between peers that it knows by address. It is driven by one
 thread and never blocks: ``send`` queues or drops, ``poll`` returns what has come. It checks sizes
-before it stores a byte, and turns whatever is malformed into a count, never into an exception.
+before it stores a byte, and turns malformed input into a count, never into an exception.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ None: there is none for it. It is in use for as long as any array over it lives.
 
 LINK_TIMEOUT_S = 0.3
 FAR_LINK_TIMEOUT_S = 2.0
-"""Of links within a host and between hosts. See ``sockets`` for why they differ."""
+"""Timeouts of links within a host and between hosts, in seconds. See ``sockets`` for the
+difference."""
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
 """Until a connection that failed is tried again: at first, and at most."""
 NOTICES_MAX = 64

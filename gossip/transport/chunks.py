@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 
 CHUNK_BYTES = 2**20
 CHUNKS, CHUNK_BYTES_LEAST = 16, 2**16
-"""Of a payload that is shorter than so many chunks of a MiB: as many shorter ones, though none of
-less than 64 KiB. Over a slow link it is seen to move by them: else nobody knew why a ping that
-waits behind it is not answered."""
+"""Number of chunks of a payload that is shorter than as many chunks of a MiB, and their least size,
+64 KiB. Over a slow link, the chunks show that the payload moves. Otherwise nothing would explain
+why a ping that waits behind it is not answered."""
 _ALIGNED_BYTES = 2**12
 
 FIRST_MARK = 0xC1  # msgpack never uses it

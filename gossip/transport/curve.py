@@ -42,13 +42,14 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class LinkKeys:
-    """What a link to one peer needs where there are keys.
+    """Keys of a link to one peer, in a run with keys.
 
     Attributes:
-        pair: The own one.
+        pair: Key pair of this peer.
         other: The public key of the other side.
-        incarnation: The own one, as it is then.
-        rooms: Where payloads are sealed, one chunk at a time for each peer that has no room.
+        incarnation: Returns the present incarnation of this peer.
+        rooms: Buffers in which payloads are sealed, one chunk at a time for each peer that has no
+            room.
     """
 
     pair: KeyPair

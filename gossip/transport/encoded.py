@@ -83,7 +83,8 @@ class EncodedTransport:
         return below
 
     def _encoded(self, message: Message, vector: NDArray[np.float32]) -> NDArray[np.uint8]:
-        """Of a vector that nobody has encoded: a faulty peer's."""
+        """Return the bytes of a vector that was not encoded before, which comes from a faulty
+        peer."""
         kind, round_id, shard = _place_of(message) or ("update", 0, 0)
         wire = self._wire()
         if wire is None or shard >= len(wire.sizes) or len(vector) != wire.sizes[shard]:
@@ -106,7 +107,7 @@ class EncodedTransport:
 
 
 def _place_of(message: Message) -> tuple[PayloadKind, int, int] | None:
-    """What its payload is, of which round and shard; None when it is not encoded: parameters, and
+    """Return the kind, round and shard of its payload. None if that is not encoded: parameters, and
     packed states."""
     match message:
         case Update():

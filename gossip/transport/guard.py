@@ -19,7 +19,7 @@ from .curve import Authenticator, AuthRequest, Keys, as_server, prove_closed
 from .strangers import RefusedKeys
 
 NOBODY: PeerId = -2
-"""As the owner of a connection: it has had a key that counts no more."""
+"""Owner of a connection whose key is revoked."""
 SILENT_S = 5.0
 """Whoever is let in says something at once (``GREETING``):
 it is by messages that we know whose a connection is."""
@@ -156,8 +156,8 @@ class GuardedSocket:
         self._owners: dict[int, str] = {}  # descriptor -> the key of who has spoken on it
 
     def owner_of(self, frame: zmq.Frame) -> PeerId:
-        """Whose the connection is that a frame came on. NOBODY, counted and cut off:
-        its key counts no more."""
+        """Return the owner of the connection on which a frame came. If its key is revoked, count
+        this, cut the connection, and return NOBODY."""
         key, fd = cast(str, frame.get("User-Id")), frame.get(_SRCFD)
         peer = self._keys.peer_of(key)
         if peer is None:

@@ -36,11 +36,11 @@ _NOTHING = bytearray()
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where an inbox listens.
+    """Address at which an inbox listens.
 
     Attributes:
-        anywhere: It may be another address than a loopback one.
-        guard: Who lets in only those with a key; None: whoever comes is let in.
+        anywhere: Whether it may be another address than a loopback one.
+        guard: Guard that admits only peers with a key; None: every connection is admitted.
     """
 
     context: zmq.Context[zmq.Socket[bytes]]
@@ -51,7 +51,7 @@ class ListenAddress:
 
 
 class Inbox(Protocol):
-    """Where what others send comes in."""
+    """Receiving end of the messages of other peers."""
 
     fd: int
     """Readable when something has come."""
@@ -154,7 +154,7 @@ class ControlInbox(_Router):
         super().__init__(where, gate.traffic, bulk=False)
         self._gate = gate
         self.on_offer: Callable[[PeerId, bytes], None] | None = None
-        """Who is told of sessions for payloads that peers offer; None: nobody takes any."""
+        """Callback for sessions for payloads that peers offer; None: no session is accepted."""
 
     def take(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float

@@ -25,8 +25,8 @@ from .chunks import view_of
 _F_SEAL_FUTURE_WRITE = 0x0010  # Python has a name for it from 3.13 on
 _KEEPS_ITS_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 MAPPED_BYTES_MAX = 2**44
-"""Of the memory of one peer: half of what a process can address is 2**46 bytes. Mapping it takes no
-memory, and what of it is read is bounded by the payloads that may come."""
+"""Size limit of the memory of one peer, in bytes. Half of what a process can address is 2**46
+bytes. Mapping takes no memory, and reads are bounded by the payloads that may come."""
 
 
 class Lender:
@@ -45,7 +45,7 @@ class Lender:
         self._start = start_of(memory)
 
     def offset_of(self, data: NDArray[np.uint8]) -> int | None:
-        """Where ``data`` begins in the memory; None: it does not lie there."""
+        """Return the offset of ``data`` in the memory. None if it does not lie there."""
         offset = start_of(data) - self._start
         return offset if 0 <= offset <= self.nbytes - len(data) else None
 

@@ -30,7 +30,8 @@ ZERO_COPY_BYTES = 512 * 1024
 """Below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's:
 23 us against 34 at 256 KiB."""
 PATIENCE_S = 2.0
-"""Who is turned away for so long is told why: keys may be on their way."""
+"""Time in seconds for which a lane is rejected before users are told why: keys may be on their
+way."""
 CUT_S = 1.0
 """After a longer cut between hosts payloads get a new connection. The old one has sent again in
 vain, each time after a pause twice as long (docs/design_notes.md N24)."""
@@ -116,7 +117,8 @@ class ZmqLane:
         return news
 
     def _hang_up(self) -> None:
-        """What comes here is read by nobody, and kept without bound until then."""
+        """Close the connection. Its incoming frames are not read, and until it is closed they are
+        stored without bound."""
         self.spoken_to, self.up, self._owes_greeting = True, False, False
         self.socket.disconnect(self.address)
 
@@ -124,7 +126,7 @@ class ZmqLane:
         return bool(cast(int, self.socket.get(_EVENTS)) & _POLLIN)
 
     def _discard(self) -> None:
-        """What had come before the end of the connection is there until it is read."""
+        """Receive and drop frames that came before the end of the connection and are queued."""
         with contextlib.suppress(zmq.Again):
             for _ in range(DISCARD_FRAMES):
                 self.socket.recv(_DONTWAIT)
@@ -214,7 +216,7 @@ class ZmqLane:
 
 
 class BulkLane(Protocol):
-    """What carries payloads to one peer."""
+    """Lane that carries payloads to one peer."""
 
     chunk_bytes: int
     summed: bool
@@ -254,7 +256,7 @@ class BulkLane(Protocol):
         ...
 
     def declined(self) -> list[Outgoing]:
-        """Of what was lent, what has to be sent after all."""
+        """Return the messages that were lent, and have to be sent after all."""
         ...
 
     def push(self, outgoing: Outgoing) -> bool:
@@ -321,17 +323,18 @@ class Link:
         self._queued_bytes -= self.queue.popleft().nbytes
 
     def forget(self) -> None:
-        """What waits is worth nothing on the next connection: its beginning went over this one."""
+        """Drop the queue. It is worthless on the next connection, as its beginning went over this
+        one."""
         self.queue.clear()
         self._queued_bytes = 0
 
 
 class BuffersInFlight:
-    """Which memory is still being sent.
+    """Memory that is still being sent.
 
-    Every chunk in ZeroMQ's hands, and every message that waits, refers to a ``holder``: an array
-    object over the payload's memory that nobody else keeps. It is gone when they are. One weak
-    reference to it tells what a MessageTracker for each chunk would, for 10 us less a chunk.
+    Every chunk that ZeroMQ holds, and every queued message, refers to a ``holder``: an array object
+    over the payload's memory that has no other reference. It is freed when they are. One weak
+    reference to it shows what a MessageTracker for each chunk would, for 10 us less a chunk.
     """
 
     def __init__(self) -> None:
@@ -360,7 +363,7 @@ def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
-    """What to tell people, and what they can do, when a lane is turned away again and again."""
+    """Return a message for the user, and a hint, for a lane that is rejected again and again."""
     where = f"peer {peer} at {lane.address}"
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         shown = "" if keys is None else f" {keys.pair.public[:8]}..."

@@ -44,8 +44,8 @@ BULK_QUEUE_BYTES = 256 * 2**20  # two messages always fit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:
-    """What lies in an inbox: a header, and for a payload its bytes,
-    its announced size and its checksum."""
+    """Entry of an inbox: a header, and for a payload its bytes, its announced size and its
+    checksum."""
 
     connection: object
     header: bytes
@@ -55,7 +55,7 @@ class Packet:
 
 
 class _Inbox:
-    """Where others put parcels and news for one transport. Guarded by the hub's lock."""
+    """Inbox of one transport, for parcels and news of other peers. Guarded by the hub's lock."""
 
     def __init__(self) -> None:
         self.control: deque[Packet] = deque()

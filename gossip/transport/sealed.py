@@ -217,12 +217,11 @@ def _send_all(end: socket.socket, data: bytes) -> None:
 
 
 class SealedStream:
-    """What comes on one connection once it has proved its session: bytes to messages, without a
-    socket.
+    """Data of one connection that has proved its session: bytes to messages, without a socket.
 
     Args:
-        connection, owner: Whose it is, for ``reception``.
-        rooms: Where chunks are before they are opened.
+        connection, owner: The connection and its peer, for ``reception``.
+        rooms: Buffers of chunks before they are opened.
     """
 
     def __init__(
@@ -242,12 +241,12 @@ class SealedStream:
         self._incoming: IncomingPayload | None = None  # None: nobody wants that chunk
 
     def room(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory for the next bytes."""
         return self._view[self._filled : self._need]
 
     def grow(self, nbytes: int, now: float) -> list[Arrival]:
-        """So many have come there. Raises: Malformed: They are not what was sealed, and the
-        connection is to be closed."""
+        """Process ``nbytes`` more bytes in that memory. Raises: Malformed: They are not what was
+        sealed, and the connection is to be closed."""
         self._filled += nbytes
         if self._filled < self._need:
             return []
@@ -312,10 +311,10 @@ class _Connection:
         self.begun = bytearray(OPEN.size)
         self.filled = 0
         self.session: bytes | None = None
-        """What it has named."""
+        """Session that the connection has named."""
         self.opener: RecordOpener | None = None
         self.owner: tuple[PeerId, str] | None = None
-        """Of whom its session is, and his key."""
+        """Peer that offered the session, and its key."""
         self.stream: SealedStream | None = None
 
     def close(self) -> None:
@@ -346,8 +345,8 @@ class SealedInbox:
         self._serial = 0
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
-        """What ``owner`` has said on the control lane about its next connection here. Its former
-        offer counts no more."""
+        """Store the offer of ``owner``, sent on the control lane, for its next connection here. It
+        replaces the former offer."""
         try:
             offer = SessionOffer.decode(frame)
         except Malformed:

@@ -51,8 +51,9 @@ PROOF, MESSAGE, HEADER, CHUNK = 1, 2, 3, 4
 """Kinds of records: an empty one, a message without a payload, the header of a chunk,
 and the chunk behind it."""
 RECORDS_A_KEY = 2**19
-"""Of at most 1 MiB each, and every other one is small: 2**34 blocks of AES under one key tell it
-from a random function with an advantage of 2**-61 at most. GCM itself bounds records at 2**32."""
+"""Records under one key. Each has at most 1 MiB, and every other one is small: 2**34 blocks of AES
+under one key can be told from a random function with an advantage of 2**-61 at most. GCM itself
+bounds records at 2**32."""
 
 OFFER = struct.Struct(f"<Bxxx{SESSION_BYTES}s{SECRET_BYTES}sQ")
 OPEN = struct.Struct(f"<4s{SESSION_BYTES}s")
@@ -68,14 +69,14 @@ _INCARNATIONS = struct.Struct("<QQ")
 
 @dataclass(frozen=True, slots=True)
 class SessionOffer:
-    """What the sender of payloads tells the receiver over the control lane, once for each
-    connection.
+    """Offer of a session, which the sender of payloads sends to the receiver over the control lane,
+    once for each connection.
 
     Attributes:
-        session: What the connection names to say whose it is. Whoever sees it come can name it,
-            too, and has no key.
-        secret: Of ``SECRET_BYTES``, drawn for this session only. It is never shown.
-        incarnation: The sender's.
+        session: Name of the session, by which a connection shows its peer. An observer can name it,
+            too, but has no key.
+        secret: ``SECRET_BYTES`` bytes, drawn for this session only. It is never shown.
+        incarnation: Incarnation of the sender.
     """
 
     session: bytes
@@ -150,8 +151,8 @@ class _KeyChain:
         self._secret = _expand(self._secret, b"next secret")
 
     def nonce(self) -> bytes:
-        """Of the next record, once: the key is ``key`` from now on. Numbers go on with the next
-        key, so none comes again."""
+        """Return the nonce of the next record, once; ``key`` is the key for it from now on. Numbers
+        go on with the next key, so no nonce comes again."""
         number = self.number
         if number and number % RECORDS_A_KEY == 0:
             self._use()

@@ -25,8 +25,8 @@ SEGMENT_BYTES_MAX = 1200
 packets of 1,280 bytes. Some drop larger ones without a message, though the devices at both ends
 send them (RFC 2923, 2.1)."""
 HANDSHAKE_S = 5.0
-"""Who connects and has not proved to be a peer by then is thrown out. CURVE takes four round trips:
-2 s by satellite."""
+"""Time in seconds for a connection to prove that it belongs to a peer. After that it is closed.
+CURVE takes four round trips: 2 s by satellite."""
 # of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
 HANDSHAKE_BYTES_MAX = 512
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
@@ -123,7 +123,7 @@ def endpoint(address: str, anywhere: bool = False) -> bool:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of an ``endpoint``."""
+    """Return the host and the port of an ``endpoint``."""
     match = _ENDPOINT.fullmatch(address)
     assert match is not None, address
     return match[1].strip("[]"), int(match[2])

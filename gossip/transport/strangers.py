@@ -1,5 +1,5 @@
-"""Who was refused lately because nobody here knows the key: bounded,
-and so that no host fills it by itself."""
+"""Keys that were refused lately because this peer does not know them. They are bounded, and no host
+can use up the bound alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ TOLD_MAX = 16
 """Addresses that people are told of at a time: a fraction of all notices,
 so that other matters are still told."""
 NOTICE_S = 2.0
-"""Whose key is not known for so long is told to people: that of a newcomer may be on its way."""
+"""Time in seconds for which a key is unknown before users are told: that of a newcomer may be on
+its way."""
 FORGET_S = 60.0
 
 

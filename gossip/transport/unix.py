@@ -225,7 +225,7 @@ class UnixLane:
         return True
 
     def close(self, linger_ms: int) -> None:
-        """What was sent can be read by the other side all the same."""
+        """Close the link. The other side can still read what was sent."""
         if self._socket is not None:
             self._socket.close()
         self._news.close()

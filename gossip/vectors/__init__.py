@@ -1,5 +1,4 @@
-"""What the bytes of an update are: the one place that knows how a vector is cut,
-compared and summed up."""
+"""Bytes of an update. Only this package defines how a vector is cut, compared and summed up."""
 
 from .count_sketch import sketch
 from .digest import (

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PIECE_NUMBERS = 2**17
-"""So many numbers are worked on at a time: they stay in the cache."""
+"""Numbers to process at a time: they stay in the cache."""
 SMALLEST_SCALE = 2.0**-126
 SCALE_BYTES = 2
 
 
 class Blocks(Encoding):
-    """What 8 and 4 bits have in common.
+    """Base of the encodings with 8 and 4 bits.
 
     Attributes:
         block: Numbers that share a scale.
         largest: The largest code; the smallest is its negative.
-        bits: Of a code.
+        bits: Bits of a code.
     """
 
     block: int
@@ -97,7 +97,7 @@ class Blocks(Encoding):
 
     @property
     def _code_bytes(self) -> int:
-        """Of a block."""
+        """Length of the codes of a block, in bytes."""
         return self.block * self.bits // 8
 
     @property

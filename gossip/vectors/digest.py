@@ -1,9 +1,9 @@
-"""What stands for a payload in commits and offers: 16 bytes of its BLAKE3.
+"""Digest of a payload in commits and offers: 16 bytes of its BLAKE3.
 
 A tree hash: long data is hashed three times as fast as by SHA-256 with the instructions that
 processors have for it (4.8 GB/s against 1.7 on one core, 64 MiB), and each block while it is in the
-cache. What the core makes itself, and chains of commits, are short: those stay with what Python
-brings along (``gossip.core.digest_of``).
+cache. Data of the core itself, and chains of commits, are short: their digest needs only the
+standard library (``gossip.core.digest_of``).
 
 Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn 2020, "BLAKE3: one function, fast everywhere".
 """
@@ -22,7 +22,7 @@ from gossip.core import DIGEST_BYTES, PIECE_BYTES, PIECES_MAX, PieceManifest, di
 
 
 def payload_digest(data: Any) -> bytes:
-    """Of anything with contiguous memory. ``DIGEST_BYTES`` long."""
+    """Return the digest of ``data``, which has contiguous memory. It has ``DIGEST_BYTES`` bytes."""
     return blake3(_bytes_of(data)).digest(DIGEST_BYTES)
 
 
@@ -42,10 +42,10 @@ class PayloadDigest:
 
 
 class PartsDigest:
-    """Of data that comes in blocks, and consists of parts that have ``lengths``; the last has
-    whatever is left.
+    """Digest of data that comes in blocks, and consists of parts that have ``lengths``. The last
+    part has the rest.
 
-    Without lengths it is one part.
+    Without lengths, the data is one part.
     """
 
     __slots__ = ("_done", "_several", "_to_come")
@@ -68,14 +68,14 @@ class PartsDigest:
         self._done[-1].update(view)
 
     def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """Of all, which is the core's of the digests of the parts when there are several;
-        and these."""
+        """Return the digest of the whole and those of the parts. With several parts, the first is
+        the core's digest (``digest_of``) of the others. Without lengths, there are no others."""
         parts = tuple([part.digest() for part in self._done])
         return (digest_of(b"".join(parts)), parts) if self._several else (parts[0], ())
 
 
 def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[bytes, ...]]:
-    """As ``PartsDigest``, of data that is here."""
+    """Return the digests of ``data`` as ``PartsDigest`` does."""
     found = PartsDigest(lengths)
     found.update(data)
     return found.digests()
@@ -84,9 +84,10 @@ def digests_of(data: Any, lengths: Sequence[int] = ()) -> tuple[bytes, tuple[byt
 def described(
     data: Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYTES, base: int = 0
 ) -> tuple[bytes, tuple[bytes, ...]]:
-    """What stands for a packed state in parts of ``lengths``: for all of it, and for each part.
+    """Return the digest of a packed state in parts of ``lengths``, and the digest or outline of
+    each part.
 
-    That is ``digests_of``, where the first part is no larger than a piece. ``base``: as of
+    If the first part is no larger than a piece, this is ``digests_of``. ``base``: as in
     ``PieceManifest``.
     """
     if len(lengths) < 2 or lengths[0] <= piece_bytes:

@@ -70,8 +70,8 @@ def are_finite(raw: NDArray[np.uint8]) -> bool:
 
 
 class Place(NamedTuple):
-    """Of which shard of which round a payload is. All peers know it, so what an encoding draws
-    from it is never sent."""
+    """Round and shard of a payload, with a seed. All peers know it, so what an encoding draws from
+    it is never sent."""
 
     seed: int
     round_id: int
@@ -97,7 +97,8 @@ class Encoding(ABC):
 
     @abstractmethod
     def nbytes(self, elements: int) -> int:
-        """Of a vector of so many numbers, at least one: a multiple of 4."""
+        """Return the length of a vector of ``elements`` numbers, at least one, in bytes: a multiple
+        of 4."""
 
     def encode(
         self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
@@ -149,7 +150,7 @@ class Encoding(ABC):
 
 @dataclass(frozen=True)
 class Float32(Encoding):
-    """As in memory: 4 bytes a number."""
+    """float32, as in memory: 4 bytes a number."""
 
     def nbytes(self, elements: int) -> int:
         return bytes_for(elements)

@@ -1,9 +1,9 @@
-"""Which part of a model a round of local steps exchanges, where it is cut into fragments (Streaming
-DiLoCo, Douillard et al. 2025, arXiv:2501.18512).
+"""Choice of the part of a model that a round of local steps exchanges, if the model is cut into
+fragments (Streaming DiLoCo, Douillard et al. 2025, arXiv:2501.18512).
 
 Fragments take turns by the number of steps that the parameters have had. Collective operations take
 a round and are no step, so they cost no fragment its turn. That number is part of the committed
-history, so nobody has to say which fragment an update is of.
+history, so no message has to name the fragment of an update.
 """
 
 from __future__ import annotations

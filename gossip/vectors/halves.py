@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     import torch
 
 PIECE_NUMBERS = 2**16
-"""So many numbers are worked on at a time: they stay in the cache."""
+"""Numbers to process at a time: they stay in the cache."""
 
 
 class Halves(Encoding):
-    """What both kinds of 16 bits have in common. ``largest``: what lies beyond becomes that."""
+    """Base of the two encodings with 16 bits. ``largest``: size to which larger finite numbers are
+    clamped."""
 
     largest: ClassVar[float]
 

@@ -13,15 +13,15 @@ import numpy as np
 from gossip.core import Admission, Message, Payload, PeerId, Received, ResultSimilarity
 
 BLOCK_NUMBERS = 2**16
-"""Of each vector at once: they are in the cache when they are looked at the second time."""
+"""Numbers of each vector to process at once: they are in the cache when they are used again."""
 
 Admit: TypeAlias = Callable[[PeerId, Message], Admission]
 """``Peer.admit``."""
 
 
 def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilarity:
-    """Of float32 vectors. ``others`` is the own update, or nothing: first the part of it that is as
-    long as the result, then its other parts."""
+    """Return the similarity of float32 vectors. ``others`` is the own update, or empty: first its
+    part that is as long as the result, then its other parts."""
     vector, own = result.data, others[0].data if others else None
     squares = own_squares = product = 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # what is too long is infinitely long

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 Vector: TypeAlias = NDArray[np.float32]
 
 PIECE_NUMBERS = 2**14
-"""So many numbers of a matrix are worked on at a time: they stay in the cache."""
+"""Numbers of a matrix to process at a time: they stay in the cache."""
 LARGEST_NUMBER = 2.0**96
-"""What lies beyond becomes that. Then no factor and no sum of a decoder is infinite, in matrices of
-up to 2**40 numbers."""
+"""Size to which larger numbers are clamped. Then no factor and no sum of a decoder is infinite, in
+matrices of up to 2**40 numbers."""
 SMALLEST_FACTOR, LARGEST_FACTOR_P, LARGEST_FACTOR_Q = 2.0**-63, 2.0, 2.0**117
 """Other factors are zero. So each product is zero or a normal number, which a processor multiplies
 at full speed, and the sum of the 256 of the highest rank is finite."""
@@ -78,7 +78,7 @@ class PowerSGD(Encoding):
         return Int8()
 
     def nbytes(self, elements: int) -> int:
-        """Of a vector of which no shapes are known: it is sent as it is."""
+        """Return the length of a vector without known shapes, in bytes: it is sent as it is."""
         return bytes_for(elements)
 
     def _write(self, vector: Vector, place: Place, raw: NDArray[np.uint8]) -> None:
@@ -135,7 +135,7 @@ class Factored(Encoding):
         return min(self.rank * (rows + columns), rows * columns)
 
     def _parts(self, vector: Vector, numbers: Vector) -> Iterator[tuple[Shape, Vector, Vector]]:
-        """Of each tensor the shape, its numbers, and what is sent of them."""
+        """Yield the shape of each tensor, its numbers, and the numbers that are sent of it."""
         taken = pairwise(accumulate(map(prod, self.shapes), initial=0))
         sent = pairwise(accumulate(map(self._written, self.shapes), initial=0))
         for shape, (start, stop), (first, last) in zip(self.shapes, taken, sent, strict=True):

@@ -11,8 +11,9 @@ import numpy as np
 from .encoding import Shape, bytes_for
 
 SHARD_BYTES = 2**20
-"""From here on a vector has several servers, which work at the same time. A shard costs a server
-and its clients a message each way; a megabyte of four updates takes as long to average."""
+"""Size in bytes from which on a vector has several servers, which work at the same time. A shard
+costs a server and its clients a message each way; a megabyte of four updates takes as long to
+average."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
 """The same on one host, for a rule that adds up: no link is shared there, and a shard more costs
@@ -76,15 +77,15 @@ def pack_shapes(shapes: tuple[Shape, ...]) -> bytes:
 
 
 def unpack_shapes(packed: bytes) -> tuple[Shape, ...]:
-    """What ``pack_shapes`` was given, each tensor as a matrix."""
+    """Return the shapes that ``pack_shapes`` has packed, each tensor as a matrix."""
     numbers = np.frombuffer(packed, np.uint32).tolist()
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Shape, ...]:
-    """What the numbers from ``start`` to ``stop`` of the flat vector have of tensors of these
-    shapes. A tensor that is cut leaves its whole rows, which are a tensor of fewer rows, and what
-    is left of a row before and behind them."""
+    """Return the shapes of the parts of tensors that lie from ``start`` to ``stop`` in the flat
+    vector; ``shapes`` are those of the whole tensors. A tensor that is cut leaves its whole rows,
+    which are a tensor of fewer rows, and the rest of a row before and behind them."""
     bounds = pairwise(accumulate(map(prod, shapes), initial=0))
     found = []
     for shape, (first, last) in zip(shapes, bounds, strict=True):

@@ -28,7 +28,8 @@ def _count(ratio: float, elements: int) -> int:
 
 
 class Listed(Encoding):
-    """Where each of some numbers is, ascending, in 4 bytes, and then each of them in 4 bytes."""
+    """Encoding of some of the numbers: their places, ascending, in 4 bytes each, and then the
+    numbers in 4 bytes each."""
 
     sparse: ClassVar[bool] = True
 
@@ -95,7 +96,8 @@ class TopK(Listed):
 
 @dataclass(frozen=True)
 class SumOfTopK(Listed):
-    """What so many updates of ``part`` can be in all places together."""
+    """Sum of the updates of ``peers`` peers in ``part``, with room for all their places
+    together."""
 
     part: TopK
     peers: int

@@ -25,15 +25,15 @@ PayloadKind: TypeAlias = Literal["update", "result"]
 
 @dataclass(frozen=True)
 class WireFormat:
-    """What all peers of a run know of its payloads before the first one comes.
+    """Format of the payloads of a run, which all its peers know before the first payload comes.
 
     Attributes:
-        encoding: Of updates.
-        seed: Of what encodings draw; the run's.
+        encoding: Encoding of updates.
+        seed: Seed of what encodings draw; the run's.
         sizes: Elements of each shard, with marks.
         trained: Elements of the flat vector before the first mark.
         peers: Most updates in a result.
-        shapes: Of the tensors in those elements, in order; (): of one dimension.
+        shapes: Shapes of the tensors in those elements, in order; (): of one dimension.
     """
 
     encoding: Encoding
@@ -50,22 +50,22 @@ class WireFormat:
 
     @property
     def packed_shapes(self) -> bytes:
-        """What a node has to know of the shapes (``pack_shapes``); b"": nothing."""
+        """Packed shapes (``pack_shapes``) for the node; b"": it needs none."""
         return pack_shapes(self.shapes) if self.encoding.shaped else b""
 
     @property
     def arena_bytes(self) -> int:
-        """Of an encoded update; 0 where a vector is its own payload."""
+        """Length of an encoded update, in bytes; 0 if a vector is its own payload."""
         return 0 if self.is_plain else sum(self.update_bytes)
 
     @cached_property
     def update_bytes(self) -> tuple[int, ...]:
-        """Of each shard of an update."""
+        """Length of each shard of an update, in bytes."""
         return tuple([self._nbytes("update", shard) for shard in range(len(self.sizes))])
 
     @cached_property
     def result_bytes(self) -> tuple[int, ...]:
-        """Of each shard of a result."""
+        """Length of each shard of a result, in bytes."""
         return tuple([self._nbytes("result", shard) for shard in range(len(self.sizes))])
 
     def encode(
@@ -121,7 +121,8 @@ class WireFormat:
 
     @cached_property
     def _encodings(self) -> dict[PayloadKind, tuple[Encoding, ...]]:
-        """Of each shard. What writes tensors is told of those that the shard has parts of."""
+        """Encodings of each shard, by kind of payload. An encoding of tensors gets the shapes of
+        those that the shard has parts of."""
         updates: tuple[Encoding, ...] = (self.encoding,) * len(self.sizes)
         if self.encoding.shaped:
             starts = accumulate(self.sizes, initial=0)
@@ -137,7 +138,7 @@ class WireFormat:
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """Of each shard, its elements before the marks."""
+        """Elements of each shard before the marks."""
         starts = accumulate(self.sizes, initial=0)
         return tuple(
             [
