@@ -351,6 +351,7 @@ def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
+    monkeypatch.setattr(Prober, "_trip_s", lambda self, _: 0.0)
     monkeypatch.setattr(Membership, "on_stalled", lambda self: [])
     violation = run(generate(26931)).violation
     assert violation is not None

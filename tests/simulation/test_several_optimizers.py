@@ -81,3 +81,10 @@ def test_drawn_faults_are_borne(seed: int) -> None:
 
 def test_some_schedules_have_two_optimizers() -> None:
     assert {generate(seed).further_every for seed in range(80)} == {0, 1, 3, 5}
+
+
+def test_a_round_whose_shards_are_of_two_kinds_uses_no_samples() -> None:
+    """One peer of nine lives on, with the result of one shard, and makes the other with the new
+    lives of the rest, whose scripts are elsewhere."""
+    outcome = run(generate(26376))
+    assert outcome.violation is None, outcome.violation

@@ -172,7 +172,7 @@ class Conserved(Checker):
         roster = before.roster if before is not None else core.settings.peers
         for commit in commits:
             self._judge_header(swarm, peer, commit, roster)
-        whole = all(commit.digest for commit in commits)
+        whole = all(commit.digest and commit.kind == commits[0].kind for commit in commits)
         used_by = _samples_used(commits) if whole else {}
         slices = done[0].slices
         if before is None and commits[0].round_id == 0:
