@@ -115,6 +115,16 @@ def test_each_picture_over_time_has_the_marks_of_the_incidents(report: page.RunR
         assert by_number["2"] == pytest.approx(100 * 4.8 / chart.x_max, abs=0.01)
 
 
+def test_a_run_of_which_only_the_commits_can_be_read_has_a_page(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "lost"
+    write(MadeUp(rounds=20, peers=4, pace=25.0), folder)
+    (folder / "config.json").write_text("{}")
+    (folder / "events.jsonl").write_text('{"schema": "gossip.events/2"}\n')
+    made = page.make([folder])
+    assert "served" not in {name for name, _ in made.charts}
+    assert page.render(made)
+
+
 def test_what_is_asked_for_is_on_the_page(report: page.RunReport) -> None:
     names = {name for name, _ in report.charts}
     assert names >= {"loss", "speed", "computing", "lanes", "served", "trust", "rounds"}

@@ -89,7 +89,7 @@ def _joined(spans: tuple[Span, ...], duration_s: float) -> tuple[Span, ...]:
 def _served(run: RecordedRun, marks: tuple[Mark, ...]) -> Chart | None:
     commits = run.commits
     known = commits.server >= 0
-    if not known.any():
+    if not known.any() or not run.peers:
         return None
     names, row_of = curves.groups_of(run.peers)
     buckets = heat_buckets(run)
