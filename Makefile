@@ -20,6 +20,9 @@ JOBS ?= $(shell env -u OMP_NUM_THREADS nproc)
 SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
+# Unit tests that start no process and load neither a trainer nor a launcher.
+BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|pipelines|run|starts|ipc)\b|gossip_(lab|clusters)|^import gossip$$|subprocess|code_blocks|examples
+QUICK = $(shell grep -LE '$(BEYOND_QUICK)' tests/unit/test_*.py)
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 12
 
@@ -43,7 +46,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants habits test-examples docs
+.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants habits test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +68,10 @@ $(INSTALLED): pyproject.toml extras/lab/pyproject.toml extras/clusters/pyproject
 
 demo: $(INSTALLED)  ## eight peers, two liars, a killed server; ARGS is passed on to `gossip demo`
 	$(BIN)/gossip demo $(ARGS)
+
+quick: $(INSTALLED)  ## tests of the core, the rules, the faults and the codec: less than a minute
+	$(BIN)/ruff check
+	$(BIN)/python -m pytest -q --numprocesses $(JOBS) $(QUICK)
 
 test: lint $(INSTALLED)  ## all that a change must pass: lint, types, tests
 ifdef PYTEST_ARGS
