@@ -58,6 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT["gossip"] = {"lazy", "errors", "topologies", "aggregators", "testing", "training"}
 MAY_IMPORT["launch"].add("gossip")
+MAY_IMPORT["__main__"] = {"launch"}
 for satellite in SATELLITES:
     MAY_IMPORT[satellite] = MAY_IMPORT.keys() - SATELLITES
 MAY_IMPORT["integrations"] = {"gossip", "errors", "training"}

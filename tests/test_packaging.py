@@ -48,6 +48,10 @@ def test_importing_it_does_not_import_torch(module: str, tmp_path: Path) -> None
     )
 
 
+def test_python_m_gossip_is_the_command(tmp_path: Path) -> None:
+    assert python("-m", "gossip", "--version", cwd=tmp_path).startswith("gossip ")
+
+
 def test_gossip_help_does_not_import_torch(tmp_path: Path) -> None:
     program = (
         "import sys\n"

@@ -114,7 +114,6 @@ if TYPE_CHECKING:
     )
     from .messages import (
         ACCUSATIONS_MAX,
-        AUDIT_VOTES_MAX,
         BULK_MESSAGES,
         COLLECTED_BYTES_MAX,
         CORE_BYTES_MAX,
@@ -123,7 +122,6 @@ if TYPE_CHECKING:
         PIECES_MAX,
         ROUND_MAX,
         STATISTICS_BYTES_MAX,
-        TRACE_BYTES,
         Accusation,
         Ack,
         Activation,

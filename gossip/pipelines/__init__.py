@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         outline_of,
     )
     from .measure import (
-        LayerTimes,
         layers_of,
         measure_layers,
     )
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
         write_plan,
     )
     from .planner import (
-        PipelineOption,
         PlanAnswer,
         PlanRequest,
         make_plan,

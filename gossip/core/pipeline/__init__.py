@@ -5,11 +5,9 @@ from .audits import Auditor, AuditTimer
 from .barrier import (
     BarrierTimer,
     StageBarrier,
-    StageProgress,
 )
 from .flow import FlowTimer, MicroBatchFlow
-from .rebuild import RebuildTimer, StageRebuild
+from .rebuild import RebuildTimer
 from .route import Router
 from .stage import StagePipeline
 from .stage_watch import StageWatch
-from .work import Work
