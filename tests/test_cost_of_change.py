@@ -228,8 +228,8 @@ def nan(''',
                 '            "writer": self.id,\n            "toy": 7,\n',
             ),
             (
-                "        self._take_extra_state(extra)\n        self._resume_own(folder, found)\n",
-                """        self._take_extra_state(extra)
+                "        self._load_extra_state(extra)\n        self._resume_own(folder, found)\n",
+                """        self._load_extra_state(extra)
         self.toy = found.manifest["toy"]
         self._resume_own(folder, found)
 """,

@@ -114,7 +114,7 @@ class BatchTracker:
                 "step outside of it, after the last of the backward passes",
             )
 
-    def take(self) -> int:
+    def end_round(self) -> int:
         """The round is over: the samples that its steps are on."""
         samples = self._upto[-1] if self._upto else 0
         self.drop()
@@ -125,7 +125,7 @@ class BatchTracker:
         if self._upto is not None:
             del self._upto[self.expected * steps :]
 
-    def check_taken(self, steps: int) -> None:
+    def check_batches(self, steps: int) -> None:
         """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
         soon."""
         self._has_stepped, self._steps_training = True, self._order.is_training
@@ -198,7 +198,7 @@ class BatchTracker:
             raise ConfigError(what, hint)
         warnings.warn(f"{what}. {hint}", stacklevel=4)
 
-    def give_back(self) -> None:
+    def drop_unused(self) -> None:
         """A round passes without a step. Raises ConfigError when the loop has said that it keeps
         the gradients of what it had."""
         if not self.unused:

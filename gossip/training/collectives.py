@@ -191,8 +191,8 @@ class Collectives:
         peer: The local one.
         f: Peers that may lie.
         peers: The most that the run can have.
-        give: Gives what ``packed`` made to the next round, and returns when that is over: whether
-            the others trained in it. Raises RunOver: There will be none.
+        contribute: Gives what ``packed`` made to the next round, and returns when that is over:
+            whether the others trained in it. Raises RunOver: There will be none.
         alone: Told of an operation that no other peer has called there.
     """
 
@@ -201,10 +201,10 @@ class Collectives:
         peer: int,
         f: int,
         peers: int,
-        give: Callable[[bytes], bool],
+        contribute: Callable[[bytes], bool],
         alone: Callable[[str], None] = lambda operation: None,
     ) -> None:
-        self._peer, self._f, self._give, self._alone = peer, f, give, alone
+        self._peer, self._f, self._contribute, self._alone = peer, f, contribute, alone
         self._most = bytes_max(peers)
         self.answers = CollectiveAnswers(f)
         self.answered: tuple[int, ...] = ()
@@ -230,7 +230,7 @@ class Collectives:
         whole, passed = packed(place, data, self._most if most is None else most), 0
         try:
             while (found := self.answers.find(place)) is None and passed < PASSED_MAX:
-                passed += self._give(whole)
+                passed += self._contribute(whole)
             found = {self._peer: data} if found is None else found
             if found.keys() == {self._peer}:
                 self._alone(place[2])

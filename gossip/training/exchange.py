@@ -86,12 +86,12 @@ class ExtraState:
         now: Gives it.
         check: Raises StateMismatch when what came with a state cannot be taken over. Changes
             nothing.
-        take: Takes it over.
+        load: Takes it over.
     """
 
     now: Callable[[], dict[str, Any]]
     check: Callable[[dict[str, Any]], object]
-    take: Callable[[dict[str, Any]], None]
+    load: Callable[[dict[str, Any]], None]
 
 
 _ONE_STEP = StepsTaken()
@@ -363,9 +363,9 @@ class Exchange:
             self._trained.wire.packed_shapes,
             self.activation_bytes,
         )
-        self._say(about, os.dup(self._arena.fd))
+        self._queue_message(about, os.dup(self._arena.fd))
         if self._shard is not None:
-            self._say(self._shard)
+            self._queue_message(self._shard)
         self._flush()
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
@@ -376,7 +376,7 @@ class Exchange:
         self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
         if self._prepared:
-            self._say(self._shard)
+            self._queue_message(self._shard)
             self._flush()
 
     def note_progress(self) -> None:
@@ -387,13 +387,13 @@ class Exchange:
         """Looked at between two local steps: whether the node wants a copy of the state, which
         somebody else waits for. Whatever comes with it or before it is of the rounds, and waits
         for the end of this one."""
-        self._look()
+        self._poll_node()
         return self._in_flight is None and self._snapshots_due > 0 and not self._unheard
 
     def is_decided(self) -> bool:
         """Looked at between two local steps: whether the round that they are taken for is over, so
         that no update of them counts. A collective operation takes none of them."""
-        self._look()
+        self._poll_node()
         return any(
             isinstance(message, control.RestoreCommand)
             or (isinstance(message, control.ApplyCommand) and message.is_step)
@@ -401,7 +401,7 @@ class Exchange:
             for message in messages
         )
 
-    def _look(self) -> None:
+    def _poll_node(self) -> None:
         """Reads what the node has said, if no round is in flight, and what is unheard is of
         collective operations of others alone."""
         if self._in_flight is not None or not all(
@@ -418,7 +418,7 @@ class Exchange:
         elif messages:
             self._unheard.append((messages, fds))
 
-    def give_state(self) -> None:
+    def send_snapshot(self) -> None:
         """Gives the node the copy. The parameters are those that all peers share."""
         self._snapshot()
         self._flush()
@@ -460,7 +460,7 @@ class Exchange:
         """Return the part of a checkpoint of the present state that belongs to the node; waits for
         it until ``expired``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
-        self._say(control.LedgerRequest())
+        self._queue_message(control.LedgerRequest())
         self._flush()
         self._serve(lambda: self._ledger is not None or self._halted is not None or expired())
         said = self._ledger
@@ -475,7 +475,7 @@ class Exchange:
             self._snapshot()
             self._flush()
             try:
-                self._hear(*self._receive(BRIEF_S))
+                self._process_packet(*self._receive(BRIEF_S))
             except ChannelClosed:
                 return
 
@@ -665,7 +665,7 @@ class Exchange:
     ) -> None:
         match command:
             case control.PassCommand():
-                self._say(*stage.run(command, memory))
+                self._queue_message(*stage.run(command, memory))
             case control.DropCommand():
                 stage.executor.drop(command.micro_batch)
             case control.ResetCommand():
@@ -687,7 +687,7 @@ class Exchange:
         self._filled = command.slot
         loss = executor.loss
         groups = self._trained.optimizer.param_groups
-        self._say(
+        self._queue_message(
             control.Contribute(
                 command.round_id,
                 command.slot,
@@ -706,19 +706,19 @@ class Exchange:
         for command, _ in [each for each in self._stage_commands if each[0].round_id < round_id]:
             if isinstance(command, control.PassCommand):
                 about = command.round_id, command.micro_batch, command.attempt, command.backward
-                self._say(control.PassReply(*about, 0, audit=command.audit))
+                self._queue_message(control.PassReply(*about, 0, audit=command.audit))
         self._stage_commands = deque(
             each for each in self._stage_commands if each[0].round_id >= round_id
         )
 
-    def give_directly(self, data: bytes) -> None:
+    def gather_directly(self, data: bytes) -> None:
         """Gives ``data`` to a collective operation where there are no commits. It takes no round.
         ``on_collected`` is told what was gathered."""
         go = self.wait_go()
         self._offer(go, _UpdateOffer(0, None, data))
         self._serve(lambda: self._may_go or self._halted is not None)
 
-    def give(self, data: bytes) -> None:
+    def run_collective(self, data: bytes) -> None:
         """Gives ``data`` to a collective operation, in the next round, and returns when that is
         applied and another may be computed. ``on_collected`` is told what that round collected."""
         self.settle()
@@ -748,7 +748,7 @@ class Exchange:
         self._arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
         finite = samples > 0 and self._finite
-        self._say(
+        self._queue_message(
             control.Contribute(
                 go.round_id,
                 go.slot,
@@ -861,7 +861,7 @@ class Exchange:
         ):
             return
         self._confirmed_step = self.step
-        self._say(self.confirmation.ask(self.round_id))
+        self._queue_message(self.confirmation.ask(self.round_id))
         try:
             while (
                 self.confirmation.said is None
@@ -872,7 +872,7 @@ class Exchange:
                 self._arena.note_progress(self.round_id)
                 self._snapshot()
                 self._flush()
-                self._hear(*self._receive(WAKE_S))
+                self._process_packet(*self._receive(WAKE_S))
         except ChannelClosed:
             # the node has died: who goes on starts another, and who closes asks nobody any more
             return
@@ -906,7 +906,7 @@ class Exchange:
             if self._puts_off_rounds and any(isinstance(m, control.ApplyCommand) for m in messages):
                 self._unheard.append((messages, fds))
             else:
-                self._hear(messages, fds)
+                self._process_packet(messages, fds)
         # The receipt of a round may travel with the next update when the node has let us compute
         # that one already: nothing but a result slot hangs on it, it comes soon, and it saves a
         # packet and a wake-up of the node.
@@ -925,16 +925,16 @@ class Exchange:
         """Until what was offered has had its round, or may be offered to another."""
         self._serve(lambda: self._is_over(go, offer) or self._may_go or expired())
 
-    def _hear(self, messages: list[Any], descriptors: list[int]) -> None:
+    def _process_packet(self, messages: list[Any], descriptors: list[int]) -> None:
         fds = deque(descriptors)
         try:
             for message in messages:
-                self._take(message, fds)
+                self._handle_message(message, fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _take(self, message: control.FromNode, fds: deque[int]) -> None:
+    def _handle_message(self, message: control.FromNode, fds: deque[int]) -> None:
         match message:
             case control.ApplyCommand():
                 self._apply(message)
@@ -948,9 +948,9 @@ class Exchange:
                 | control.BesideCommand()
                 | control.RebuildCommand()
             ):
-                self._take_of_stage(message, fds)
+                self._handle_stage_message(message, fds)
             case control.JudgeCommand():
-                self._say(
+                self._queue_message(
                     self._judging.answer(
                         message, fds, learning_rate_of(self._trained.optimizer.param_groups)
                     )
@@ -978,7 +978,7 @@ class Exchange:
         self.collectives, self.main = go.collectives, go.main
         self._forget_stale(go.round_id)
 
-    def _take_of_stage(
+    def _handle_stage_message(
         self,
         message: control.StageCommand | control.BesideCommand | control.RebuildCommand,
         fds: deque[int],
@@ -1021,7 +1021,7 @@ class Exchange:
         if message.replica and self.replica_check is not None and self._offered == message.round_id:
             self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
         self._arena.note_progress(self.round_id)
-        self._say(control.AppliedReply(message.round_id, message.slot))
+        self._queue_message(control.AppliedReply(message.round_id, message.slot))
 
     @contextmanager
     def _overtaking(self, wanted: bool) -> Iterator[None]:
@@ -1097,7 +1097,7 @@ class Exchange:
             self._snapshots_due -= 1
             with in_train_mode(self._trained.optimizer):
                 copied = copy_state(self.round_id, self._plan_state)
-            self._say(*copied)
+            self._queue_message(*copied)
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
@@ -1107,7 +1107,7 @@ class Exchange:
             state = packed, trained.model, trained.optimizer, message.settings, check
             with staying_in_mode(trained.optimizer), self._overtaking(True):
                 extra = unpack_state(*state)
-            self._extra.take(extra)
+            self._extra.load(extra)
         except GossipError as failure:
             error = clip(str(failure))
             logger.warning("cannot take over the swarm's state: %s", failure)
@@ -1124,7 +1124,7 @@ class Exchange:
             self._arena.note_progress(self.round_id)
         finally:
             os.close(fd)
-        self._say(control.RestoredReply(message.round_id, error))
+        self._queue_message(control.RestoredReply(message.round_id, error))
 
     def _make_state(self, message: control.RebuildCommand) -> None:
         assert self.rebuild is not None, "only a stage of a pipeline is made anew"
@@ -1132,7 +1132,7 @@ class Exchange:
         made = self.rebuild(message.round_id, beside, message.is_last)
         about = message.round_id, made.source, made.step
         if not made.source:
-            self._say(control.RebuiltReply(*about, needs=made.needs))
+            self._queue_message(control.RebuiltReply(*about, needs=made.needs))
             return
         self._changes += 1
         self.restores += 1
@@ -1142,11 +1142,11 @@ class Exchange:
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None
         self._arena.note_progress(self.round_id)
-        self._say(control.RebuiltReply(*about, self._plan_state().digest(), made.fresh))
+        self._queue_message(control.RebuiltReply(*about, self._plan_state().digest(), made.fresh))
 
-    # --- speaking ---------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
-    def _say(self, message: control.FromTrainer, fd: int | None = None) -> None:
+    def _queue_message(self, message: control.FromTrainer, fd: int | None = None) -> None:
         """Puts it in the next packet, with ``fd``, which it takes over."""
         self._outbox.put(message, fd)
 
@@ -1156,21 +1156,21 @@ class Exchange:
     def log(self, metrics: str, now: bool = False) -> None:
         """A line for metrics.jsonl. It travels with the next packet,
         or at once when that may be long."""
-        self._say(control.Log(metrics))
+        self._queue_message(control.Log(metrics))
         if now or self._outbox.log_is_due:
             self._flush()
 
     def plan(self, steps: int | None, folder: str, every: int | None) -> None:
         """Says what the script is going to do: how many steps, where its checkpoints go, and how
         often. It travels with the next packet."""
-        self._say(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
+        self._queue_message(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
 
     def report_divergence(self, report: control.DivergenceReport) -> None:
         """Have it recorded that replicas differ, or will."""
-        self._say(report)
+        self._queue_message(report)
         self._flush()
 
-    def tell_close(self, reason: str) -> None:
+    def send_close(self, reason: str) -> None:
         """Says goodbye, from whatever thread, and does nothing else."""
         self._channel.send(control.Close(reason))
 
@@ -1241,14 +1241,14 @@ class Exchange:
             digest = self._digest if reason == "finished" else b""
             goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
             hurried = False
-            self._say(goodbye)
+            self._queue_message(goodbye)
             self._flush()
             while self._halted is None and time.monotonic() < until:
                 messages, fds = self._receive(max(0.0, min(WAKE_S, until - time.monotonic())))
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
-                    self._say(goodbye)  # said twice, it means now
-                self._hear_at_the_end(messages, fds)
+                    self._queue_message(goodbye)  # said twice, it means now
+                self._process_closing_packet(messages, fds)
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
         self._channel.close()
@@ -1273,7 +1273,7 @@ class Exchange:
                 os.close(fd)
         self._unheard.clear()
 
-    def _hear_at_the_end(self, messages: list[Any], fds: list[int]) -> None:
+    def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
         """Donates the state if asked. Takes no rounds any more: the model is the user's now."""
         for fd in fds:
             os.close(fd)
@@ -1282,9 +1282,13 @@ class Exchange:
                 case control.SnapshotCommand():
                     self._snapshots_due += 1
                 case control.JudgeCommand():
-                    self._say(control.JudgeReply(message.ticket, (), (), "this peer is leaving"))
+                    self._queue_message(
+                        control.JudgeReply(message.ticket, (), (), "this peer is leaving")
+                    )
                 case control.RestoreCommand():
-                    self._say(control.RestoredReply(message.round_id, "this peer is leaving"))
+                    self._queue_message(
+                        control.RestoredReply(message.round_id, "this peer is leaving")
+                    )
                 case control.Halted():
                     self._halted = message
         self._snapshot()

@@ -66,7 +66,7 @@ class Fetcher:
         self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)
         self.ahead = min(AHEAD_MAX, loader.num_workers * (loader.prefetch_factor or 0))
         self._asked: deque[Key] = deque()  # under way, in order
-        self._wanted = _Wanted(self._take)
+        self._wanted = _Wanted(self._start_fetch)
         self._own: DataLoader[Any] | None = None
         self._batches: Iterator[Any] | None = None
         dataset: Any = loader.dataset
@@ -139,7 +139,7 @@ class Fetcher:
             **options,
         )
 
-    def _take(self, key: Key) -> list[int]:
+    def _start_fetch(self, key: Key) -> list[int]:
         """Return the indices of the batch's samples for the loader. For a worker a seed comes
         first."""
         self._asked.append(key)
@@ -165,9 +165,9 @@ class _Wanted:
     """The batch sampler of a fetcher's loader: has something whenever the loader asks,
     or is at its end for now."""
 
-    def __init__(self, take: Callable[[Key], list[int]]) -> None:
+    def __init__(self, start_fetch: Callable[[Key], list[int]]) -> None:
         self.keys: deque[Key] = deque()
-        self._take = take
+        self._start_fetch = start_fetch
 
     def __iter__(self) -> Self:
         return self
@@ -175,7 +175,7 @@ class _Wanted:
     def __next__(self) -> list[int]:
         if not self.keys:
             raise StopIteration
-        return self._take(self.keys.popleft())
+        return self._start_fetch(self.keys.popleft())
 
 
 class DatasetProxy:

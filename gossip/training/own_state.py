@@ -157,7 +157,7 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
         if document is None:
             continue
         try:
-            return _taken(document, into)
+            return _load_document(document, into)
         except StateMismatch as error:
             why = str(error)
     return OwnState(None, None, why)
@@ -209,7 +209,7 @@ def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, A
             yield None, f"{path}: {error}"
 
 
-def _taken(document: dict[str, Any], into: Loaded) -> OwnState:
+def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
     """Raises StateMismatch, and then nothing was changed."""
     sender, extra = document.get("sender"), document.get("extra")
     residual, parameters = document.get("residual"), document.get("parameters", [])

@@ -134,7 +134,7 @@ class StageRebuilder:
         first: What is tried first.
         run_dir: Of the run, which says where it saves to.
         check: As ``load_checkpoint`` takes it.
-        say: Tells the user.
+        notify: Tells the user.
     """
 
     stage: StageModel
@@ -142,7 +142,7 @@ class StageRebuilder:
     first: LostStage
     run_dir: Path | None
     check: Callable[[dict[str, Any]], object]
-    say: Callable[[str], None]
+    notify: Callable[[str], None]
 
     def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
         """A state to go on with from round ``round_id``; or what is needed for that. The model and
@@ -177,13 +177,13 @@ class StageRebuilder:
             folder = checkpoints.stage_folder(given, self.stage.stage)
             found, damaged = checkpoints.newest_good(folder, most=round_id)
             for line in damaged:
-                self.say(f"passed over: {line}")
+                self.notify(f"passed over: {line}")
             if found is None:
                 return None
             files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
             extra = load_checkpoint(files, self.stage.model, self.optimizer, self.check)
         except ConfigError as error:
-            self.say(f"no checkpoint of the stage can be used: {error}")
+            self.notify(f"no checkpoint of the stage can be used: {error}")
             return None
         return MadeState("checkpoint", found.step, extra=extra)
 
@@ -198,7 +198,7 @@ class StageRebuilder:
             try:
                 layers, extra, groups = self._read(stage, bytes(packed))
             except (StateMismatch, KeyError, TypeError, ValueError) as error:
-                self.say(f"the state of stage {stage} cannot be used: {error}")
+                self.notify(f"the state of stage {stage} cannot be used: {error}")
                 continue
             known.update(layers)
         sides = [self.stage.counterparts(self.stage.stage + side) for side in (-1, 1)]
@@ -213,8 +213,8 @@ class StageRebuilder:
         try:
             load_layers(self.stage, self.optimizer, made)
         except StateMismatch as error:
-            self.say(f"the optimizer begins anew: {error}")
-        take_settings(self.optimizer, groups)
+            self.notify(f"the optimizer begins anew: {error}")
+        copy_settings(self.optimizer, groups)
         norms = {number: layer.norm for number, layer in made.items()}
         fresh = len(self.stage.model) - len(made)
         return MadeState("neighbours", fresh=fresh, extra={**extra, NORMS: norms})
@@ -272,7 +272,7 @@ def load_layers(
     load_optimizer(own, optimizer)
 
 
-def take_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
+def copy_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
     """Such as the learning rate, where the optimizer has as many groups."""
     own = optimizer.param_groups
     for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():

@@ -16,7 +16,7 @@ from gossip.errors import ConfigError
 from gossip.pipelines import TrainedLayer
 from gossip.run import SavedStage, checkpoints
 
-from .rebuilding import NORMS, StageModel, load_layers, take_settings, under
+from .rebuilding import NORMS, StageModel, copy_settings, load_layers, under
 from .saving import LEDGER_FILE
 from .state import TRAINING_FILE, CheckExtra, StateMismatch, read_some
 
@@ -86,7 +86,7 @@ def load_recut(
             f"the checkpoints of step {parts[0].step} do not fit this script: {error}",
             "build the same layers and optimizer, or begin anew without --resume",
         ) from error
-    take_settings(optimizer, groups)
+    copy_settings(optimizer, groups)
     return Recut(round_id, pack_ledger(round_id, chains.digest(), (), everybody), extra)
 
 

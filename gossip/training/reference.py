@@ -115,7 +115,7 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
     return ReferenceData(samples, collate, size, words)
 
 
-def takes_batch(judge: Callable[..., Any]) -> bool:
+def needs_batch(judge: Callable[..., Any]) -> bool:
     """Whether the user's ``judge`` is to be given a batch of the reference, or draws its own.
 
     Raises: ConfigError: It wants more than a batch.

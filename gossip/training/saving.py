@@ -74,18 +74,18 @@ class CheckpointSaver:
         plan: SavePlan,
         peer: int,
         about: Mapping[str, Any],
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         """
         Args:
             peer: The local one.
             about: What the manifest says beside the step and the files.
-            say: Told once when checkpoints cannot be written, and once when they can be again.
+            notify: Told once when checkpoints cannot be written, and once when they can be again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
         self._averaged = set(peers)  # as long as they come in time
         self._peer = peer
-        self._about, self._say = dict(about), say
+        self._about, self._notify = dict(about), notify
         self.failed = ""
         self.newest = -1
         self._lock_fd = -1
@@ -169,7 +169,7 @@ class CheckpointSaver:
             self._disk_is_slow = False
             return True
         if not self._disk_is_slow:
-            self._say(
+            self._notify(
                 f"there is no checkpoint of step {step}: the one before it is still being written; "
                 "training goes on"
             )
@@ -275,7 +275,7 @@ class CheckpointSaver:
                 return False
             if time.monotonic() - began >= tells_at:
                 tells_at = math.inf
-                self._say("waits for the disk: a checkpoint is still being written")
+                self._notify("waits for the disk: a checkpoint is still being written")
             return True
 
         serve(waits)
@@ -349,7 +349,7 @@ class CheckpointSaver:
             if conclude is None:
                 return
             if self.failed:
-                self._say(f"checkpoints are written again, from step {step} on")
+                self._notify(f"checkpoints are written again, from step {step} on")
             self.failed = ""
         finally:
             if outgoing is not None:
@@ -383,7 +383,7 @@ class CheckpointSaver:
 
     def _fails(self, why: str) -> None:
         if not self.failed:
-            self._say(
+            self._notify(
                 f"cannot save checkpoints to {self.folder}: {why}; earlier ones are as they were"
             )
         self.failed = why

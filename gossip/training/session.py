@@ -70,7 +70,7 @@ from .passes import StageWork
 from .pipeline import Pipeline, StagePlace, stepping_alone
 from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuilder
 from .recutting import load_recut
-from .reference import ReferenceData, reference_of, takes_batch
+from .reference import ReferenceData, needs_batch, reference_of
 from .replicas import Divergence, ReplicaCheck, largest_difference
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace, counts_steps
@@ -185,7 +185,11 @@ class Session:
         self._join: Callable[[], None] | None = None  # put off until it is known where we resume
         self._saver: CheckpointSaver | None = None
         self._collectives = Collectives(
-            self.id, self._config.f or 0, self._config.peers_max, self._give, self._called_alone
+            self.id,
+            self._config.f or 0,
+            self._config.peers_max,
+            self._run_collective,
+            self._called_alone,
         )
         self._said_alone = False
         self._saved_own = -1  # the step of which this peer has saved its own state last
@@ -209,7 +213,7 @@ class Session:
             start,
             connection,
             place,
-            self._look_around,
+            self._check_termination,
             senders.load(self._config.sender),
         )
         self._exchange.on_collected = self._collectives.answers.collected
@@ -280,7 +284,7 @@ class Session:
 
         rule = load(self._config.aggregator)
         self._check_rule(rule, judge is not None)
-        by_batch = judge is not None and takes_batch(judge)
+        by_batch = judge is not None and needs_batch(judge)
         if judge is not None and self._reference is not None and not by_batch:
             raise ConfigError(
                 "there is a reference, and judge takes no batch of it",
@@ -313,7 +317,7 @@ class Session:
         self._model = model
         if self._is_rolling and self._config.peers_max > 1 and self._config.pipeline is None:
             self._compare_replicas(trained)
-        extra = ExtraState(self._extra_state, self._check_extra_state, self._take_extra_state)
+        extra = ExtraState(self._extra_state, self._check_extra_state, self._load_extra_state)
 
         def join() -> None:
             with compared(self.run_dir, self.id, layout):
@@ -544,7 +548,7 @@ class Session:
             self._config.lost_stage,
             self.run_dir,
             self._check_extra_state,
-            self._say,
+            self._print_notice,
         )
 
         def rebuild(round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
@@ -552,7 +556,7 @@ class Session:
             if made.extra is not None:
                 extra = dict(made.extra)
                 extra.pop(ANSWERS, None)
-                self._take_extra_state(extra)
+                self._load_extra_state(extra)
             return made
 
         self._exchange.rebuild = rebuild
@@ -606,7 +610,7 @@ class Session:
             return None
         self.log(start=str(found.recipe))
         if self.is_main:
-            self._say(f"begins with {found}")
+            self._print_notice(f"begins with {found}")
         return found
 
     def _trial_task(
@@ -651,7 +655,7 @@ class Session:
         before, self._exchange.on_collected = self._exchange.on_collected, collected
         try:
             with suppress(RunOver):
-                self._give(data)
+                self._run_collective(data)
         finally:
             self._exchange.on_collected = before
         return found
@@ -676,7 +680,7 @@ class Session:
     def _search_goes_on(self) -> None:
         """Between two steps of a trial: this peer is not stalled, and stops when it is to."""
         self._exchange.note_progress()
-        self._look_around()
+        self._check_termination()
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Marks backward passes whose gradients are accumulated for a later step, as in DDP.
@@ -828,10 +832,10 @@ class Session:
         # Who trains in a pipeline may have no room for a second state of its stage.
         streams = pipeline is not None
         plan = SavePlan(place, every, keep, averaged, self._config.steps_per_round, streams)
-        saver = CheckpointSaver(plan, self.id, self._about_run(), self._say)
+        saver = CheckpointSaver(plan, self.id, self._about_run(), self._print_notice)
         saver.check_folder(resumes=bool(self._config.resume))
         self._saver = saver
-        self._tell_plan()
+        self._report_plan()
         if self.run_dir is not None:
             with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
                 checkpoints.note_folder(self.run_dir, given)
@@ -892,7 +896,7 @@ class Session:
         elif every is not None:
             raise ConfigError("every without save", "say where: peer.steps(N, save='checkpoints')")
 
-    def _tell_plan(self, steps: int | None = None) -> None:
+    def _report_plan(self, steps: int | None = None) -> None:
         """To whoever watches the run."""
         saver, of_round = self._saver, self._config.steps_per_round
         folder, every = (str(saver.folder), saver.every) if saver is not None else ("", None)
@@ -901,7 +905,7 @@ class Session:
         self._exchange.plan(steps, folder, every)
 
     def _steps_to(self, total: int) -> Iterator[int]:
-        self._tell_plan(total)
+        self._report_plan(total)
         if total and self.next_round() is None:
             return
         self._counting = self._in_loop = True
@@ -921,7 +925,9 @@ class Session:
             self._counting = False
         self._collectives.answers.reached(2 * self.step)
         if self.step < total:
-            self._say(f"the run ended before step {total}: this peer has the state of {self.step}")
+            self._print_notice(
+                f"the run ended before step {total}: this peer has the state of {self.step}"
+            )
         self._end_training()
 
     def _end_training(self) -> None:
@@ -931,7 +937,7 @@ class Session:
         self._drain()
         self._share_parameters()
         self._scheduler_pace.follow(self._kept, self.step - self._lost_steps, over=True)
-        self._confirm(self._look_around)
+        self._confirm(self._check_termination)
         self._exchange.note_end()
         if self._saver is not None:
             self._save_last(self._saver, SAVED_S)
@@ -990,7 +996,7 @@ class Session:
 
     def _epochs_to(self, total: int) -> Iterator[int]:
         if isinstance(self._loader, ShardedLoader):
-            self._tell_plan(total * self._loader.steps * self._config.steps_per_round)
+            self._report_plan(total * self._loader.steps * self._config.steps_per_round)
         self._counting = self._in_loop = True
         try:
             go = self.next_round()
@@ -1005,15 +1011,17 @@ class Session:
         finally:
             self._counting, self._epoch = False, -1
         if go is None and not self._out_of_rounds:
-            self._say(f"the run ended before epoch {total}: this peer has the state of {self.step}")
-        self._report_given_up()
+            self._print_notice(
+                f"the run ended before epoch {total}: this peer has the state of {self.step}"
+            )
+        self._report_unused_samples()
         self._end_training()
 
-    def _report_given_up(self) -> None:
+    def _report_unused_samples(self) -> None:
         given_up = self._loader.given_up if isinstance(self._loader, ShardedLoader) else []
         if given_up and self.is_main:
             more = ", ..." if len(given_up) > GIVEN_UP_SHOWN else ""
-            self._say(
+            self._print_notice(
                 f"the last epoch ended without {len(given_up)} of its samples, as no step could "
                 f"use them (loader.given_up): {str(given_up[:GIVEN_UP_SHOWN])[1:-1]}{more}"
             )
@@ -1254,7 +1262,7 @@ class Session:
             self._found_reference()  # or says what is missing, before the first round
         if overflow:
             self._exchange.log(json.dumps({"round": self.round, "skipped": "overflow"}))
-        self._check_batches_taken()
+        self._check_batches()
         self._step_directly(overflow)
         if self._stepper.is_local:
             self._step_locally(overflow)
@@ -1283,9 +1291,9 @@ class Session:
                     "nothing between their steps needs the new weights",
                 )
         self._step_directly(overflow)
-        self._take_round(loss, overflow, StepsTaken(kind=kind))
+        self._run_round(loss, overflow, StepsTaken(kind=kind))
         if self._out_of_rounds:
-            self._confirm(self._look_around)
+            self._confirm(self._check_termination)
         self._computing_since = time.monotonic()
 
     def _step_directly(self, overflow: bool) -> None:
@@ -1298,7 +1306,7 @@ class Session:
         behind = self._behind_round
         steps = self._stepper.count(kind, self._clock.lasted_s)
         overflow = self._stepper.put_update(overflow)
-        if self._take_round(loss, overflow, steps):
+        if self._run_round(loss, overflow, steps):
             self._collectives.answers.reached(behind)
             self._step_is_over()
         else:
@@ -1308,7 +1316,7 @@ class Session:
         if self._coordinator is not None:
             self._coordinator.check_gathered()
 
-    def _take_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
+    def _run_round(self, loss: float | None, overflow: bool, steps: StepsTaken) -> bool:
         """The round of the gradients. False: they were of no use."""
         self._in_round = True
         try:
@@ -1333,7 +1341,7 @@ class Session:
             if not self._is_of_use():
                 return False
         if not is_further(steps.kind):
-            self._samples = self._samples_taken(steps.taken)
+            self._samples = self._count_samples(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
         if not is_further(steps.kind):
             self._overtakes = self._exchange.overtakes
@@ -1454,9 +1462,9 @@ class Session:
         finally:
             self._in_round = False
 
-    def _check_batches_taken(self) -> None:
+    def _check_batches(self) -> None:
         if self._loader is not None:
-            self._batches.check_taken(self._stepper.good + 1)
+            self._batches.check_batches(self._stepper.good + 1)
 
     def _step_locally(self, overflow: bool) -> None:
         local = self._stepper
@@ -1470,7 +1478,7 @@ class Session:
             self._batches.skip(local.good)
         self._steps.computed(self._computing_since)
         self._computing_since = time.monotonic()
-        self._clock.step_taken()
+        self._clock.record_step()
         local.ended = self._config.shortens_rounds and (
             self._clock.is_late(self._exchange.deadline_s, local.total - local.taken)
             or self._exchange.is_decided()
@@ -1483,7 +1491,7 @@ class Session:
             # Who comes back would else have it at the end of the round, and be in none but the
             # second after.
             with self._at_anchor():
-                self._exchange.give_state()
+                self._exchange.send_snapshot()
         self._collectives.answers.reached(2 * self.step - 1)
         self._scheduler_pace.stepped()
         if self._termination.since is not None:
@@ -1497,13 +1505,13 @@ class Session:
             self._batches.drop()
             self._put_back_kept(self._stepper.extra_state(dict))
         if undone and self._termination.since is not None:
-            self._say(
+            self._print_notice(
                 f"stopped within a round: the local steps that this peer has taken in it count for "
                 f"nothing ({undone} of {self._config.steps_per_round})"
             )
         elif undone and (self.closed or not self._local_undone):
             self._local_undone = True
-            self._say(
+            self._print_notice(
                 f"{undone} local steps were undone, because no round followed them: a round is on "
                 f"{self._config.steps_per_round} steps in a row, each with the next batches of the "
                 "loader"
@@ -1527,7 +1535,7 @@ class Session:
             self._note_loaded()
         self._scheduler_pace.stepped()
         if self._out_of_rounds:
-            self._confirm(self._look_around)
+            self._confirm(self._check_termination)
         if self._saver is not None:
             self._boundary_due = True
         elif self._termination.since is not None:
@@ -1535,10 +1543,10 @@ class Session:
         self._draw()
         self._computing_since = time.monotonic()
 
-    def _samples_taken(self, steps: int) -> int:
+    def _count_samples(self, steps: int) -> int:
         """Return the number of samples of ``steps``; 0 where the swarm has given them to others
         meanwhile. Without a loader each step counts for one."""
-        samples = self._batches.take() if self._loader is not None else steps
+        samples = self._batches.end_round() if self._loader is not None else steps
         outdated, self._outdated = self._outdated, False
         return 0 if outdated else samples
 
@@ -1631,7 +1639,7 @@ class Session:
         place, data = Path(path).absolute(), _content_of(content)
         why = self._collectives.once(lambda: write_whole(place, data()))
         if why:
-            self._say(f"cannot save {place}: {why}")
+            self._print_notice(f"cannot save {place}: {why}")
         return not why
 
     @property
@@ -1663,13 +1671,13 @@ class Session:
             return
         self._said_alone = True
         name = {"once": "save", "done": "save"}.get(operation, operation)
-        self._say(
+        self._print_notice(
             f"{name} has the answer of this peer alone: no other has called it at this place, or "
             "long ago. All peers must call the same operations in the same order, also those that "
             "are not is_main"
         )
 
-    def _give(self, data: bytes) -> bool:
+    def _run_collective(self, data: bytes) -> bool:
         """To the next round, for a collective operation. Returns whether others trained in it."""
         exchange = self._exchange
         before = exchange.go
@@ -1680,7 +1688,7 @@ class Session:
         try:
             with self._at_anchor():
                 self._settle()
-                (exchange.give if self._is_rolling else exchange.give_directly)(data)
+                (exchange.run_collective if self._is_rolling else exchange.gather_directly)(data)
         except SystemExit as end:
             if self._termination.since is None and not end.code:
                 raise RunOver from end
@@ -1781,7 +1789,7 @@ class Session:
             self._end_round(None, False)
             return
         self._undo_local_steps()
-        self._batches.give_back()
+        self._batches.drop_unused()
         self._drain()
         self._in_round = True
         try:
@@ -1866,7 +1874,7 @@ class Session:
         except stage_parts.LackingLayers as lacking:
             if where == said:
                 raise
-            self._say(f"takes the state of others of its stage: {lacking}")
+            self._print_notice(f"takes the state of others of its stage: {lacking}")
 
     def _resume_stage(self, folder: Path, step: int | None) -> None:
         """Loads this peer's layers from the checkpoints of the stages that had them at ``step``;
@@ -1887,10 +1895,10 @@ class Session:
         assert self._stage is not None, "peer.pipeline has made it"
         recut = load_recut(self._stage, self._trained.optimizer, parts, self._check_extra_state)
         recut.extra.pop(ANSWERS, None)
-        self._take_extra_state(recut.extra)
+        self._load_extra_state(recut.extra)
         self._exchange.load(step, recut.round_id, recut.ledger)
         stages = ", ".join([str(part.stage) for part in parts])
-        self._say(
+        self._print_notice(
             f"goes on from step {step} with layers {own[0]} to {own[1]} of what "
             f"{'stage' if len(parts) == 1 else 'stages'} {stages} saved in {folder}"
         )
@@ -1905,7 +1913,7 @@ class Session:
                 "mend or remove them; without --resume the run begins anew",
             )
         for line in damaged if self.id == 0 else ():
-            self._say(f"passed over: {line}")
+            self._print_notice(f"passed over: {line}")
         if found is None:
             return
         files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
@@ -1921,14 +1929,14 @@ class Session:
                 "build the same model and optimizer, or begin anew without --resume",
             ) from error
         extra.pop(ANSWERS, None)  # all scripts begin anew, so their calls have no answers yet
-        self._take_extra_state(extra)
+        self._load_extra_state(extra)
         self._resume_own(folder, found)
         ledger, of_round = found.read(LEDGER_FILE), self._config.steps_per_round
         round_id, planned = _plan_of(ledger, found, of_round)
         self._planned_peers = planned or self._planned_peers
         self._exchange.load(found.step // of_round, round_id, ledger)
         if self.id == 0:
-            self._say(f"goes on from step {found.step}: {found.path}")
+            self._print_notice(f"goes on from step {found.step}: {found.path}")
 
     def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
         """Load the state of this peer alone, if there is any."""
@@ -1950,10 +1958,12 @@ class Session:
         if encoder is not None:
             encoder.load(own.residual)
         if own.extra is not None:
-            self._take_extra_state(own.extra)
+            self._load_extra_state(own.extra)
         if own.why:
             begins = self._begins_without_own(f"peer {found.manifest.get('writer')}", owes)
-            self._say(f"its own state of step {found.step} is not there ({own.why}): {begins}")
+            self._print_notice(
+                f"its own state of step {found.step} is not there ({own.why}): {begins}"
+            )
 
     def _begins_without_own(self, writer: str, owes: bool) -> str:
         """Go on without state of its own, which was not found."""
@@ -2078,14 +2088,14 @@ class Session:
             saver.release()  # others wait for it, and may be able to write
             self._not_saved = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if within_s == SAVED_S and not said:
-                self._say(f"the last checkpoint is not there: {self._not_saved}")
+                self._print_notice(f"the last checkpoint is not there: {self._not_saved}")
 
     def _disk_expired(self) -> bool:
         """Whether a checkpoint that is being written is not waited for any more."""
         since = self._termination.since
         return since is not None and time.monotonic() - since >= SAVED_S
 
-    def _say(self, line: str) -> None:
+    def _print_notice(self, line: str) -> None:
         print(f"gossip: peer {self.id}: {line}", file=sys.stderr, flush=True)
 
     def _draw(self) -> None:
@@ -2141,7 +2151,7 @@ class Session:
         except ValueError as error:
             raise StateMismatch(str(error)) from error
 
-    def _take_extra_state(self, states: dict[str, Any]) -> None:
+    def _load_extra_state(self, states: dict[str, Any]) -> None:
         settings = self._settings_in(states)
         self._exchange.lost = states.get(LOST, 0)
         self._lost_at = self._lost_steps
@@ -2225,7 +2235,7 @@ class Session:
                 "each step of peer.steps(N) is one pipe.step(x, y); docs/plan.md has what is there",
             )
 
-    def _look_around(self) -> None:
+    def _check_termination(self) -> None:
         """Called about twice a second in every wait. A step that was begun is finished, if that
         does not take long."""
         since = None if self.closed else self._termination.since
@@ -2263,7 +2273,7 @@ class Session:
         if self.closed or os.getpid() != self._pid:
             return
         try:
-            self._exchange.tell_close("stopped")
+            self._exchange.send_close("stopped")
             self._exchange.node_ended(HURRIED_CLOSE_S)
         except GossipError:
             self._exchange.node_ended(0.1)

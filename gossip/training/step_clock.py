@@ -36,7 +36,7 @@ class StepClock:
         """The steps of this round, from its begin here to the end of the last one."""
         return self._since - self._began_at
 
-    def step_taken(self) -> None:
+    def record_step(self) -> None:
         now = self._now()
         self._lasted_s.append(now - self._since)
         self._since = now

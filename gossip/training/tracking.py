@@ -33,12 +33,16 @@ def hand_on(place: PeerPlace, names: Sequence[str]) -> None:
     for name in names:
         try:
             if place.run_dir is None:
-                _say(f"{name}: a script alone writes nothing down; gossip run -n 1 --track does")
+                _print_warning(
+                    f"{name}: a script alone writes nothing down; gossip run -n 1 --track does"
+                )
             else:
                 _processes.append(start_tracker(name, place.run_dir, others=True))
         except OSError as error:
-            _say(f"{name}: the tracker cannot be started ({error.strerror}); training goes on")
+            _print_warning(
+                f"{name}: the tracker cannot be started ({error.strerror}); training goes on"
+            )
 
 
-def _say(text: str) -> None:
+def _print_warning(text: str) -> None:
     print(f"! {text}", file=sys.stderr, flush=True)

@@ -202,10 +202,10 @@ class Commits:
     def __init__(self, peer: int, f: int = 0, over: bool = False) -> None:
         self.peer, self.over = peer, over
         self.others: dict[int, Any] = {}
-        self.operations = Collectives(peer, f, 4, self.give)
+        self.operations = Collectives(peer, f, 4, self.contribute)
         self.operations.answers.reached(0)
 
-    def give(self, data: bytes) -> bool:
+    def contribute(self, data: bytes) -> bool:
         if self.over:
             raise RunOver
         at, calls, operation, _ = msgpack.unpackb(data)
@@ -291,11 +291,11 @@ def test_a_call_that_nobody_else_makes_ends_and_is_told() -> None:
     told: list[str] = []
     given: list[bytes] = []
 
-    def give(data: bytes) -> bool:
+    def contribute(data: bytes) -> bool:
         given.append(data)
         return True  # the others train
 
-    operations = Collectives(1, 1, 4, give, told.append)
+    operations = Collectives(1, 1, 4, contribute, told.append)
     assert operations.gather("x") == {1: "x"}
     assert told == ["gather"]
     assert len(given) == 3

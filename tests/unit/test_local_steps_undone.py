@@ -98,7 +98,7 @@ def test_rates_of_a_resumed_peer_are_those_of_the_checkpoint_and_not_of_its_own_
         peer.prepare(model, optimizer)
         settings = settings_of(optimizer, 6)
         settings["groups"][0]["lr"] = 0.025
-        peer._take_extra_state({STATE: settings})
+        peer._load_extra_state({STATE: settings})
 
         def loads_undone(*_: Any) -> OwnState:
             optimizer.param_groups[0]["lr"] = 0.5

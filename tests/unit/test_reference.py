@@ -18,7 +18,7 @@ from gossip.ipc.arena import allocate, map_rows
 from gossip.training.judging import LossJudge
 from gossip.training.layout import Layout
 from gossip.training.loader import ShardedLoader
-from gossip.training.reference import STREAM_MAX, ReferenceData, reference_of, takes_batch
+from gossip.training.reference import STREAM_MAX, ReferenceData, needs_batch, reference_of
 
 
 class Numbers(Dataset[Tensor]):
@@ -91,11 +91,11 @@ def test_what_is_no_reference_is_named(data: object, what: str) -> None:
 
 
 def test_a_judge_says_by_its_argument_whether_it_wants_a_batch() -> None:
-    assert takes_batch(lambda batch: batch)
-    assert not takes_batch(lambda: 0.0)
-    assert not takes_batch(lambda batch=None: batch)
+    assert needs_batch(lambda batch: batch)
+    assert not needs_batch(lambda: 0.0)
+    assert not needs_batch(lambda batch=None: batch)
     with pytest.raises(ConfigError, match="judge takes 2 arguments"):
-        takes_batch(lambda x, y: x)
+        needs_batch(lambda x, y: x)
 
 
 def test_the_batch_is_read_once_for_all_updates_of_a_question() -> None:

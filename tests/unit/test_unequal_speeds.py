@@ -85,7 +85,7 @@ def played(*lasted_s: float, clock: StepClock | None = None, hands: Hands) -> St
     clock.begin_round(hands.at)
     for each in lasted_s:
         hands.at += each
-        clock.step_taken()
+        clock.record_step()
     return clock
 
 
@@ -128,10 +128,10 @@ def test_who_began_a_round_late_is_in_time_with_fewer_steps() -> None:
     clock = StepClock(hands)
     clock.begin_round(hands.at, late_s=3.0)
     hands.at += 2.0
-    clock.step_taken()
+    clock.record_step()
     assert not clock.is_late(1.0, left=4), "it does not know yet how long a step takes"
     hands.at += 1.0
-    clock.step_taken()
+    clock.record_step()
     assert not clock.is_late(8.0, left=1), "3 s late, 3 s of steps, 1 s for the next: 7 of 7.2 s"
     assert clock.is_late(7.7, left=1)
     played(1.0, 1.0, clock=clock, hands=hands)

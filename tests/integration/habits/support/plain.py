@@ -144,7 +144,7 @@ class PlainPeer:
 
     def _contribute(self, at: int) -> None:
         if not self._stepped:
-            self._samples = self._batches.take() if self._loader is not None else 1
+            self._samples = self._batches.end_round() if self._loader is not None else 1
             self._used_alone = self.EVERY_SAMPLE
         self._average(at, True)
         if self.count > 1:
