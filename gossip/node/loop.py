@@ -620,7 +620,7 @@ class Node:
         if self._announcement is not None:
             self._announcement.tick(now)
         if self._seed_folder is not None:
-            for seed in self._seed_folder.look(
+            for seed in self._seed_folder.poll_seeds(
                 now, len(self._linked) >= len(self._settings.peers) - 1
             ):
                 if seed.ended:

@@ -50,9 +50,9 @@ if TYPE_CHECKING:
         answers,
         claim,
         claims_in,
+        create_claim,
         peers_in,
         read_seed,
-        take_claim,
         write_seed,
     )
     from .resuming import newest_saved, settled_resume
@@ -85,9 +85,9 @@ if TYPE_CHECKING:
         Logbook,
         code_version,
         environment,
+        print_write_failure,
         read_json,
         read_lines,
-        tell_on_stderr,
         to_json,
         unpacked,
         write_json,

@@ -116,7 +116,7 @@ class Checkpoint:
         """
         store(out, self.chunks(name))
 
-    def look(self, name: str) -> None:
+    def check_size(self, name: str) -> None:
         """Whether a data file is there with its size. Raises: DamagedCheckpoint: It is not."""
         try:
             self.open(name).close()
@@ -239,7 +239,7 @@ class OutgoingCheckpoint:
 
         Raises: DamagedCheckpoint: It is not what was written. OSError: It could not be written.
         """
-        source.look(name)
+        source.check_size(name)
         place = self._path_of(name)
         try:
             os.link(source.path / name, place, follow_symlinks=False)
@@ -558,7 +558,7 @@ def open_at(path: Path) -> Checkpoint:
         raise DamagedCheckpoint(str(path / MANIFEST), f"step {step}", f"step {manifest['step']}")
     checkpoint = Checkpoint(path, manifest["step"], manifest)
     for name in manifest["files"]:
-        checkpoint.look(name)
+        checkpoint.check_size(name)
     return checkpoint
 
 

@@ -215,7 +215,7 @@ def check_rule(resolved: Resolved) -> Resolved:
             f"f={config.f} of {most} peers may lie: nobody honest is left",
             "lower f, or start more peers",
         )
-    answer = _look(config, most)
+    answer = _describe_rule(config, most)
     if "too_few" in answer:
         raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:
@@ -312,7 +312,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
         )
 
 
-def _look(config: RunConfig, peers: int) -> dict[str, Any]:
+def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
     """``describe`` or what is wrong, by a process of its own, unless torch is here already: to
     import it takes seconds."""
     own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]

@@ -97,7 +97,7 @@ class Journal:
         stage: int | None = None,
     ) -> None:
         self._peer, self._status, self._stage = peer, status, stage
-        self.troubles = WriteFailures(self._tell_trouble)
+        self.troubles = WriteFailures(self._report_write_failure)
         self._backlog = bytearray()
         self._unsent_lines = 0
         self._events: Appender | None = None
@@ -135,7 +135,7 @@ class Journal:
         no more than ``EventRateLimiter`` lets through, and a count of the rest."""
         now = time.monotonic()
         if name == "round":
-            self._take_round(fields, now)
+            self._record_round(fields, now)
             return
         if name in AFTER_ROUNDS:
             self._write_untold_round()
@@ -147,7 +147,7 @@ class Journal:
         elif name in ("unskip", "alive_again"):
             self._away.discard(fields["subject"])
 
-    def _take_round(self, fields: dict[str, Any], now: float) -> None:
+    def _record_round(self, fields: dict[str, Any], now: float) -> None:
         before, self._last_round = self._last_round, _Round.after(self._last_round, fields)
         is_like = self._last_round.is_like(before)
         if not is_like:
@@ -178,11 +178,11 @@ class Journal:
         wall = time.time() if wall is None else wall
         line = dump({"t": now, "wall": wall, "peer": self._peer, "event": name, **fields})
         _append(self._events, line)
-        self._tell(line)
+        self._send_status(line)
 
-    def _tell_trouble(self, path: str, why: str) -> None:
+    def _report_write_failure(self, path: str, why: str) -> None:
         """To the launcher only: the file may be the one that cannot be written."""
-        self._tell(dump({**self._now(), "event": "cannot_write", "path": path, "why": why}))
+        self._send_status(dump({**self._now(), "event": "cannot_write", "path": path, "why": why}))
 
     def _now(self) -> dict[str, Any]:
         return {"t": time.monotonic(), "wall": time.time(), "peer": self._peer}
@@ -289,7 +289,7 @@ class Journal:
             own["event"] = "metrics"
             line = dump({**own, **logged, **own})
             _append(self._events, line)
-            self._tell(line)
+            self._send_status(line)
 
     def _rested(self, kind: object, now: float) -> bool:
         if now < self._throttle.get(kind, 0.0):
@@ -326,7 +326,7 @@ class Journal:
             if file is not None:
                 file.close()
         if self.troubles.lacking:
-            self._tell(
+            self._send_status(
                 dump({**self._now(), "event": "record_incomplete", "files": self.troubles.lacking})
             )
         self._push(wait_s)
@@ -334,7 +334,7 @@ class Journal:
             self._status.close()
             self._status = None
 
-    def _tell(self, line: bytes) -> None:
+    def _send_status(self, line: bytes) -> None:
         if self._status is None:
             return
         if len(self._backlog) + len(line) > STATUS_BACKLOG_BYTES:

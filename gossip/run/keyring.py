@@ -39,7 +39,7 @@ class Keyring:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pair, self._folder, self._allowed, self._clock = pair, folder, allowed, clock
-        self._looked_at = float("-inf")
+        self._refreshed_at = float("-inf")
         self._names = {} if allowed is None else allowed.keys()
         self._names_read_at, self._changes = clock(), 0
         self._struck: set[str] = set()  # off the list, while this runs
@@ -101,10 +101,10 @@ class Keyring:
     def _may_be(self, key: str | None) -> bool:
         return self._allowed is None or key in self._names
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         now = self._clock()
-        if now - self._looked_at >= LOOK_S:
-            self._looked_at = now
+        if now - self._refreshed_at >= LOOK_S:
+            self._refreshed_at = now
             self._folder.read()
 
 

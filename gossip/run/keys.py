@@ -163,13 +163,13 @@ class AllowList:
 
     def name_of(self, key: str) -> str | None:
         """Under which name a key is let in; None: it is not."""
-        self._look()
+        self._reload()
         return self._names.get(key)
 
     def check(self) -> None:
         """Raises: ConfigError: There is no such file, or something in it is no key.
         Later that only lets nobody in."""
-        self._look()
+        self._reload()
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"
             raise ConfigError(
@@ -178,10 +178,10 @@ class AllowList:
 
     def keys(self) -> dict[str, str]:
         """Every key that is let in, and its name."""
-        self._look()
+        self._reload()
         return dict(self._names)
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         try:
             status = self.path.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)

@@ -103,7 +103,7 @@ class Appender:
         self._begun = 0  # bytes of the first line that are written already
         self._written = 0  # whole lines that are in the file
         self._again_at = 0.0
-        self._look_at = 0.0
+        self._next_check = 0.0
         self._rotate_bytes, self._size = rotate_bytes, 0
         self._closed = False
         self.flush()
@@ -122,7 +122,7 @@ class Appender:
             self._drop()
             return
         try:
-            self._look()
+            self._check_file()
             self._open()
             self._write()
             self._rotate()
@@ -140,7 +140,7 @@ class Appender:
         if self._closed:
             return
         self._again_at = min(self._again_at, time.monotonic())
-        self._look_at = 0.0
+        self._next_check = 0.0
         self.flush()
         self._closed = True
         if self._waiting:
@@ -153,12 +153,12 @@ class Appender:
             os.close(self._fd)
             self._fd = -1
 
-    def _look(self) -> None:
+    def _check_file(self) -> None:
         """Once a second, and at the end: of a file that was deleted all is lost, and whatever was
         written on would be."""
-        if self._fd < 0 or (now := time.monotonic()) < self._look_at:
+        if self._fd < 0 or (now := time.monotonic()) < self._next_check:
             return
-        self._look_at = now + AGAIN_S
+        self._next_check = now + AGAIN_S
         if os.fstat(self._fd).st_nlink:
             if self._rotate_bytes and not self._begun and not self._is_in_place():
                 self._let_go()  # another process has cut it
@@ -211,9 +211,9 @@ class Appender:
             data = b"".join(self._waiting)[self._begun :]
             written = os.write(self._fd, data)
             self._size += written
-            self._took(self._begun + written)
+            self._drop_written(self._begun + written)
 
-    def _took(self, written: int) -> None:
+    def _drop_written(self, written: int) -> None:
         """Drop ``written`` bytes of the waiting lines, which are in the file now."""
         while self._waiting and written >= len(self._waiting[0]):
             line = self._waiting.popleft()

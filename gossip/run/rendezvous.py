@@ -54,8 +54,8 @@ class SeedFolder:
         self._local, self._ids = local, ids
         self._claims: set[tuple[int, int]] = set()  # told of
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
-        self._next_look = 0.0
-        self._untold: list[Seed] = []  # what was read between two looks
+        self._next_poll = 0.0
+        self._untold: list[Seed] = []  # what was read between two calls of ``poll_seeds``
         self._own: tuple[tuple[int, int], int] | None = None  # (inode, time), and which life
         self.keys: dict[int, str] = {}  # of those who can be reached
         self.version = 0  # of ``keys``
@@ -88,19 +88,19 @@ class SeedFolder:
             self._own = stamp, -1 if seed is None or seed.ended else seed.incarnation
         return self._own[1] if self._own[1] > incarnation else None
 
-    def look(self, now: float, all_linked: bool) -> list[Seed]:
+    def poll_seeds(self, now: float, all_linked: bool) -> list[Seed]:
         """Return the new entries of the folder. Read it first, when the time for that has come."""
-        if now >= self._next_look:
-            self._next_look = now + (WATCH_S if all_linked else SEARCH_S)
-            # No descriptor is left, or the disk fails: what was read is kept, until the next look.
+        if now >= self._next_poll:
+            self._next_poll = now + (WATCH_S if all_linked else SEARCH_S)
+            # No descriptor is left, or the disk fails: what was read is kept, until the next poll.
             with contextlib.suppress(OSError):
                 self.read()
         untold, self._untold = self._untold, []
         return untold
 
     def read(self) -> None:
-        """Reads what is new in the folder. The next look tells of it. Of a folder that is gone all
-        is kept that was read."""
+        """Read what is new in the folder; ``poll_seeds`` returns it. If the folder is gone, what
+        was read before is kept."""
         if self._read and not self._folder.is_dir():
             return
         others = [
@@ -109,7 +109,9 @@ class SeedFolder:
         for peer in [peer for peer in self._read if peer not in others]:
             del self._read[peer]
             self._set_key(peer, "")
-        self._untold += [seed for peer in others if (seed := self._look_at(peer)) is not None]
+        self._untold += [
+            seed for peer in others if (seed := self._read_if_changed(peer)) is not None
+        ]
         self._untold += self._claimed(others)
 
     def _claimed(self, others: list[int]) -> list[Seed]:
@@ -138,7 +140,7 @@ class SeedFolder:
             if not key:
                 del self.keys[peer]
 
-    def _look_at(self, peer: int) -> Seed | None:
+    def _read_if_changed(self, peer: int) -> Seed | None:
         stamp = self._stamp(peer)
         if stamp is None or self._read.get(peer) == stamp:
             return None
@@ -264,7 +266,7 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     # also of peers elsewhere, whose claims may be files of other folders
     known = set(peers_in(folder))
     for peer in range(first, ids):
-        if peer not in known and take_claim(folder, peer, 0):
+        if peer not in known and create_claim(folder, peer, 0):
             return peer, 0
     for peer in peers_in(folder):
         seed = read_seed(folder, peer)
@@ -272,7 +274,7 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
             seed is not None
             and seed.ended
             and peer < ids
-            and take_claim(folder, peer, seed.incarnation + 1)
+            and create_claim(folder, peer, seed.incarnation + 1)
         ):
             return peer, seed.incarnation + 1
     return None
@@ -293,7 +295,7 @@ def claim_life(folder: Path, peer: int) -> int | None:
         and _claimed_by(folder, peer, former.incarnation) == NEWCOMER
     ):
         return None
-    while not take_claim(folder, peer, incarnation, OWN):
+    while not create_claim(folder, peer, incarnation, OWN):
         if _claimed_by(folder, peer, incarnation) == NEWCOMER:
             return None
         incarnation += 1
@@ -321,7 +323,7 @@ def is_answered(folder: Path, but: int) -> bool:
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
-def take_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
+def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
     """Whether this is the first claim to that life of a peer.
     Two who have seen the same end make the same file."""
     try:

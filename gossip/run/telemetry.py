@@ -49,7 +49,7 @@ PACKAGES = (
 )
 
 
-def tell_on_stderr(path: str, why: str) -> None:
+def print_write_failure(path: str, why: str) -> None:
     """Report on stderr a file that cannot be written, where nothing else would report it."""
     message, hint = in_words(path, why)
     print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
@@ -67,7 +67,7 @@ class JsonLines:
         self, path: Path | str, schema: str, troubles: WriteFailures | None = None
     ) -> None:
         self.path = Path(path)
-        troubles = troubles or WriteFailures(tell_on_stderr)
+        troubles = troubles or WriteFailures(print_write_failure)
         self._file = Appender(self.path, troubles, header(schema), rotate_bytes=ROTATE_BYTES)
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -234,7 +234,7 @@ class Logbook:
 
     def __init__(self, path: Path | str, title: str, troubles: WriteFailures | None = None) -> None:
         self._file = Appender(
-            Path(path), troubles or WriteFailures(tell_on_stderr), f"# {title}\n\n".encode()
+            Path(path), troubles or WriteFailures(print_write_failure), f"# {title}\n\n".encode()
         )
 
     def note(self, text: str) -> None:

@@ -21,7 +21,7 @@ FOUND = "what "
 """The source of an f that nobody has given begins with it."""
 
 
-def told(config: RunConfig, source: str = "") -> str:
+def describe(config: RunConfig, source: str = "") -> str:
     """One line.
 
     Args:

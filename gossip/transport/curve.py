@@ -131,7 +131,7 @@ class Keys(Protocol):
         allowed, and those keys."""
         ...
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Looks whether there is news, because somebody knocks whom nobody knows,
         or a key does not fit."""
         ...

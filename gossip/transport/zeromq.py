@@ -277,7 +277,7 @@ class ZeroMQTransport:
 
     def _on_rejected(self, link: Link, lane: ZmqLane) -> None:
         if self._keys is not None:
-            self._keys.look()  # its key may be another one by now
+            self._keys.refresh()  # its key may be another one by now
         if lane.gives_up_hope:
             self.traffic.note(
                 ("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer

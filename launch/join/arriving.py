@@ -35,10 +35,10 @@ from gossip.launch.report import RUNS, counted
 from gossip.run import (
     SWARM_KEY,
     code_version,
+    create_claim,
     environment,
     fingerprint,
     read_pair,
-    take_claim,
     write_json,
     write_pair,
     write_seed,
@@ -368,7 +368,7 @@ class _JoinClient:
         (folder / "seeds").mkdir()
         for entry in welcome.entries:
             # or who joins by this folder could have the same id
-            take_claim(folder / "seeds", entry.peer, entry.incarnation)
+            create_claim(folder / "seeds", entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
                 write_seed(folder / "seeds", seed)
 

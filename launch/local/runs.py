@@ -32,8 +32,8 @@ from gossip.run import (
     SWARM_KEY,
     fitting,
     newest_saved,
+    print_write_failure,
     settled_resume,
-    tell_on_stderr,
     tolerance,
     write_json,
     write_pair,
@@ -95,7 +95,7 @@ def say_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
     follows from other options."""
     if resolved.config.peers_max == 1:
         return
-    line = tolerance.told(resolved.config, resolved.sources["f"])
+    line = tolerance.describe(resolved.config, resolved.sources["f"])
     if judge := tolerance.judges(resolved.config, resolved.sources):
         say(judge)
     say(f"! {line}" if tolerance.warns(resolved.config, resolved.rule_named) else line)
@@ -134,7 +134,7 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
         return summary.write(folder, *own, outcome.lacking, seen)
     except (OSError, ConfigError) as error:
         path = str(folder / "summary.json")
-        tell_on_stderr(path, getattr(error, "strerror", None) or str(error))
+        print_write_failure(path, getattr(error, "strerror", None) or str(error))
         return summary.build(
             folder, *own, {**outcome.lacking, path: 0}, (outcome.config, outcome.view)
         )

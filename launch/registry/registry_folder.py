@@ -13,13 +13,13 @@ from gossip.errors import ConfigError
 from gossip.run import (
     FILE_BYTES_MAX,
     claims_in,
+    create_claim,
     open_file,
     peers_in,
     read_at_most,
     read_json,
     read_seed,
     shown,
-    take_claim,
     write_json,
     write_seed,
 )
@@ -128,7 +128,7 @@ class RegistryFolder:
             if entry.progress == CLAIMED or entry.peer >= keeper.first:
                 # Also of a newcomer that has an address when we hear of it: or who joins by this
                 # folder could have the same id.
-                take_claim(self._seeds, entry.peer, entry.incarnation)
+                create_claim(self._seeds, entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)
 
@@ -136,7 +136,7 @@ class RegistryFolder:
         """Claim ids, so that peers that join by the folder do not take the same ones. Return False
         if another claim was first."""
         self._seeds.mkdir(parents=True, exist_ok=True)
-        return all(take_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)
+        return all(create_claim(self._seeds, entry.peer, entry.incarnation) for entry in entries)
 
 
 def _number_in(path: Path) -> bytes:

@@ -18,10 +18,10 @@ from gossip.errors import NeverStarted
 from gossip.run import (
     JsonLines,
     WriteFailures,
+    print_write_failure,
     read_json,
     read_lines,
     segments,
-    tell_on_stderr,
     tolerance,
     write_json,
 )
@@ -289,7 +289,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
         "f": config.f,
         "peers_for_one": config.peers_for_one,
         **({} if config.pipeline is None else {"stages": _stages(config.pipeline)}),
-        "tolerance": tolerance.told(config),
+        "tolerance": tolerance.describe(config),
         "faults": list(config.faults),
     }
 
@@ -337,7 +337,7 @@ def write(
 
     Raises: OSError: The folder is gone.
     """
-    troubles = WriteFailures(tell_on_stderr)
+    troubles = WriteFailures(print_write_failure)
     troubles.lacking.update(lacking or {})
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

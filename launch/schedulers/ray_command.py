@@ -146,7 +146,7 @@ class Driver:
                 flush=True,
             )
             judge = tolerance.judges(config, self.resolved.sources)
-            print(*filter(None, [judge, tolerance.told(config)]), sep="\n", flush=True)
+            print(*filter(None, [judge, tolerance.describe(config)]), sep="\n", flush=True)
             register = (
                 ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(RayRegistry)
                 .options(name="register")

@@ -96,7 +96,7 @@ def train(
     if task.peer == 0:
         if judge := tolerance.judges(meeting.config, resolved.sources):
             screen.say(judge)
-        screen.say(tolerance.told(meeting.config))
+        screen.say(tolerance.describe(meeting.config))
         write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
     share = {task.peer: meeting.incarnation}

@@ -147,7 +147,7 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
 
     resolved = settled(_settings_of(shown, peers, "run"), Path("run"))
     if tolerance.warns(resolved.config, resolved.rule_named):
-        to_stderr(tolerance.told(resolved.config))
+        to_stderr(tolerance.describe(resolved.config))
 
 
 def check_resume(shown: Mapping[str, Any]) -> None:

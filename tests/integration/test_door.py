@@ -29,7 +29,7 @@ from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks
 from gossip.launch.registry.registry import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
 from gossip.run.keys import make_pair, read_pair
-from gossip.run.rendezvous import SeedFolder, announce_end, claim, peers_in, read_seed, take_claim
+from gossip.run.rendezvous import SeedFolder, announce_end, claim, create_claim, peers_in, read_seed
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\x01" + bytes(31)
@@ -231,7 +231,7 @@ async def test_an_id_that_is_heard_of_when_it_has_an_address_already_is_not_take
         async with join_server_in(b, (3,), first.address):
             await until(lambda: read_seed(a / "seeds", 3))
         assert [claim(a / "seeds", 2, 6)[0] for _ in range(3)] == [2, 4, 5]  # type: ignore[index]
-        assert not take_claim(a / "seeds", 3, 0), (
+        assert not create_claim(a / "seeds", 3, 0), (
             "nor between the look at the addresses and the claim"
         )
 

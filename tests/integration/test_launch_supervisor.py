@@ -262,7 +262,10 @@ async def test_the_peers_are_told_who_has_ended_for_good(tmp_path: Path) -> None
     (tmp_path / "run" / "seeds").mkdir()
     await run(watched)
     folder = SeedFolder(tmp_path / "run" / "seeds", 0, 3)
-    assert [(seed.peer, seed.ended) for seed in folder.look(0.0, False)] == [(1, True), (2, True)]
+    assert [(seed.peer, seed.ended) for seed in folder.poll_seeds(0.0, False)] == [
+        (1, True),
+        (2, True),
+    ]
 
 
 async def test_the_first_script_that_raises_is_explained_in_twelve_lines_and_the_others_go_on(

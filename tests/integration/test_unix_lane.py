@@ -93,5 +93,5 @@ def test_a_folder_for_which_no_descriptor_is_left_is_read_once_there_is_one(tmp_
     SeedFolder(tmp_path, 1, 2).announce("tcp://a:1", "tcp://a:2", 0)
     ours = SeedFolder(tmp_path, 0, 2)
     with no_descriptor_left():
-        assert ours.look(0.0, all_linked=False) == []
-    assert [seed.peer for seed in ours.look(1.0, all_linked=False)] == [1]
+        assert ours.poll_seeds(0.0, all_linked=False) == []
+    assert [seed.peer for seed in ours.poll_seeds(1.0, all_linked=False)] == [1]

@@ -376,8 +376,8 @@ def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, m
         "more refusals than the first ones of both lanes",
     )
     assert other.traffic.received_bytes == 0
-    assert one._keys.looks
-    assert other._keys.looks
+    assert one._keys.refreshes
+    assert other._keys.refreshes
     known.list(0, key)
     watched.until(lambda: LinkUp(1) in watched.heard[one], "a link")
 

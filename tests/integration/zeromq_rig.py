@@ -81,7 +81,7 @@ class KeysOf:
     """What one peer has of them: a ``gossip.transport.curve.Keys``."""
 
     def __init__(self, known: Known, pair: KeyPair) -> None:
-        self.known, self.pair, self.looks = known, pair, 0
+        self.known, self.pair, self.refreshes = known, pair, 0
 
     @property
     def version(self) -> int:
@@ -99,8 +99,8 @@ class KeysOf:
     def outside(self) -> dict[int, str]:
         return {}
 
-    def look(self) -> None:
-        self.looks += 1
+    def refresh(self) -> None:
+        self.refreshes += 1
 
 
 class WatchedTransport:

@@ -38,7 +38,7 @@ def test_a_seed_file_lets_its_peer_in(ring: Keyring, tmp_path: Path):
     assert ring.peer_of(ONE.public) is None
     announce(tmp_path, ONE.public)
     before = ring.version
-    ring.look()
+    ring.refresh()
     assert ring.version != before
     assert (ring.peer_of(ONE.public), ring.key_of(0)) == (0, ONE.public)
     assert (ring.peer_of(OTHER.public), ring.key_of(1)) == (None, None)
@@ -48,34 +48,34 @@ def test_who_names_anothers_key_as_its_own_neither_speaks_for_it_nor_silences_it
     ring: Keyring, tmp_path: Path
 ):
     announce(tmp_path, ONE.public)
-    ring.look()
+    ring.refresh()
     assert ring.peer_of(ONE.public) == 0
     for attacker in (2, 3):
         announce(tmp_path, ONE.public, peer=attacker)
-    ring.look()
+    ring.refresh()
     assert ring.peer_of(ONE.public) == 0
     late = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), clock=ManualClock())
-    late.look()
+    late.refresh()
     assert late.peer_of(ONE.public) is None, "who comes later cannot tell whose it is"
 
 
 def test_what_a_look_finds_is_told_to_the_node_too(tmp_path: Path):
     folder = SeedFolder(tmp_path, 1, 4)
-    folder.look(0.0, True)
+    folder.poll_seeds(0.0, True)
     announce(tmp_path, ONE.public)
-    Keyring(OTHER, folder, clock=ManualClock()).look()
-    assert [seed.peer for seed in folder.look(0.1, True)] == [0], (
+    Keyring(OTHER, folder, clock=ManualClock()).refresh()
+    assert [seed.peer for seed in folder.poll_seeds(0.1, True)] == [0], (
         "it is not the time for a look, but there is news"
     )
-    assert folder.look(0.2, True) == []
+    assert folder.poll_seeds(0.2, True) == []
 
 
 def test_another_life_has_another_key_and_the_former_one_is_nobodys(ring: Keyring, tmp_path: Path):
     announce(tmp_path, ONE.public)
-    ring.look()
+    ring.refresh()
     new = new_pair()
     announce(tmp_path, new.public, incarnation=1)
-    ring.look()
+    ring.refresh()
     assert (ring.peer_of(ONE.public), ring.peer_of(new.public), ring.key_of(0)) == (
         None,
         0,
@@ -86,7 +86,7 @@ def test_another_life_has_another_key_and_the_former_one_is_nobodys(ring: Keyrin
 @pytest.mark.parametrize("how", ["ended", "deleted", "no key", "broken"])
 def test_who_has_ended_or_was_struck_off_is_not_let_in(ring: Keyring, tmp_path: Path, how: str):
     announce(tmp_path, ONE.public)
-    ring.look()
+    ring.refresh()
     before = ring.version
     match how:
         case "ended":
@@ -97,7 +97,7 @@ def test_who_has_ended_or_was_struck_off_is_not_let_in(ring: Keyring, tmp_path: 
             announce(tmp_path, "", incarnation=1)
         case _:
             (tmp_path / "0.addr").write_text("{")
-    ring.look()
+    ring.refresh()
     assert ring.version != before
     assert (ring.peer_of(ONE.public), ring.key_of(0)) == (None, None)
 
@@ -105,16 +105,16 @@ def test_who_has_ended_or_was_struck_off_is_not_let_in(ring: Keyring, tmp_path: 
 @pytest.mark.parametrize("key", ["short", "~" * 40, "x" * 41])
 def test_what_is_no_key_is_never_given_to_zeromq(ring: Keyring, tmp_path: Path, key: str):
     announce(tmp_path, key)
-    ring.look()
+    ring.refresh()
     assert ring.key_of(0) is None
 
 
 def test_strangers_cannot_make_us_read_the_folder_all_the_time(tmp_path: Path):
     folder = SeedFolder(tmp_path, 1, 4)
     ring = Keyring(OTHER, folder, clock=lambda: 7.0)
-    ring.look()
+    ring.refresh()
     announce(tmp_path, ONE.public)
-    ring.look()
+    ring.refresh()
     assert ring.peer_of(ONE.public) is None
 
 
@@ -133,7 +133,7 @@ def test_with_a_list_of_who_is_allowed_a_seed_file_is_not_enough(tmp_path: Path)
     clock = ManualClock()
     ring = Keyring(OTHER, SeedFolder(tmp_path, 1, 4), allow_list(str(path)), clock)
     announce(tmp_path, ONE.public)
-    ring.look()
+    ring.refresh()
     assert (ring.peer_of(ONE.public), ring.key_of(0)) == (None, None)
     before = ring.version
     path.write_text(f"{OTHER.public} somebody else\n{ONE.public} alice\n")

@@ -131,4 +131,4 @@ def test_peers_find_a_newcomer_in_the_folder_and_nobody_beyond_their_room(tmp_pa
     folder = SeedFolder(tmp_path, 0, 4)
     for peer in (3, 4):
         SeedFolder(tmp_path, peer, 9).announce("tcp://a:1", "tcp://a:2", 0)
-    assert [seed.peer for seed in folder.look(0.0, False)] == [3]
+    assert [seed.peer for seed in folder.poll_seeds(0.0, False)] == [3]

@@ -310,14 +310,14 @@ def test_peers_find_each_other_in_the_folder_once_and_again_when_one_has_moved(
 ) -> None:
     one, other = SeedFolder(tmp_path / "seeds", 0, 2), SeedFolder(tmp_path / "seeds", 1, 2)
     one.announce("tcp://a:1", "tcp://a:2", 0)
-    assert other.look(0.0, False) == [Seed(0, "tcp://a:1", "tcp://a:2", 0)]
-    assert other.look(0.2, False) == []
+    assert other.poll_seeds(0.0, False) == [Seed(0, "tcp://a:1", "tcp://a:2", 0)]
+    assert other.poll_seeds(0.2, False) == []
     one.announce("tcp://b:1", "tcp://b:2", 1)
-    assert other.look(0.25, False) == [], "not before its time"
-    assert other.look(0.4, True) == [Seed(0, "tcp://b:1", "tcp://b:2", 1)]
+    assert other.poll_seeds(0.25, False) == [], "not before its time"
+    assert other.poll_seeds(0.4, True) == [Seed(0, "tcp://b:1", "tcp://b:2", 1)]
     one.announce("tcp://c:1", "tcp://c:2", 2)
-    assert other.look(1.0, True) == [], "all are there: it looks less often"
-    assert other.look(2.5, True) == [Seed(0, "tcp://c:1", "tcp://c:2", 2)]
+    assert other.poll_seeds(1.0, True) == [], "all are there: it looks less often"
+    assert other.poll_seeds(2.5, True) == [Seed(0, "tcp://c:1", "tcp://c:2", 2)]
 
 
 def test_whoever_starts_the_peers_says_in_the_folder_that_one_has_ended(tmp_path: Path) -> None:
@@ -325,9 +325,9 @@ def test_whoever_starts_the_peers_says_in_the_folder_that_one_has_ended(tmp_path
     announce_end(tmp_path / "seeds", 0)  # before anybody was there to be told
     assert not (tmp_path / "seeds").exists()
     one.announce("tcp://a:1", "tcp://a:2", 3)
-    assert [seed.ended for seed in other.look(0.0, False)] == [False]
+    assert [seed.ended for seed in other.poll_seeds(0.0, False)] == [False]
     announce_end(tmp_path / "seeds", 0)
-    assert [(seed.peer, seed.ended) for seed in other.look(0.2, False)] == [(0, True)]
+    assert [(seed.peer, seed.ended) for seed in other.poll_seeds(0.2, False)] == [(0, True)]
     assert one.next_incarnation(0) == 4, (
         "whoever gets this id next must be told from the last that had it"
     )

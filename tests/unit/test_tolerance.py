@@ -90,7 +90,7 @@ def test_so_many_peers_do_tolerate_one_and_one_less_does_not(rule: str) -> None:
 
 def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
     """As in a summary, which is made from the files of the run."""
-    line = tolerance.told(settled(peers=3, f=1).config)
+    line = tolerance.describe(settled(peers=3, f=1).config)
     assert line == "f=1: suspicion tolerates 1 liar among 3 peers"
 
 

@@ -55,7 +55,7 @@ class TwoKeys:
     def outside(self) -> dict[int, str]:
         return {}
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Nobody joins."""
 
 
