@@ -28,7 +28,12 @@ from digits_train import digits
 from torch import nn
 
 from gossip.core import Peer, Router
-from gossip.faults import ActivationFault, NegatedActivations, NegatedGradients, said_of
+from gossip.faults import (
+    ActivationFault,
+    NegatedActivations,
+    NegatedGradients,
+    corrupt_pass_result,
+)
 from gossip.pipelines import StageExecutor
 from gossip_lab.simulation.campaign.play import make_swarm
 from gossip_lab.simulation.schedules import Schedule
@@ -207,12 +212,14 @@ def trained(
             counted.update(route)
             for executor, peer in zip(executors, route, strict=True):
                 values = executor.forward(round_id, number, values, targets)
-                values = said_of(faults, "output", (peer, round_id, number), values)
+                values = corrupt_pass_result(faults, "output", (peer, round_id, number), values)
             gradient: torch.Tensor | None = None
             for executor, peer in zip(executors[::-1], route[::-1], strict=True):
                 gradient = executor.backward(number, gradient)
                 if gradient is not None:
-                    gradient = said_of(faults, "gradient", (peer, round_id, number), gradient)
+                    gradient = corrupt_pass_result(
+                        faults, "gradient", (peer, round_id, number), gradient
+                    )
         for executor, net in zip(executors, nets, strict=True):
             with torch.no_grad():
                 for parameter in net.parameters():

@@ -8,7 +8,7 @@ from .activations import (
     NegatedGradients,
     PassResult,
     ScaledGradients,
-    said_of,
+    corrupt_pass_result,
 )
 from .declare import KINDS, Fault
 from .drills import Drill, DrillFile, write

@@ -41,13 +41,13 @@ class ActivationFault(Fault):
         draw = int.from_bytes(blake2b(name, digest_size=7).digest(), "little") / 2.0**56
         return self.share is None or draw < self.share
 
-    def told(self, truth: Values) -> Values:
+    def corrupt(self, truth: Values) -> Values:
         """Return what is sent in place of ``truth``, an array or a tensor."""
         said: Values = truth * self.factor
         return said
 
 
-def said_of(
+def corrupt_pass_result(
     lies: Iterable[ActivationFault],
     about: PassResult,
     where: tuple[int, int, int],
@@ -57,7 +57,7 @@ def said_of(
     ``where``: the peer, the round and the micro-batch."""
     for lie in lies:
         if lie.lies_about == about and lie.strikes(*where):
-            truth = lie.told(truth)
+            truth = lie.corrupt(truth)
     return truth
 
 

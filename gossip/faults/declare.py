@@ -113,14 +113,14 @@ class Kind:
 
     def read(self, reader: Reader) -> tuple[Fault, ...]:
         """The faults of a word, from its colon on: one for each peer, of kinds with one."""
-        reader.take(":", "':'")
+        reader.expect(":", "':'")
         values: dict[str, Any] = {}
         for optional, mark, name in _PIECE.findall(self.word):
             unit = self.units[name]
             if optional and reader.at_end:
                 break
             if mark:
-                reader.take(re.escape(mark), f"{mark!r} and {unit.named}")
+                reader.expect(re.escape(mark), f"{mark!r} and {unit.named}")
             values |= unit.read(reader, name)
         reader.end()
         single = [name for name in values if isinstance(self.units[name], Peer)]
@@ -141,11 +141,13 @@ class Kind:
 
     # --- as a table -------------------------------------------------------------------------------
 
-    def take(self, table: Table) -> Fault:
+    def read_table(self, table: Table) -> Fault:
         """Raises: BadFault."""
         self._check_keys(table)
         values = {
-            name: unit.take(table, name) for name, unit in self.units.items() if name in table.keys
+            name: unit.read_key(table, name)
+            for name, unit in self.units.items()
+            if name in table.keys
         }
         return self._build(values, table.where)
 
@@ -163,7 +165,7 @@ class Kind:
             )
 
     def row(self, fault: Fault) -> dict[str, Any]:
-        """The keys that ``take`` reads back."""
+        """The keys that ``read_table`` reads back."""
         values = {name: getattr(fault, name) for name in self.units}
         return {name: value for name, value in values.items() if value not in ((), None)}
 

@@ -64,15 +64,15 @@ class DrillFile:
         self._path = None if folder is None else folder / FILE
         self._stamp: tuple[int, int] = (0, 0)
         self._drills: tuple[Drill, ...] = ()
-        self._look_at = -math.inf
+        self._next_check = -math.inf
 
     def on(self, now: float) -> tuple[Fault, ...]:
         """The faults that are on."""
         if self._path is None:
             return ()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_EVERY_S
-            self._look()
+        if now >= self._next_check:
+            self._next_check = now + LOOK_EVERY_S
+            self._reload()
         return tuple([drill.fault for drill in self._drills if drill.is_on(now)])
 
     def slowness(self, peer: int, now: float) -> float:
@@ -96,7 +96,7 @@ class DrillFile:
             None,
         )
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         assert self._path is not None
         try:
             found = os.stat(self._path)

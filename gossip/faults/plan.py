@@ -79,7 +79,7 @@ class FaultPlan:
         lies = [fault for fault in self.faults if isinstance(fault, ActivationFault)]
         return tuple([lie for lie in lies if peer in lie.peers])
 
-    def told_by(self, peer: int) -> tuple[str, ...]:
+    def attack_kinds(self, peer: int) -> tuple[str, ...]:
         """The kinds of all its lies."""
         attack = (self.attackers[peer].attack,) if peer in self.attackers else ()
         about_activations = tuple([lie.kind for lie in self.activation_lies(peer)])
@@ -278,7 +278,7 @@ def read_word(word: str) -> tuple[Fault, ...]:
     """The faults of one word: one for each peer that it names. Raises: BadFault."""
     known = typed_kinds()
     reader = Reader(word.strip(), usage="for example crash:3@50; kinds: " + ", ".join(known))
-    kind = reader.take(r"[A-Za-z_-]+", "the kind of a fault").replace("-", "_")
+    kind = reader.expect(r"[A-Za-z_-]+", "the kind of a fault").replace("-", "_")
     if kind not in known:
         raise unknown_kind(kind, f"bad fault {word!r}", known)
     reader.usage = KINDS[kind].usage

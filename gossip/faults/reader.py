@@ -34,7 +34,7 @@ class Reader:
     def bad(self, why: str) -> BadFault:
         return BadFault(f"bad {self.what} {self.word!r}: {why}", self.usage)
 
-    def take(self, pattern: str, expected: str) -> str:
+    def expect(self, pattern: str, expected: str) -> str:
         match = re.compile(pattern).match(self.word, self.at)
         if match is None:
             raise self.wrong(expected)
@@ -61,19 +61,19 @@ class Reader:
         return tuple(peers)
 
     def _span(self, expected: str) -> list[int]:
-        first = last = int(self.take(r"\d{1,9}", expected))
+        first = last = int(self.expect(r"\d{1,9}", expected))
         if self.skip("-"):
-            last = int(self.take(r"\d{1,9}", "the last of a row of peers"))
+            last = int(self.expect(r"\d{1,9}", "the last of a row of peers"))
             if not first <= last < first + PEERS_NAMED_MAX:
                 raise self.bad(f"{first}-{last} is no row of peers")
         return list(range(first, last + 1))
 
     def number(self, expected: str) -> float:
-        return float(self.take(r"-?\d+(\.\d+)?(e[+-]?\d{1,3})?", expected))
+        return float(self.expect(r"-?\d+(\.\d+)?(e[+-]?\d{1,3})?", expected))
 
     def seconds(self) -> float:
-        amount = float(self.take(r"\d+(\.\d+)?", "a duration such as 2s or 500ms"))
-        unit = self.take(r"(ms|s|m)(?![A-Za-z])", "a unit of time: ms, s or m")
+        amount = float(self.expect(r"\d+(\.\d+)?", "a duration such as 2s or 500ms"))
+        unit = self.expect(r"(ms|s|m)(?![A-Za-z])", "a unit of time: ms, s or m")
         times, over = _UNITS[unit]
         return amount * times / over
 

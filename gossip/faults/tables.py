@@ -40,4 +40,4 @@ def from_table(table: Mapping[str, Any], where: str) -> Fault:
     kind = kind.replace("-", "_")
     if kind not in KINDS:
         raise unknown_kind(kind, where, tuple(KINDS))
-    return KINDS[kind].take(Table(kind, table, where))
+    return KINDS[kind].read_table(Table(kind, table, where))

@@ -77,7 +77,7 @@ class Unit:
         """Return the value as it is typed."""
         raise NotImplementedError
 
-    def take(self, table: Table, key: str) -> Any:
+    def read_key(self, table: Table, key: str) -> Any:
         """The value of a key."""
         raise NotImplementedError
 
@@ -106,7 +106,7 @@ class Number(Unit):
     def show(self, fault: Any, name: str) -> str:
         return f"{getattr(fault, name):.12g}"
 
-    def take(self, table: Table, key: str) -> float:
+    def read_key(self, table: Table, key: str) -> float:
         return table.number(key, self.least, self.most)
 
 
@@ -136,7 +136,7 @@ class Seconds(Unit):
     def show(self, fault: Any, name: str) -> str:
         return duration(getattr(fault, name))
 
-    def take(self, table: Table, key: str) -> float:
+    def read_key(self, table: Table, key: str) -> float:
         return table.number(key, self.least, SECONDS_MAX)
 
 
@@ -150,12 +150,12 @@ class Round(Unit):
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
         if reader.is_time():
             return {name: None, "at_s": reader.seconds()}
-        return {name: int(reader.take(r"\d{1,12}", self.named)), "at_s": None}
+        return {name: int(reader.expect(r"\d{1,12}", self.named)), "at_s": None}
 
     def show(self, fault: Any, name: str) -> str:
         return str(getattr(fault, name)) if fault.at_s is None else duration(fault.at_s)
 
-    def take(self, table: Table, key: str) -> int:
+    def read_key(self, table: Table, key: str) -> int:
         return table.whole(table.keys[key], self.named, "rounds are numbered from 0")
 
 
@@ -164,13 +164,13 @@ class Count(Unit):
     def show(self, fault: Any, name: str) -> str:
         return str(getattr(fault, name))
 
-    def take(self, table: Table, key: str) -> int:
+    def read_key(self, table: Table, key: str) -> int:
         return table.whole(table.keys[key], "a count", "0, 1, 2, ...")
 
 
 @dataclass(frozen=True, slots=True)
 class Truth(Unit):
-    def take(self, table: Table, key: str) -> bool:
+    def read_key(self, table: Table, key: str) -> bool:
         value = table.keys[key]
         if not isinstance(value, bool):
             raise table.bad(f"{key} = {value!r} is neither true nor false")
@@ -184,7 +184,7 @@ class Choice(Unit):
     def show(self, fault: Any, name: str) -> str:
         return str(getattr(fault, name))
 
-    def take(self, table: Table, key: str) -> str:
+    def read_key(self, table: Table, key: str) -> str:
         value = table.keys[key]
         if not isinstance(value, str) or value not in self.choices:
             raise table.bad(
@@ -203,12 +203,12 @@ class Function(Unit):
     pattern: str = r"[^\s:]+:[A-Za-z_]\w*"
 
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
-        return {name: reader.take(self.pattern, self.named)}
+        return {name: reader.expect(self.pattern, self.named)}
 
     def show(self, fault: Any, name: str) -> str:
         return str(getattr(fault, name))
 
-    def take(self, table: Table, key: str) -> str:
+    def read_key(self, table: Table, key: str) -> str:
         value = table.keys[key]
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
             raise table.bad(f"{key} = {value!r} is not {self.named}")
@@ -230,7 +230,7 @@ class Peer(Unit):
     def show(self, fault: Any, name: str) -> str:
         return str(getattr(fault, name))
 
-    def take(self, table: Table, key: str) -> Any:
+    def read_key(self, table: Table, key: str) -> Any:
         value = table.keys[key]
         return value if self.server and value == "server" else table.peer(value)
 
@@ -259,7 +259,7 @@ class Peers(Unit):
         peers = getattr(fault, name)
         return (peers_word(peers) if self.rows else ",".join(map(str, peers))) or "all"
 
-    def take(self, table: Table, key: str) -> tuple[int, ...]:
+    def read_key(self, table: Table, key: str) -> tuple[int, ...]:
         peers = table.peers(table.keys[key], key)
         if why := self.wrong(len(peers)):
             raise table.bad(why, f"for example {key} = [0, 3]")
@@ -279,7 +279,7 @@ class Sides(Unit):
 
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
         sides = [reader.peers()]
-        mark = reader.take(r"[|>]", "'|' (or '>', one way) and the other side")
+        mark = reader.expect(r"[|>]", "'|' (or '>', one way) and the other side")
         sides.append(reader.peers())
         while reader.skip(mark):
             sides.append(reader.peers())
@@ -290,7 +290,7 @@ class Sides(Unit):
     def show(self, fault: Any, name: str) -> str:
         return (">" if fault.one_way else "|").join(map(peers_word, getattr(fault, name)))
 
-    def take(self, table: Table, key: str) -> tuple[tuple[int, ...], ...]:
+    def read_key(self, table: Table, key: str) -> tuple[tuple[int, ...], ...]:
         value = table.keys[key]
         if not isinstance(value, list) or len(value) < 2:
             raise table.bad(

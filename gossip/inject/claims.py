@@ -30,7 +30,7 @@ class ClaimFiles:
     def __init__(self, folder: Path | None, peer: int, troubles: WriteFailures) -> None:
         self.folder, self._peer, self._troubles = folder, peer, troubles
 
-    def take(self, name: str, otherwise: bool, **fields: Any) -> bool:
+    def try_claim(self, name: str, otherwise: bool, **fields: Any) -> bool:
         """Whether this peer is the first to claim it. ``otherwise``: where no claim can be made, so
         that nobody can tell."""
         if self.folder is None:

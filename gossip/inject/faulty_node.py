@@ -137,7 +137,7 @@ class FaultyNode:
             return to_bytes(values)
         return wire.encode(values, "result", message.round_id, message.shard)
 
-    def first_told(self, lie: str) -> None:
+    def report_attack(self, lie: str) -> None:
         self.site.journal.event("fault", kind=lie, round=self.round_id, fault=self._planned[lie])
 
     def reached(self, round_id: int) -> None:
@@ -160,7 +160,7 @@ class DisturbedTransport(FaultyTransport):
         super().__init__(inner, node.site.peer)
         self._node = node
         node.links.on_change = self.fail
-        self._outbox = Outbox(super().send, node.update_attack, node.attacker(), node.first_told)
+        self._outbox = Outbox(super().send, node.update_attack, node.attacker(), node.report_attack)
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         self._outbox.send(peer, message, payload)
@@ -173,7 +173,9 @@ class DisturbedTransport(FaultyTransport):
         self._node.tick(time.monotonic())
         for arrival in arrivals:
             if isinstance(arrival, Received):
-                self._node.update_attack.heard(arrival.sender, arrival.message, arrival.payload)
+                self._node.update_attack.record_push(
+                    arrival.sender, arrival.message, arrival.payload
+                )
         return arrivals
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from gossip.aggregators.attacks import DATA_ATTACKS, flip_labels
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
-from gossip.faults import DrillFile, PassResult, kinds, said_of
+from gossip.faults import DrillFile, PassResult, corrupt_pass_result, kinds
 
 from .claims import began_in
 
@@ -58,7 +58,9 @@ class FaultyTrainer:
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
         """Return the tensor to send as the result of a pass of micro-batch ``number`` in a
         pipeline."""
-        return said_of(self._activation_lies, about, (self._peer, round_id, number), truth)
+        return corrupt_pass_result(
+            self._activation_lies, about, (self._peer, round_id, number), truth
+        )
 
 
 class LabelFlip:

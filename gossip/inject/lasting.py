@@ -27,7 +27,7 @@ class LastingFaults(Generic[_Lasting]):
     ) -> None:
         self.planned: Sequence[tuple[int, _Lasting]] = planned
         self._claims, self._journal = claims, journal
-        self._told: dict[int, bool] = {}  # which were said to begin, and which to be over
+        self._recorded: dict[int, bool] = {}  # which were said to begin, and which to be over
 
     def on(self, run_s: float, round_id: int) -> list[tuple[_Lasting, float]]:
         """Those that are on, each with the seconds since it began. Tells of those that begin or
@@ -39,17 +39,17 @@ class LastingFaults(Generic[_Lasting]):
             if passed_s < 0.0:
                 continue
             over = passed_s >= (math.inf if fault.for_s is None else fault.for_s)
-            self._tell(index, fault, over, round_id)
+            self._record_transition(index, fault, over, round_id)
             if not over:
                 on.append((fault, passed_s))
         return on
 
-    def _tell(self, index: int, fault: _Lasting, over: bool, round_id: int) -> None:
-        if self._told.get(index) in (over, True):
+    def _record_transition(self, index: int, fault: _Lasting, over: bool, round_id: int) -> None:
+        if self._recorded.get(index) in (over, True):
             return
-        self._told[index] = over
+        self._recorded[index] = over
         name = f"{index}.over" if over else str(index)
-        if self._claims.take(name, otherwise=True, fault=str(fault)):
+        if self._claims.try_claim(name, otherwise=True, fault=str(fault)):
             extra = {} if over or fault.for_s is None else {"seconds": fault.for_s}
             self._journal.event(
                 "fault_over" if over else "fault",

@@ -21,7 +21,7 @@ class Outbox:
     Args:
         send: The transport's.
         attacker: The Byzantine peer; None: this node is honest about all but its updates.
-        first_told: Called when a lie is sent for the first time.
+        report_attack: Called when a lie is sent for the first time.
     """
 
     def __init__(
@@ -29,17 +29,17 @@ class Outbox:
         send: Callable[[PeerId, Message, Payload | None], object],
         update_attack: UpdateAttack,
         attacker: ByzantinePeer | None,
-        first_told: Callable[[str], None],
+        report_attack: Callable[[str], None],
     ) -> None:
         self._hand_over, self._update_attack = send, update_attack
-        self.attacker, self._first_told = attacker, first_told
+        self.attacker, self._report_attack = attacker, report_attack
         self.send = send
         if attacker is not None or update_attack.tells_each:
             self.send = self._send
 
     def _send(self, to: PeerId, message: Message, payload: Payload | None) -> None:
         if self._update_attack.tells_each:
-            payload = self._update_attack.tell(to, message, payload)
+            payload = self._update_attack.replace_payload(to, message, payload)
         if self.attacker is None:
             self._hand_over(to, message, payload)
             return
@@ -51,4 +51,4 @@ class Outbox:
             self._hand_over(receiver, said.message, content)
         for lie, times in self.attacker.told.items():
             if times and not before.get(lie):
-                self._first_told(lie)
+                self._report_attack(lie)

@@ -88,7 +88,7 @@ class FaultInjector:
         for entry in [entry for entry in faults if applies(entry[1])]:
             faults.remove(entry)
             own = faults is not self._server
-            if self.claims.take(
+            if self.claims.try_claim(
                 str(entry[0]), otherwise=own and self._first_life, fault=str(entry[1])
             ):
                 self._carry_out(entry[1], round_id)

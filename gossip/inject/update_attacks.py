@@ -24,7 +24,7 @@ class UpdateAttack:
 
     Liars of one kind know of each other from the plan, and of the others what every replica knows:
     the results of the rounds (``saw``), and in gossip rounds what neighbours have told
-    them (``heard``).
+    them (``record_push``).
 
     Attributes:
         fragments: Of the model, one of which each round exchanges: an attack remembers what was
@@ -140,12 +140,14 @@ class UpdateAttack:
 
     # --- to each neighbour another ----------------------------------------------------------------
 
-    def heard(self, sender: PeerId, message: Message, payload: Payload | None) -> None:
+    def record_push(self, sender: PeerId, message: Message, payload: Payload | None) -> None:
         """Record what a neighbour has sent."""
         if self.tells_each and isinstance(message, Push) and payload is not None and payload.finite:
             self._said.setdefault(message.what, {})[sender] = _as_tensor(payload)
 
-    def tell(self, receiver: PeerId, message: Message, payload: Payload | None) -> Payload | None:
+    def replace_payload(
+        self, receiver: PeerId, message: Message, payload: Payload | None
+    ) -> Payload | None:
         """Return the payload that this neighbour receives instead."""
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload

@@ -120,7 +120,7 @@ class RunView:
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }
         for peer in plan.byzantine:
-            self._subject(peer).lie = "+".join(plan.told_by(peer))
+            self._subject(peer).lie = "+".join(plan.attack_kinds(peer))
         self.round = -1
         self.first: int | None = None  # round that was told of
         self.step = 0  # so many are done

@@ -61,7 +61,7 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_of_several_the_first_has_the_claim(tmp_path: Path, troubles: WriteFailures) -> None:
     claims = [ClaimFiles(tmp_path / "faults", peer, troubles) for peer in (0, 1)]
-    assert [each.take("3", otherwise=False) for each in claims] == [True, False]
+    assert [each.try_claim("3", otherwise=False) for each in claims] == [True, False]
     assert claims[1].beginning() >= claims[0].beginning() == claims[0].began() == claims[1].began()
     assert not troubles.lacking
     assert sorted(os.listdir(tmp_path / "faults")) == ["3", "began"]
@@ -72,8 +72,8 @@ def test_a_claim_on_a_full_disk_is_as_was_said_and_told_of_once(
     full: Path, troubles: WriteFailures, told: list[tuple[str, str]], otherwise: bool
 ) -> None:
     claims = ClaimFiles(full / "faults", 1, troubles)
-    assert claims.take("0", otherwise=otherwise) is otherwise
-    assert claims.take("1", otherwise=otherwise) is otherwise
+    assert claims.try_claim("0", otherwise=otherwise) is otherwise
+    assert claims.try_claim("1", otherwise=otherwise) is otherwise
     assert claims.beginning() > 0.0
     assert told == [(str(full / "faults" / "0"), "No space left on device")]
 
@@ -93,8 +93,8 @@ def test_a_claim_that_was_made_stands_though_there_was_no_room_for_what_it_says(
         ClaimFiles(tmp_path / "faults", 0, troubles),
         ClaimFiles(tmp_path / "faults", 1, troubles),
     )
-    assert one.take("0", otherwise=False)
-    assert not other.take("0", otherwise=True)
+    assert one.try_claim("0", otherwise=False)
+    assert not other.try_claim("0", otherwise=True)
     assert len(told) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_run_folder_that_was_deleted_does_not_come_back(
     tmp_path: Path, troubles: WriteFailures, told: list[tuple[str, str]]
 ) -> None:
     claims = ClaimFiles(tmp_path / "run" / "faults", 1, troubles)
-    assert claims.take("0", otherwise=True)
+    assert claims.try_claim("0", otherwise=True)
     assert claims.beginning() > 0.0
     assert not (tmp_path / "run").exists()
     assert [why for _, why in told] == ["No such file or directory"]

@@ -13,7 +13,7 @@ from gossip.faults.activations import (
     NegatedActivations,
     NegatedGradients,
     ScaledGradients,
-    said_of,
+    corrupt_pass_result,
 )
 from gossip.faults.declare import KINDS, Fault, Kind
 from gossip.faults.kinds import ATTACKS, ByzantineFault, Crash, Hang, Restart, Slow
@@ -272,7 +272,7 @@ def test_a_lie_about_micro_batches_strikes_its_share_of_them_and_needs_stages() 
     assert all(NegatedActivations((2,)).strikes(2, at, 0) for at in range(100))
     plan = FaultPlan((lie,))
     assert plan.fits_stages(stages=True, hint="") is plan
-    assert (plan.byzantine, plan.told_by(5)) == ({2, 5}, ("negated_activations",))
+    assert (plan.byzantine, plan.attack_kinds(5)) == ({2, 5}, ("negated_activations",))
     with pytest.raises(BadFault, match="members of a stage"):
         plan.fits_stages(stages=False, hint="--plan plan.toml")
     with pytest.raises(BadFault, match="share of 2 is not from 0 to 1"):
@@ -281,6 +281,9 @@ def test_a_lie_about_micro_batches_strikes_its_share_of_them_and_needs_stages() 
 
 def test_each_lie_about_micro_batches_is_about_one_kind_of_result() -> None:
     lies = (NegatedActivations((1,)), ScaledGradients((1,)), FalseAudits((2,)))
-    said = [said_of(lies, about, (1, 0, 0), 3.0) for about in ("output", "gradient", "audit")]
+    said = [
+        corrupt_pass_result(lies, about, (1, 0, 0), 3.0)
+        for about in ("output", "gradient", "audit")
+    ]
     assert said == [-3.0, 300.0, 3.0]
-    assert said_of((NegatedGradients((1,)),), "gradient", (1, 0, 0), 3.0) == -3.0
+    assert corrupt_pass_result((NegatedGradients((1,)),), "gradient", (1, 0, 0), 3.0) == -3.0

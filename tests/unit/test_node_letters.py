@@ -72,7 +72,7 @@ def tampering(
     config = RunConfig(peers=4, rounds=rounds, seed=7, faults=tuple(word.split()))
     node = FaultyNode(Site(config, peer, 0, None, journal), lambda updates: updates[0])
     node.core, node.round_id = core, 9
-    return Outbox(sent.send, UpdateAttack(plan, peer, 7, 4), node.attacker(), node.first_told)
+    return Outbox(sent.send, UpdateAttack(plan, peer, 7, 4), node.attacker(), node.report_attack)
 
 
 def commit(server: PeerId = ATTACKER) -> Commit:

@@ -180,7 +180,7 @@ def test_an_honest_peer_and_one_that_lies_about_its_data_say_what_is_so() -> Non
         assert not update_attack.lies
         assert not update_attack.tells_each
         said = payload(vector(0))
-        assert update_attack.tell(3, push(), said) is said
+        assert update_attack.replace_payload(3, push(), said) is said
 
 
 def test_dissensus_uses_what_neighbours_have_told_of_the_same_kind() -> None:
@@ -188,19 +188,19 @@ def test_dissensus_uses_what_neighbours_have_told_of_the_same_kind() -> None:
     assert update_attack.tells_each
     assert not update_attack.lies, "its own trainer and record have the truth"
     for peer in (0, 2, 3, 4):
-        update_attack.heard(peer, push(), payload(vector(peer)))
-        update_attack.heard(peer, push("parameters"), payload(vector(50 + peer)))
-    told = update_attack.tell(2, push(), payload(vector(1)))
+        update_attack.record_push(peer, push(), payload(vector(peer)))
+        update_attack.record_push(peer, push("parameters"), payload(vector(50 + peer)))
+    told = update_attack.replace_payload(2, push(), payload(vector(1)))
     assert told is not None
     pull = (vector(0) - vector(2)) + (vector(3) - vector(2))  # of 4 it knows that it lies as well
     assert np.allclose(told.data, vector(2) - pull / 2, atol=1e-5)
     assert told.nbytes == told.data.nbytes
-    assert update_attack.tell(2, Ping(1, 2, ()), None) is None
+    assert update_attack.replace_payload(2, Ping(1, 2, ()), None) is None
 
 
 def test_equivocation_tells_odd_and_even_neighbours_the_opposite() -> None:
     update_attack = UpdateAttack(faults.parse("equivocation:1*3"), 1, 7, 5)
-    odd, even = (update_attack.tell(peer, push(), payload(vector(1))) for peer in (3, 4))
+    odd, even = (update_attack.replace_payload(peer, push(), payload(vector(1))) for peer in (3, 4))
     assert odd is not None
     assert even is not None
     assert np.array_equal(odd.data, -even.data)

@@ -222,7 +222,7 @@ def _expect(run: RecordedRun) -> None:
         view.expect(peer)
     for peer in run.plan.byzantine:
         if peer in view.rows:
-            view.rows[peer].lie = "+".join(run.plan.told_by(peer))
+            view.rows[peer].lie = "+".join(run.plan.attack_kinds(peer))
 
 
 def _look_at_sender(view: RunView, peer: int, name: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal, assert_never
 
 from gossip.core import Effect, Payload, PipelineTask, events
-from gossip.faults import ActivationFault, PassResult, said_of
+from gossip.faults import ActivationFault, PassResult, corrupt_pass_result
 from gossip.vectors import bytes_for
 
 from .toy_trainer import (
@@ -176,7 +176,7 @@ class StageTrainer(ToyTrainer):
             return truth
         about = "audit" if task.audit else about
         where = self.peer, task.round_id, task.micro_batch
-        said = said_of(self.lies, about, where, truth.data)
+        said = corrupt_pass_result(self.lies, about, where, truth.data)
         if said is truth.data:
             return truth
         self.told.update(lie.kind for lie in self.lies if lie.lies_about == about)
