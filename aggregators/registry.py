@@ -473,14 +473,14 @@ def _from_module(module: ModuleType, function: str, place: str) -> Rule | PreAgg
             name
             for name, value in vars(module).items()
             if not name.startswith("_")
-            and _looks_like_a_rule(value)
+            and _is_rule_candidate(value)
             and getattr(value, "__module__", "") == module.__name__
         ]
         raise UnknownName(f"rule of {place}", function, candidates)
     return _as_rule(found, function, place)
 
 
-def _looks_like_a_rule(value: Any) -> bool:
+def _is_rule_candidate(value: Any) -> bool:
     return callable(value) and not isinstance(value, type)
 
 
@@ -490,7 +490,7 @@ def _as_rule(found: Any, name: str, place: str) -> Rule | PreAggregation:
 
     if isinstance(found, Rule | PreAggregation):
         return found
-    if not _looks_like_a_rule(found):
+    if not _is_rule_candidate(found):
         raise ConfigError(
             f"{name} of {place} is no rule but {type(found).__name__}",
             "a rule is a function (updates, *, f) -> Tensor, decorated with @rule or not",

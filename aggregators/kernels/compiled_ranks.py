@@ -20,6 +20,7 @@ from .lanes import (
     add_at,
     address_of,
     beyond,
+    draw_ticket,
     fetch_soon,
     fma,
     hold,
@@ -39,7 +40,6 @@ from .lanes import (
     store,
     strange,
     sub,
-    take_ticket,
     where_more,
     word,
 )
@@ -379,7 +379,7 @@ def ranks(pointer: Any) -> None:
     last = staged + stride * n
     survived, strangers = np.zeros(m, np.int64), 0
     while True:
-        first = take_ticket(job) * chunk
+        first = draw_ticket(job) * chunk
         if first >= d:
             break
         for start in range(first, min(d, first + chunk), columns):

@@ -21,6 +21,7 @@ from .lanes import (
     add_at,
     address_of,
     beyond,
+    draw_ticket,
     fetch_soon,
     fma,
     hold,
@@ -32,7 +33,6 @@ from .lanes import (
     spread,
     store,
     sub,
-    take_ticket,
     total,
     word,
 )
@@ -129,7 +129,7 @@ def gram(pointer: Any) -> None:
     lines = stride // 64
     share = (m * lines + tiles - 1) // tiles
     while True:
-        ticket = take_ticket(job)
+        ticket = draw_ticket(job)
         first = ticket * chunk
         if first >= d:
             break
@@ -188,7 +188,7 @@ def weighted(pointer: Any) -> None:
     zero = splat(np.float32(0.0))
     wrong = 0
     while True:
-        first = take_ticket(job) * chunk
+        first = draw_ticket(job) * chunk
         if first >= d:
             break
         last = min(d, first + chunk)
@@ -237,7 +237,7 @@ def mixed(pointer: Any) -> None:
     for row in range(n):
         addresses[row] = staged + stride * row
     while True:
-        first = take_ticket(job) * chunk
+        first = draw_ticket(job) * chunk
         if first >= d:
             break
         last = min(d, first + chunk)
@@ -316,7 +316,7 @@ def squares(pointer: Any) -> None:
     )
     chunk, out = word(job + 48), word(job + 56)
     while True:
-        ticket = take_ticket(job)
+        ticket = draw_ticket(job)
         first = ticket * chunk
         if first >= d:
             break

@@ -272,7 +272,7 @@ def put_double(builder: Any, address: Any, value: Any) -> None:
 
 
 @_operation(types.int64, types.int64)
-def take_ticket(builder: Any, address: Any) -> Any:
+def draw_ticket(builder: Any, address: Any) -> Any:
     """Add one to the int64 at an address, and return what it was before: each thread gets
     another."""
     return builder.atomic_rmw(

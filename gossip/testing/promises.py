@@ -133,7 +133,7 @@ def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
     """An aggregate that is a weighted mean of the updates is the one by the weights that
     the rule tells of."""
     n, d = case.updates.shape
-    if n >= d or not _tells_weights(bound, case):
+    if n >= d or not _has_own_weights(bound, case):
         return
     rows = case.updates.to(torch.float64)
     verdict = case.judge(bound, rows)
@@ -163,7 +163,7 @@ def _short(numbers: torch.Tensor) -> str:
     )
 
 
-def _tells_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
+def _has_own_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
     """Whether the weights are its own: a plain function that returns a tensor gets equal ones,
     whatever it did."""
     if isinstance(bound.rule, CoordinateRule):

@@ -129,7 +129,7 @@ def _a_message_arrives_as_it_was_sent(world: World) -> None:
 
 
 @_promise
-def _an_incarnation_that_rises_is_told_from_then_on(world: World) -> None:
+def _a_rising_incarnation_is_sent_from_then_on(world: World) -> None:
     now = [1]
     sender, receiver = world.peer(0, incarnation=lambda: now[0]), world.peer(1)
     world.link(sender, 1, receiver)
@@ -161,7 +161,7 @@ def _payloads_arrive_byte_for_byte(world: World) -> None:
 
 
 @_promise
-def _the_facts_of_a_payload_are_told(world: World) -> None:
+def _the_facts_of_a_payload_are_delivered(world: World) -> None:
     """Whether it is finite; the digest of commits and states;
     states are bytes of any length up to the limit."""
     sender, receiver = world.pair(
@@ -256,7 +256,7 @@ def _a_payload_of_a_wrong_size_is_dropped(world: World) -> None:
 
 
 @_promise
-def _another_run_is_not_heard(world: World) -> None:
+def _messages_of_another_run_are_dropped(world: World) -> None:
     sender, receiver = world.peer(0, run=b"that-run"), world.peer(1)
     world.link(sender, 1, receiver)
     world.send(sender, 1, ping(0))
@@ -274,7 +274,7 @@ def _nobody_else_speaks_under_our_name(world: World) -> None:
 
 
 @_promise
-def _a_link_that_closes_is_told_at_once_and_once(world: World) -> None:
+def _a_closed_link_is_reported_at_once_and_once(world: World) -> None:
     watcher, other = world.pair()
     world.stop(other)
     heard = world.heard[id(watcher)]

@@ -256,7 +256,7 @@ def test_names_that_nobody_knows_yet_cost_nothing(monkeypatch: pytest.MonkeyPatc
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (known[host], port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    found = asyncio.run(kubernetes_peer.look_up(["t-0.t", "t-1.t", "t-2.t"], 7421))
+    found = asyncio.run(kubernetes_peer.resolve_names(["t-0.t", "t-1.t", "t-2.t"], 7421))
     assert found == ["10.0.0.7:7421", "[fd00::2]:7421"]
 
 
@@ -287,11 +287,11 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kubernetes_peer, "LOOK_S", 0.0)
     monkeypatch.setattr(kubernetes_peer, "AGAIN_S", 0.0)
 
-    async def look_up(names: list[str], port: int) -> list[str]:
+    async def resolve_names(names: list[str], port: int) -> list[str]:
         asked.extend(names)
         return ["10.0.0.7:7421"]
 
-    monkeypatch.setattr(kubernetes_peer, "look_up", look_up)
+    monkeypatch.setattr(kubernetes_peer, "resolve_names", resolve_names)
     join_servers = {1: b"a", 2: b"b", 3: b"c"}
     entries = {
         peer: PeerEntry(peer, 0, LISTENING, owner, ended=peer == 3)
@@ -330,8 +330,10 @@ def test_the_key_of_a_pod_is_for_its_owner_alone_whatever_the_mode_of_the_secret
     (tmp_path / "given").mkdir()
     pair, given = make_pair(tmp_path / "given" / "swarm.key"), tmp_path / "given" / "swarm.key"
     given.chmod(0o440)  # as Kubernetes makes it of 0400 for a pod with a group of its own
-    assert kubernetes_peer.take_key(given, tmp_path) == pair == read_pair(tmp_path / "swarm.key")
+    assert (
+        kubernetes_peer.copy_swarm_key(given, tmp_path) == pair == read_pair(tmp_path / "swarm.key")
+    )
     with pytest.raises(ConfigError, match=r"cannot read the swarm key .*No such file") as refused:
-        kubernetes_peer.take_key(tmp_path / "missing", tmp_path)
+        kubernetes_peer.copy_swarm_key(tmp_path / "missing", tmp_path)
     assert refused.value.hint is not None
     assert "--user" in refused.value.hint

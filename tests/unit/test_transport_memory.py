@@ -70,6 +70,6 @@ def test_the_suite_says_which_promise_was_broken():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gossip.testing.transport_world.PATIENCE_S", 0.2)
         with pytest.raises(
-            AssertionError, match=r"a_link_that_closes_is_told_at_once_and_once: .*LinkDown"
+            AssertionError, match=r"a_closed_link_is_reported_at_once_and_once: .*LinkDown"
         ):
             check_transport(make)

@@ -68,7 +68,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     listen = own_address(task, config) or config.host  # of one peer nobody needs an address
     feasible.check_memory(1)
     command, folder = furnish(config, words), Path(config.run_dir)
-    key = take_key(given / SWARM_KEY, folder) if config.keyed else None
+    key = copy_swarm_key(given / SWARM_KEY, folder) if config.keyed else None
     screen = PlainScreen(every_s=10.0)
     join_server_id = secrets.token_bytes(JOIN_SERVER_ID_BYTES)
     join_server = ServerEntry(
@@ -79,7 +79,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
     question = says.RegistryPull(config.run_id, join_server, b"")
     within_s = FIND_S if failures else 0.0
     found, former = asyncio.run(
-        find(question, key, peer, lambda: look_up(names.values(), port), within_s)
+        find(question, key, peer, lambda: resolve_names(names.values(), port), within_s)
     )
     incarnation = max(failures, former + 1)
     if incarnation:
@@ -126,7 +126,7 @@ def coming_back(config: RunConfig) -> RunConfig:
     )
 
 
-def take_key(path: Path, folder: Path) -> KeyPair:
+def copy_swarm_key(path: Path, folder: Path) -> KeyPair:
     """The swarm key, as a file of the run's folder that only its owner can read: the mode of a
     secret's is not ours to say.
 
@@ -183,9 +183,9 @@ async def find(
         context.destroy(0)
 
 
-async def look_up(names: Collection[str], port: int) -> list[str]:
+async def resolve_names(names: Collection[str], port: int) -> list[str]:
     """``HOST:PORT`` of the pods that are there, as far as a name server says so in time."""
-    asked = [asyncio.create_task(_look_up(name, port)) for name in names]
+    asked = [asyncio.create_task(_resolve_name(name, port)) for name in names]
     if not asked:
         return []
     done, late = await asyncio.wait(asked, timeout=NAMES_S)
@@ -194,7 +194,7 @@ async def look_up(names: Collection[str], port: int) -> list[str]:
     return list(dict.fromkeys(address for one in asked if one in done for address in one.result()))
 
 
-async def _look_up(name: str, port: int) -> list[str]:
+async def _resolve_name(name: str, port: int) -> list[str]:
     try:
         rows = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -238,7 +238,7 @@ async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: i
     while True:
         await asyncio.sleep(LOOK_S)
         if join_server.address and (due := sought.due(join_server.is_met, clock())):
-            join_server.meet(await look_up(due, port))
+            join_server.meet(await resolve_names(due, port))
 
 
 def main() -> int:
