@@ -36,12 +36,12 @@ def main() -> None:
         run.rounds(20)
         view = TopView(run.folder)
         size = Size(width, height)
-        view.look(size)
+        view.render_lines(size)
         spent = []
         for _ in range(options.looks):
             run.rounds(options.rounds_per_look)
             before = time.process_time()
-            view.look(size)
+            view.render_lines(size)
             spent.append(1000 * (time.process_time() - before))
     spent.sort()
     print(

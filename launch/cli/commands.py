@@ -214,12 +214,12 @@ def run(
     what = f"{counted(settled.peers, 'peer')}, {exchange}{local}{beside}"
     about = About(settled.name, what, str(folder), settled.rounds)
     shown = screen_for(about, as_json, quiet, output)
-    runs.say_tolerance(resolved, shown.say)
+    runs.say_tolerance(resolved, shown.print_line)
     if settled.room > settled.peers:
-        shown.say(f"room for {settled.room - settled.peers} more: gossip join {folder}")
-    feasible.say_of_gpus(settled.peers, shown.say)
+        shown.print_line(f"room for {settled.room - settled.peers} more: gossip join {folder}")
+    feasible.say_of_gpus(settled.peers, shown.print_line)
     endpoint = JoinEndpoint(port=port) if port else None
-    with tracked(track or (), folder, shown.say):
+    with tracked(track or (), folder, shown.print_line):
         outcome = runs.train(settled, program.command, shown, endpoint=endpoint)
     raise typer.Exit(runs.finish(folder, outcome, shown, as_json))
 

@@ -163,7 +163,7 @@ class Demo:
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
         screen = self._screen(config, folder)
-        with tracked(self.track, folder, screen.say):
+        with tracked(self.track, folder, screen.print_line):
             outcome = runs.train(resolved.config, command, screen)
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
@@ -210,7 +210,7 @@ class Demo:
     def _give_up(self, outcome: RunOutcome, summary: Mapping[str, Any], folder: Path) -> int:
         if self.as_json:
             print(json.dumps(summary))
-        for line in missed.told(summary["faults_missed"]):
+        for line in missed.format_lines(summary["faults_missed"]):
             self._tell(line)
         where = at_round(outcome.view.round)
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
@@ -322,7 +322,7 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, row in rows.items():
         lines += [
             line if row is first else f"{name}: {line}"
-            for line in missed.told(row.get("faults_missed", ()))
+            for line in missed.format_lines(row.get("faults_missed", ()))
         ]
     if first.get("replicas_identical") is not None:
         same = "are the same bit for bit" if first["replicas_identical"] else "differ"

@@ -34,7 +34,7 @@ class _Nothing:
     def output(self, peer: int, text: str, err: bool) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         pass
 
     def tick(self, view: RunView) -> None:

@@ -343,7 +343,7 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
                 for path in sorted(folder.glob("peer-*/commits.jsonl"))
                 for row in read_lines(path)
             ]
-            events = summary.told(folder, offset=time.time() - time.monotonic())
+            events = summary.read_events(folder, offset=time.time() - time.monotonic())
             found = impact.impact(
                 _peer_count(folder), events, commits, impact.DrillWindow(since, until, now)
             )

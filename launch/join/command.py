@@ -93,12 +93,12 @@ def join(
         tuple(code or ()),
     )
     on_the_way = PlainScreen(sys.stderr if as_json else None, quiet=quiet)
-    arrival = arriving.arrive(ticket, own, sys.argv, on_the_way.say)
+    arrival = arriving.arrive(ticket, own, sys.argv, on_the_way.print_line)
     config = arrival.config
     about = About(config.name, f"joining as {_named(arrival.newcomers)}", config.run_dir)
     screen = show(about)
     os.chdir(arrival.where)
-    feasible.say_of_gpus(count, screen.say)
+    feasible.say_of_gpus(count, screen.print_line)
     outcome = runs.train(
         arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
     )
@@ -124,9 +124,9 @@ def _by_folder(
     what = f"joining as {_named(newcomers)}"
     screen = show(About(place.config.name, what, str(place.folder)))
     if difference := joining.difference(place, program.code):
-        screen.say(difference)
+        screen.print_line(difference)
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
-    feasible.say_of_gpus(count, screen.say)
+    feasible.say_of_gpus(count, screen.print_line)
     outcome = runs.train(place.config, program.program.command, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 

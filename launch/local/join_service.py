@@ -34,7 +34,7 @@ class JoinService:
             run.folder,
             run.peers,
             endpoint,
-            JoinServerCallbacks(self._let_in, run.lose, run.screen.say),
+            JoinServerCallbacks(self._let_in, run.lose, run.screen.print_line),
         )
 
     async def open(self) -> None:
@@ -57,14 +57,14 @@ class JoinService:
             config, [join_server.address], join_server.key_file, self._run.command[2:]
         )
         for line in invitation.told(head, only):
-            self._run.screen.say(line)
+            self._run.screen.print_line(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:
         """For a newcomer that has lost its own, with the incarnation that its life begins with.
         None: there is no room."""
         new = await self.join_server.claim_own()
         if new is None:
-            self._run.screen.say(f"x there is no room for peer {peer} under another id")
+            self._run.screen.print_line(f"x there is no room for peer {peer} under another id")
         else:
             self._run.view.expect(new[0])
         return new

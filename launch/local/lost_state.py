@@ -30,7 +30,7 @@ def look(run: OngoingRun) -> bool:
         f"x the state is lost: the run was in {was}, and no peer that had its state is left",
     )
     for line in hints(run.folder):
-        run.screen.say(line)
+        run.screen.print_line(line)
     return True
 
 

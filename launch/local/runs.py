@@ -180,28 +180,28 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         )
         told = folder / "summary.json"
         where = f": {told}" if str(told) not in found["record_incomplete"] else ""
-        screen.say(f"{own}{of}, {outcome.wall_s:.1f} s{where}")
+        screen.print_line(f"{own}{of}, {outcome.wall_s:.1f} s{where}")
         for line in _what_next(folder, found):
-            screen.say(line)
+            screen.print_line(line)
     if lacking := found["record_incomplete"]:
         lost, first = sum(lacking.values()), next(iter(lacking))
         more = f" and {counted(len(lacking) - 1, 'more file')}" if len(lacking) > 1 else ""
         gone = f" ({counted(lost, 'line')} lost)" if lost else ""
-        screen.say(f"! the record is incomplete: {first}{more} could not be written{gone}")
+        screen.print_line(f"! the record is incomplete: {first}{more} could not be written{gone}")
     for line in [
         *_doubts(found),
-        *alone.told(found["trained_alone"]),
-        *missed.told(found["faults_missed"]),
+        *alone.format_lines(found["trained_alone"]),
+        *missed.format_lines(found["faults_missed"]),
         *low_influence(found["low_influence"]),
     ]:
-        screen.say(line)
+        screen.print_line(line)
     if found["finished"] and not found["rounds"] and outcome.config.resume:
-        screen.say("  nothing was left to train: the run had come to its end before")
+        screen.print_line("  nothing was left to train: the run had come to its end before")
     elif found["finished"] and not found["rounds"]:
-        screen.say(
+        screen.print_line(
             "! no round was trained: each peer ran the script by itself, and nothing was exchanged"
         )
-        screen.say(
+        screen.print_line(
             "  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, "
             "optimizer)"
         )

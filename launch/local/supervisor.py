@@ -455,7 +455,7 @@ class Supervisor:
             )
             # the first failure is mostly the cause of the others
             for line in lines[:1] if self._explained else lines:
-                self.screen.say(line)
+                self.screen.print_line(line)
             self._explained = True
 
     def _shadowing(self) -> dict[str, str]:
@@ -703,6 +703,6 @@ class Supervisor:
         self._say(text)
 
     def _say(self, text: str) -> None:
-        self.screen.say(text)
+        self.screen.print_line(text)
         if text[:1] in "x+?-*=":
             self._logbook.note(text)

@@ -73,7 +73,7 @@ def _why(rows: Iterable[Mapping[str, Any]], peer: int, other: int) -> str:
     return said or ended or tried or UNTRIED
 
 
-def told(alone: Iterable[Mapping[str, Any]]) -> list[str]:
+def format_lines(alone: Iterable[Mapping[str, Any]]) -> list[str]:
     """Lines for the end of a run."""
     found = []
     for row in alone:

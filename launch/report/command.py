@@ -36,7 +36,7 @@ def ls(
     from . import run_state
     from .removing import size_of
 
-    found = [run_state.look(folder) for folder in run_state.folders(runs)]
+    found = [run_state.read_state(folder) for folder in run_state.folders(runs)]
     sizes = [size_of(run.folder) for run in found]
     if as_json:
         rows = zip(found, sizes, strict=True)
@@ -168,7 +168,7 @@ def logs(
                 folder,
                 tails,
                 wanted=lambda peer: wanted is None or peer in wanted,
-                goes_on=lambda: run_state.look(folder).state in ("running", "elsewhere"),
+                goes_on=lambda: run_state.read_state(folder).state in ("running", "elsewhere"),
                 write=write,
             )
     except KeyboardInterrupt:
@@ -219,7 +219,7 @@ def stop(
     from . import run_state, stopping
 
     stopping.stop(
-        run_state.look(run_state.find(run, runs)),
+        run_state.read_state(run_state.find(run, runs)),
         now,
         timeout,
         lambda line: print(shown(line), flush=True),
@@ -282,7 +282,7 @@ def rm(
 
     from . import removing, run_state
 
-    state = run_state.look(run_state.find(run, runs))
+    state = run_state.read_state(run_state.find(run, runs))
     removal = removing.plan(state, with_checkpoints)
     if removal.checkpoints and (others := removing.shared_with(state)):
         raise ConfigError(

@@ -111,7 +111,9 @@ class Story:
         self.own: list[tuple[float, float | None]] = []  # outlyingness and time of each update
         self.others: list[tuple[float, float | None]] = []  # medians of the others', of each round
         self.served = 0
-        self.record.update(self._take_event, lambda commit: self._take_commit(commit, peer, number))
+        self.record.update(
+            self._record_event, lambda commit: self._record_commit(commit, peer, number)
+        )
 
     @property
     def handed_on(self) -> int:
@@ -139,11 +141,11 @@ class Story:
         """Events of these names, in order."""
         return (event for event in self.events if event.get("event") in names)
 
-    def _take_event(self, event: Row) -> None:
+    def _record_event(self, event: Row) -> None:
         if event.get("event") in ABOUT_PEERS and len(self.events) < EVENTS_MAX:
             self.events.append(event)
 
-    def _take_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:
+    def _record_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:
         before = self._before(commit)
         if commit.stage == max((each.number for each in self.stages.values()), default=0):
             self.times.append(time_of(commit, before))
@@ -426,9 +428,9 @@ def _skipped(story: Story, skips: Sequence[Row]) -> list[str]:
 def _of_peer(event: Row, peer: int) -> str:
     """Return what an event tells about a peer; an empty text: nothing."""
     if event.get("subject") == peer:
-        return _told_of(event)
+        return _describe_subject_event(event)
     if event.get("peer") == peer:
-        return _told_by(event)
+        return _describe_own_event(event)
     return ""
 
 
@@ -440,7 +442,7 @@ def _alive(event: Mapping[str, Any]) -> str:
     return named(alive)
 
 
-def _told_of(event: Row) -> str:
+def _describe_subject_event(event: Row) -> str:
     number, trust = event.get("round"), event.get("trust")
     reasons = event.get("reasons")
     because = f": {'; '.join(reasons)}" if reasons else ""
@@ -469,7 +471,7 @@ def _told_of(event: Row) -> str:
     return ""
 
 
-def _told_by(event: Row) -> str:
+def _describe_own_event(event: Row) -> str:
     number = event.get("round")
     match event.get("event"):
         case "spawned" if event.get("incarnation"):
@@ -490,10 +492,10 @@ def _told_by(event: Row) -> str:
             return f"Error: {text_of(event.get('message'))}."
         case "restarting":
             return f"Its launcher starts it again: {text_of(event.get('why'))}."
-    return _told_of_quorum(event)
+    return _describe_quorum_event(event)
 
 
-def _told_of_quorum(event: Row) -> str:
+def _describe_quorum_event(event: Row) -> str:
     number = event.get("round")
     match event.get("event"):
         case "paused":
@@ -627,11 +629,13 @@ def _event_of_round(event: Row) -> str:
             why = WHY_SKIPPED.get(_why(event), _why(event))
             return f"Peer {event.get('subject')} was skipped: {why}."
         case "suspected" | "quarantined" | "parole" | "trusted" | "share" | "unlike_profile":
-            return f"Peer {event.get('subject')}: {_told_of(event).partition(': ')[2]}"
+            return (
+                f"Peer {event.get('subject')}: {_describe_subject_event(event).partition(': ')[2]}"
+            )
         case "fault":
             return f"The fault {text_of(event.get('fault'))} struck peer {peer}."
         case "paused" | "minority_continues":
-            return f"Peer {peer}: {_told_by(event).partition(': ')[2]}"
+            return f"Peer {peer}: {_describe_own_event(event).partition(': ')[2]}"
         case "restored":
             return f"Peer {peer} took the state of this round from peer {event.get('from')}."
     return ""

@@ -154,13 +154,13 @@ class GrowingFile:
             whole = unpacked(file, name)
             whole.seek(self._at)
             while block := whole.read(BLOCK_BYTES):
-                yield from self._take(block)
+                yield from self._parse_block(block)
 
     def _read_rest(self) -> Iterator[Row]:
         """Yield new rows of the file itself, which is open for a moment only: a swarm has more
         files than a process may hold open."""
         while block := self._next_block():
-            yield from self._take(block)
+            yield from self._parse_block(block)
 
     def _next_block(self) -> bytes:
         with open_in(self._folder, self._name) as file:
@@ -173,7 +173,7 @@ class GrowingFile:
             file.seek(self._at)
             return file.read(BLOCK_BYTES)
 
-    def _take(self, block: bytes) -> Iterator[Row]:
+    def _parse_block(self, block: bytes) -> Iterator[Row]:
         self._at += len(block)
         *lines, self._rest = (self._rest + block).split(b"\n")
         if len(self._rest) > LINE_BYTES_MAX:

@@ -62,7 +62,7 @@ class RejoinRecord:
     def is_of(self, peer: int, incarnation: int) -> bool:
         return (self.peer, self.incarnation) == (peer, incarnation)
 
-    def takes_part(self, round_id: int, t: float) -> None:
+    def record_participation(self, round_id: int, t: float) -> None:
         if self.round is None:
             self.round, self.after_s = round_id, None if self.since is None else t - self.since
 

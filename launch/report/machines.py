@@ -30,7 +30,7 @@ class Extremes:
     lowest: float
     highest: float
 
-    def take(self, value: float) -> None:
+    def add_value(self, value: float) -> None:
         self.last = value
         self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
 
@@ -45,11 +45,11 @@ class GpuHealth:
     memory_total: Extremes | None = None
     celsius: Extremes | None = None
 
-    def take(self, told: Mapping[str, Any]) -> None:
-        self.busy = _taken(self.busy, told.get("busy"))
-        self.memory = _taken(self.memory, told.get("memory"))
-        self.memory_total = _taken(self.memory_total, told.get("memory_total"))
-        self.celsius = _taken(self.celsius, told.get("celsius"))
+    def record_usage(self, usage: Mapping[str, Any]) -> None:
+        self.busy = _extend_extremes(self.busy, usage.get("busy"))
+        self.memory = _extend_extremes(self.memory, usage.get("memory"))
+        self.memory_total = _extend_extremes(self.memory_total, usage.get("memory_total"))
+        self.celsius = _extend_extremes(self.celsius, usage.get("celsius"))
 
 
 @dataclass(slots=True)
@@ -71,14 +71,14 @@ class MachineHealth:
     disk_free: Extremes | None = None
     gpus: dict[int, GpuHealth] = field(default_factory=dict)
 
-    def take(self, usage: Mapping[str, Any]) -> None:
+    def record_usage(self, usage: Mapping[str, Any]) -> None:
         """Record what an event ``usage`` reports about the machine."""
-        self.load = _taken(self.load, usage.get("load"))
-        self.memory_free = _taken(self.memory_free, usage.get("machine_memory_free"))
-        self.disk_free = _taken(self.disk_free, usage.get("disk_free"))
+        self.load = _extend_extremes(self.load, usage.get("load"))
+        self.memory_free = _extend_extremes(self.memory_free, usage.get("machine_memory_free"))
+        self.disk_free = _extend_extremes(self.disk_free, usage.get("disk_free"))
         for told in (usage.get("gpus") or ())[:GPUS_MAX]:
             if (index := told.get("index")) is not None:
-                self.gpus.setdefault(int(index), GpuHealth()).take(told)
+                self.gpus.setdefault(int(index), GpuHealth()).record_usage(told)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
         """Return figures of the machine, now, or at the worst if the run is ``over``; each with
@@ -141,13 +141,13 @@ class Machines:
     environment: Mapping[str, Any] = field(default_factory=dict)
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
-    def take(self, host: str, usage: Mapping[str, Any]) -> None:
+    def record_usage(self, host: str, usage: Mapping[str, Any]) -> None:
         """Record what a peer on ``host`` has reported; "": on the host of the run."""
         own = text_of(self.environment.get("host")) or ""
         name = host or own
         if name not in self.found:
             self.found[name] = self._new(name, name == own)
-        self.found[name].take(usage)
+        self.found[name].record_usage(usage)
 
     def _new(self, name: str, is_own: bool) -> MachineHealth:
         hardware = self.environment.get("hardware")
@@ -174,12 +174,12 @@ def _burden(machine: MachineHealth) -> float:
     return machine.load.last / (machine.cores or 1) if machine.load is not None else 0.0
 
 
-def _taken(spread: Extremes | None, value: float | None) -> Extremes | None:
+def _extend_extremes(spread: Extremes | None, value: float | None) -> Extremes | None:
     if value is None:
         return spread
     if spread is None:
         return Extremes(value, value, value)
-    spread.take(value)
+    spread.add_value(value)
     return spread
 
 

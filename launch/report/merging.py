@@ -61,13 +61,13 @@ class OutputMerger:
         for at, line in enumerate(self._pending):
             if now - line.since >= HOLD_S or not awaited.difference(line.peers):
                 ready = max(ready, at + 1)
-        return self._take(max(ready, 0))
+        return self._pop_lines(max(ready, 0))
 
     def rest(self) -> list[SharedLine]:
         """All that still wait, when the run is over."""
-        return self._take(len(self._pending))
+        return self._pop_lines(len(self._pending))
 
-    def _take(self, count: int) -> list[SharedLine]:
+    def _pop_lines(self, count: int) -> list[SharedLine]:
         taken, self._pending = self._pending[:count], self._pending[count:]
         return taken
 
@@ -93,7 +93,7 @@ class PeerOutput:
         self._members: set[int] = set()
         self._first: int | None = int(choice) if choice.isdecimal() else None
 
-    def look(self, view: RunView, now: float) -> list[SharedLine]:
+    def poll_lines(self, view: RunView, now: float) -> list[SharedLine]:
         """At who runs. Returns the lines that nobody is waited for any more."""
         rows = view.rows.values()
         self._running = {row.peer for row in rows if row.state not in OVER}

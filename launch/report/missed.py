@@ -71,7 +71,7 @@ def missed(
     return found
 
 
-def told(rows: Collection[Mapping[str, Any]]) -> list[str]:
+def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
     """Lines for the end of a run: one for all that are missing for the same reason, one for each
     that is missing by half."""
     never: dict[str, list[str]] = {}

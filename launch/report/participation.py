@@ -50,7 +50,7 @@ class Participation:
         """Rounds are numbered from 0 on again, and no window has some of both lives of the run."""
         self._newest, self.is_low = -1, False
         self._window: list[tuple[int, float]] = []  # the newest rounds, and the share of each
-        self._untold = [range(ROUNDS_END)]  # the last is of those to come
+        self._unreported = [range(ROUNDS_END)]  # the last is of those to come
 
     @property
     def mean(self) -> float | None:
@@ -67,7 +67,7 @@ class Participation:
         """These rounds were steps, each with so many contributors of so many alive. Those that were
         told before do not count again. Returns where participation has fallen under the bound."""
         share, found = contributors / max(1, alive, contributors), list[LowWindow]()
-        for new in self._take(rounds):
+        for new in self._pop_unreported(rounds):
             if new[-1] > self._newest:
                 self._newest, self.last = new[-1], (contributors, max(alive, contributors))
             self._sum, self._rounds = self._sum + share * len(new), self._rounds + len(new)
@@ -79,20 +79,21 @@ class Participation:
     def lacks_any(self, rounds: range) -> bool:
         """Whether nobody has told of some of these."""
         return any(
-            gap.start < rounds.stop and rounds.start < gap.stop for gap in reversed(self._untold)
+            gap.start < rounds.stop and rounds.start < gap.stop
+            for gap in reversed(self._unreported)
         )
 
-    def _take(self, rounds: range) -> list[range]:
+    def _pop_unreported(self, rounds: range) -> list[range]:
         """Those that nobody has told of before."""
         new, left = [], []
-        for gap in self._untold:
+        for gap in self._unreported:
             first, end = max(gap.start, rounds.start), min(gap.stop, rounds.stop)
             if first >= end:
                 left.append(gap)
                 continue
             new.append(range(first, end))
             left += [part for part in (range(gap.start, first), range(end, gap.stop)) if part]
-        self._untold = left[-GAPS_MAX:]
+        self._unreported = left[-GAPS_MAX:]
         return new
 
     def _slide(self, number: int, share: float) -> list[LowWindow]:

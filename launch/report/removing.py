@@ -18,7 +18,7 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 
 from . import launchers
-from .run_state import RunState, folders, look
+from .run_state import RunState, folders, read_state
 
 OURS = (
     *("config.json", "config.toml", "environment.json", "command.json", "checkpoints.json"),
@@ -117,7 +117,7 @@ def carry_out(removal: Removal) -> None:
 
     Raises: ConfigError: Something cannot be removed.
     """
-    _refuse_living(look(removal.run.folder))  # somebody may have resumed it meanwhile
+    _refuse_living(read_state(removal.run.folder))  # somebody may have resumed it meanwhile
     last = removal.run.folder / "config.json"
     try:
         for path in (*removal.checkpoints, *(each for each in removal.paths if each != last)):

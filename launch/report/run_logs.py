@@ -107,14 +107,14 @@ class Tail:
             file.seek(self._at)
             while block := file.read(BLOCK_BYTES):
                 self._at += len(block)
-                yield from self._take(block)
+                yield from self._split_block(block)
                 if self._nuls >= BLOCK_BYTES:
                     self._skip_hole(file)
         if not whole and (rest := self._rest + _in_words(self._nuls)):
             yield _text(rest)
             self._rest, self._nuls = b"", 0
 
-    def _take(self, block: bytes) -> Iterator[str]:
+    def _split_block(self, block: bytes) -> Iterator[str]:
         """The lines that end in a block, and what is too much of one that does not."""
         body = block.lstrip(b"\0")
         self._nuls += len(block) - len(body)

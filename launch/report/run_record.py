@@ -270,12 +270,12 @@ class RunRecord:
             if len(self.notes) < notes.NOTES_MAX and (note := notes.note_of(row)) is not None:
                 self.notes.append(note)
         for event in self.files.events():
-            self._take_event(event)
+            self._record_event(event)
             if event_taken is not None:
                 event_taken(event)
         for row in self.files.commits():
             commit = commit_of(row)
-            if commit is None or commit.shard or not self._take_commit(commit):
+            if commit is None or commit.shard or not self._record_commit(commit):
                 continue
             if commit_taken is not None:
                 commit_taken(commit)
@@ -294,7 +294,7 @@ class RunRecord:
             self._unreadable.append(str(error))
             return FaultPlan()
 
-    def _take_event(self, event: Row) -> None:
+    def _record_event(self, event: Row) -> None:
         at, peer = event["t"], event.get("peer")
         if self.began is None or at < self.began:
             self.began = at
@@ -325,7 +325,7 @@ class RunRecord:
             case "usage" if (usage := usage_of(event)) is not None:
                 known = self.of(peer)
                 known.usage_before, known.usage = known.usage, usage
-                self.machines.take(known.host, event)
+                self.machines.record_usage(known.host, event)
             case "skip" if (subject := event.get("subject")) is not None:
                 self.of(subject).skipped_for = text_of(event.get("reason")) or ""
             case "halted" if whole(event.get("exit_code")):
@@ -335,7 +335,7 @@ class RunRecord:
             case "spawned" | "started" if host := text_of(event.get("host")):
                 self.of(peer).host = host
 
-    def _take_commit(self, commit: CommitRecord) -> bool:
+    def _record_commit(self, commit: CommitRecord) -> bool:
         """Whether it is the first of its round and stage."""
         self.last_at = max(self.last_at, commit.at)
         if self._replaces(commit):

@@ -159,7 +159,7 @@ def written_at(folder: Path) -> float:
         return 0.0
 
 
-def look(folder: Path) -> RunState:
+def read_state(folder: Path) -> RunState:
     """Return the state of a run, read from its files. A file that is none of a run is listed in
     ``broken``."""
     broken: list[str] = []
@@ -204,7 +204,7 @@ def look(folder: Path) -> RunState:
 
 def standing(folder: Path) -> tuple[State, list[str], dict[str, Any]]:
     """Its state, the hosts that it was started on, and its summary, or what is known of its end
-    without one; less work than ``look``."""
+    without one; less work than ``read_state``."""
     broken: list[str] = []
     launchers = launchers_of(folder, broken)
     nodes = [] if launchers else list(nodes_in(folder))

@@ -44,7 +44,7 @@ class Screen(Protocol):
     def output(self, peer: int, text: str, err: bool) -> None:
         """A line that a peer wrote."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """A line of ours about the run."""
 
     def tick(self, view: RunView) -> None:
@@ -124,12 +124,12 @@ class PlainScreen:
         """Say what was started. Once nobody reads the lines, they go to a file of the run."""
         for stream in self._streams:
             stream.spare = os.path.join(about.folder, SCREEN_LOG)
-        self.say(about.in_words())
+        self.print_line(about.in_words())
 
     def output(self, peer: int, text: str, err: bool) -> None:
         self._show(self._output.wrote(peer, text, err, time.monotonic()))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         ends = text.startswith(ENDS)
         if ends:
             self._show(self._output.rest())
@@ -140,22 +140,22 @@ class PlainScreen:
 
     def tick(self, view: RunView) -> None:
         now = time.monotonic()
-        self._show(self._output.look(view, now))
+        self._show(self._output.poll_lines(view, now))
         self._print(self._folder.due(now), now)
         if not self._quiet and now - self._last >= self._every_s and view.round > self._last_round:
             self._last, self._last_round = now, view.round
-            self.say(progress(view))
+            self.print_line(progress(view))
             if not self._loss_asked and lacks_loss(view):
                 self._loss_asked = True
-                self.say(NO_LOSS)
+                self.print_line(NO_LOSS)
 
     def close(self, view: RunView) -> None:
         now = time.monotonic()
-        self._show([*self._output.look(view, now), *self._output.rest()])
+        self._show([*self._output.poll_lines(view, now), *self._output.rest()])
         self._print(self._folder.rest(now), now)
         if view.round > self._last_round:
             self._last_round = view.round
-            self.say(progress(view))
+            self.print_line(progress(view))
 
     def _show(self, lines: Iterable[SharedLine]) -> None:
         for line in lines:
@@ -196,14 +196,14 @@ class LiveScreen:
     def output(self, peer: int, text: str, err: bool) -> None:
         self._region.above(self._lines(self._output.wrote(peer, text, err, time.monotonic())))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         now = time.monotonic()
         last = self._lines(self._output.rest()) if text.startswith(ENDS) else []
         self._region.above([*last, *self._events(self._folder.fold(text, now), now)])
 
     def tick(self, view: RunView) -> None:
         now = time.monotonic()
-        lines = [*self._lines(self._output.look(view, now))]
+        lines = [*self._lines(self._output.poll_lines(view, now))]
         lines += self._events(self._folder.due(now), now)
         if not self._loss_asked and lacks_loss(view):
             self._loss_asked = True
@@ -213,7 +213,7 @@ class LiveScreen:
 
     def close(self, view: RunView) -> None:
         now = time.monotonic()
-        lines = self._lines([*self._output.look(view, now), *self._output.rest()])
+        lines = self._lines([*self._output.poll_lines(view, now), *self._output.rest()])
         self._draw(view, now, [*lines, *self._events(self._folder.rest(now), now)])
         self._region.close()
 

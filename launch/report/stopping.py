@@ -18,7 +18,7 @@ from gossip.run import TEXT_MAX, shown
 
 from . import launchers
 from .launchers import Launcher
-from .run_state import RunState, look, still_here
+from .run_state import RunState, read_state, still_here
 
 TELL_EVERY_S = 2.0
 # a launcher that kills its peers is gone well before; one that is not is killed,
@@ -91,7 +91,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
     left = _wait_for_processes(run.folder)
     if left:
         raise StillRunning(run.name, left, time.monotonic() - began)
-    after = look(run.folder)
+    after = read_state(run.folder)
     at = f" at round {after.round}" if after.round is not None else ""
     how = f", exit code {after.exit_code}" if after.exit_code is not None else ""
     say(

@@ -81,7 +81,7 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
     return rows
 
 
-def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
+def read_events(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
     """Every row of the files that launchers of a run append to, on one clock:
     each machine has its own.
 
@@ -103,7 +103,9 @@ def told(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
 def codes(folder: Path) -> list[int]:
     """Exit codes of the last life of each peer; 5 for one that was killed."""
     last = {
-        row.get("peer"): row.get("code") for row in told(folder) if row.get("event") == "exited"
+        row.get("peer"): row.get("code")
+        for row in read_events(folder)
+        if row.get("event") == "exited"
     }
     return [code if isinstance(code, int) else 5 for code in last.values()]
 
@@ -150,7 +152,7 @@ def build(
             where the folder lacks something, or is gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
-    events = sorted(told(folder), key=lambda row: row.get("t") or 0.0)
+    events = sorted(read_events(folder), key=lambda row: row.get("t") or 0.0)
     came = _came(events)
     view = _seen_from(config, events, came) if seen is None else seen[1]
     past = history.read(read_lines(folder / "commits.jsonl"))

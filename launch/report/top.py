@@ -53,7 +53,7 @@ class TopView:
         """A line on each file that cannot be read, or not wholly."""
         return self._record.broken
 
-    def look(self, size: Size) -> list[Text]:
+    def render_lines(self, size: Size) -> list[Text]:
         """The lines that stand for the run at this moment."""
         record, standing, now = self._now()
         return frame(record, standing, now, size)
@@ -162,7 +162,7 @@ def show(folder: Path, once: bool, every_s: float) -> None:
         try:
             while True:
                 size = Size(live.console.size.width, live.console.size.height)
-                live.update(Group(*view.look(size)), refresh=True)
+                live.update(Group(*view.render_lines(size)), refresh=True)
                 if view.over:
                     break
                 time.sleep(every_s)
@@ -182,7 +182,7 @@ def _print(view: TopView) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
-    for line in view.look(Size(width, ROWS_ALL)):
+    for line in view.render_lines(Size(width, ROWS_ALL)):
         console.print(line)
     broken = [f"! {shown(line)}" for line in view.broken]
     for text in ("", *lines_of(view.folder, width - 1), *broken):

@@ -561,8 +561,8 @@ class RunView:
                     self.rows[int(peer)].trust = float(score)
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
-                arrival.takes_part(row.round, t)
-        told = self._took_part(row.round, event)
+                arrival.record_participation(row.round, t)
+        told = self._record_participation(row.round, event)
         first = _rounds_of(row.round, event).start
         self.first = first if self.first is None else min(self.first, first)
         if row.round >= self.round:
@@ -582,17 +582,17 @@ class RunView:
                 self.alive = sum(each.state == "training" for each in self.rows.values())
         return told
 
-    def tells_of_new_rounds(self, event: Row) -> bool:
+    def has_new_participation(self, event: Row) -> bool:
         """Whether somebody's row ``round`` tells who took part in rounds of which no row that was
         fed has told that."""
         number = event.get("round")
         return (
             isinstance(number, int)
-            and self._who_took_part(event) is not None
+            and self._read_contributors(event) is not None
             and self.participation.lacks_any(_rounds_of(number, event))
         )
 
-    def _who_took_part(self, event: Row) -> tuple[list[Any], int] | None:
+    def _read_contributors(self, event: Row) -> tuple[list[Any], int] | None:
         """Return the contributors, and how many peers are alive. None: the row does not tell. In
         gossip rounds, which have no server, each peer has others of its own. In a pipeline all work
         is done by somebody, or the round waits."""
@@ -601,11 +601,11 @@ class RunView:
         who, alive = event.get("contributors"), event.get("alive")
         return (who, alive) if isinstance(who, list) and isinstance(alive, int) else None
 
-    def _took_part(self, round_id: int, event: Row) -> list[str]:
+    def _record_participation(self, round_id: int, event: Row) -> list[str]:
         """Note how many peers are in a round, and in those before it that were like it, as the
         first peer tells that has it. Collective operations are no steps. A peer in quarantine is
         kept out, and lacks nowhere."""
-        if (told := self._who_took_part(event)) is None:
+        if (told := self._read_contributors(event)) is None:
             return []
         who, alive = told
         if not who and self._may_be_operation(round_id, event.get("step")):

@@ -86,17 +86,17 @@ def train(
     meeting = meet(task, resolved, sys.argv, program.folder)
     where = f" at {meeting.listen}" if meeting.listen else ""
     life = f", incarnation {meeting.incarnation}" if meeting.incarnation else ""
-    screen.say(
+    screen.print_line(
         f"{meeting.config.name}: peer {task.peer} of {task.peers}"
         f"{_place(meeting.config, task.peer)}{life}{where}, in {meeting.folder}"
     )
     if displaced := displaces(meeting.folder, task.peer):
-        screen.say(displaced)
-    feasible.say_of_gpus(1, screen.say)
+        screen.print_line(displaced)
+    feasible.say_of_gpus(1, screen.print_line)
     if task.peer == 0:
         if judge := tolerance.judges(meeting.config, resolved.sources):
-            screen.say(judge)
-        screen.say(tolerance.describe(meeting.config))
+            screen.print_line(judge)
+        screen.print_line(tolerance.describe(meeting.config))
         write_json(meeting.folder / COMMAND, {"command": list(command), "folder": os.getcwd()})
     environment = {**os.environ, **({"GOSSIP_LISTEN": meeting.listen} if meeting.listen else {})}
     share = {task.peer: meeting.incarnation}
@@ -104,7 +104,10 @@ def train(
         meeting.config, command, screen, environment, share=share, files=f"-{task.peer}"
     )
     names = track if task.peer == 0 else ()
-    with launchers.present(meeting.folder, share), tracked(names, meeting.folder, screen.say):
+    with (
+        launchers.present(meeting.folder, share),
+        tracked(names, meeting.folder, screen.print_line),
+    ):
         return meeting.folder, asyncio.run(supervisor.run())
 
 
@@ -146,7 +149,7 @@ def verdict(folder: Path, code: int) -> int:
         f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: "
         f"{came}{lost}"
     )
-    for line in missed.told(found["faults_missed"]):
+    for line in missed.format_lines(found["faults_missed"]):
         print(shown(line))
     return int(found["exit_code"]) if finished else code or int(found["exit_code"])
 

@@ -157,7 +157,7 @@ class _Screen:
     def __init__(self, outbox: LauncherBacklog) -> None:
         self.output, self._outbox = outbox.output, outbox
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._outbox.send("say", text=text)
 
     def tick(self, view: RunView) -> None:
@@ -179,7 +179,7 @@ class _Supervisor(Supervisor):
         if text.startswith(
             "!   "
         ):  # what came back from peers and join servers that were tried from here
-            self.screen.say(text)
+            self.screen.print_line(text)
 
 
 class Agent:

@@ -229,7 +229,7 @@ async def _hosts(
     launch = HostsLauncher(resolved.config, program, screen)
     try:
         if not told.quiet:
-            screen.say(
+            screen.print_line(
                 f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}"
             )
         found = await launch.look()
@@ -254,13 +254,15 @@ async def _hosts(
         exchange = f"{config.weighted_topology}, {config.aggregator} (f={config.f})"
         if config.pipeline is not None:
             exchange += f", {len(config.pipeline.stages)} stages"
-        screen.say(f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}")
-        runs.say_tolerance(resolved, screen.say)
+        screen.print_line(
+            f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}"
+        )
+        runs.say_tolerance(resolved, screen.print_line)
         for line in placed(config, launch):
-            screen.say(line)
+            screen.print_line(line)
         with (
             launchers.present(folder, range(config.peers)),
-            tracked(told.track, folder, screen.say),
+            tracked(told.track, folder, screen.print_line),
         ):
             outcome = await launch.run(folder, config)
     finally:

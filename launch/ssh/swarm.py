@@ -630,7 +630,7 @@ class HostsLauncher:
             self._say(shown(line))
 
     def _say(self, text: str) -> None:
-        self.screen.say(text)
+        self.screen.print_line(text)
         if text[:1] in "x+?-*=":
             self._note(text)
 

@@ -246,10 +246,10 @@ class LauncherOfNothing(HostsLauncher):
 class Nobody:
     """Reads what is said on the screen and in the logbook, and keeps nothing."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         assert isinstance(text, str)
 
-    note = say
+    note = print_line
 
     def output(self, peer: int, text: str, err: bool) -> None:
         assert isinstance(peer, int)

@@ -38,7 +38,7 @@ class CallbackScreen:
     def output(self, peer: int, text: str, err: bool) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
     def tick(self, view: RunView) -> None:

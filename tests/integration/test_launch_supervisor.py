@@ -37,7 +37,7 @@ class LineScreen:
     def output(self, peer: int, text: str, err: bool) -> None:
         self.lines.append((peer, text, err))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
     def tick(self, view: RunView) -> None:

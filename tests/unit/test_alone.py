@@ -10,7 +10,7 @@ from test_summary_builder import commit, folder, halted
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import summary
-from gossip.launch.report.alone import UNTRIED, told, trained_alone
+from gossip.launch.report.alone import UNTRIED, format_lines, trained_alone
 
 
 def begins(peer: int, *others: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
     said: list[str] = []
 
     class SayScreen:
-        def say(self, text: str) -> None:
+        def print_line(self, text: str) -> None:
             said.append(text)
 
     class Over(RunOutcome):
@@ -111,8 +111,10 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
 
 def test_many_that_were_never_met_are_counted():
     rows = trained_alone([begins(0), plays(0)], 4, [0])
-    assert told(rows) == [f"! peer 0 trained alone; never met peer 1, nor 2 others: {UNTRIED}"]
+    assert format_lines(rows) == [
+        f"! peer 0 trained alone; never met peer 1, nor 2 others: {UNTRIED}"
+    ]
     assert (
-        told(trained_alone(APART, 2, [0, 1]))[-1]
+        format_lines(trained_alone(APART, 2, [0, 1]))[-1]
         == "  each of them has a model of its own: nothing was exchanged"
     )

@@ -224,7 +224,7 @@ def test_what_is_no_record_is_told_and_the_run_is_still_known(tmp_path: Path) ->
     (run / "launchers" / "a.json").write_text('{"pid": 3}')
     (run / "launchers" / "b.json").write_text("[" * 100_000)
     (run / "events.jsonl").mkdir()
-    seen = run_state.look(run)
+    seen = run_state.read_state(run)
     assert (seen.name, seen.peers, seen.state) == ("one", 2, "not begun")
     assert [line.removeprefix(f"{run}/").split(":")[0] for line in seen.broken] == [
         "summary.json is no JSON",
@@ -242,7 +242,7 @@ def test_settings_that_are_no_file_are_told_and_not_waited_for(tmp_path: Path, w
         "/dev/zero"
     )
     assert run_state.folders(tmp_path) == [run]
-    assert f"config.json is a {what}" in run_state.look(run).broken[0]
+    assert f"config.json is a {what}" in run_state.read_state(run).broken[0]
     with pytest.raises(ConfigError, match=rf"config.json is a {what}"):
         run_state.find("one", tmp_path)
 
@@ -360,7 +360,7 @@ def test_wrong_types_in_a_summary_are_nothing(tmp_path: Path) -> None:
     (folder / "summary.json").write_text(
         '{"rounds": "no", "accuracy": [1], "loss": true, "exit_code": {}, "status": ["x"]}'
     )
-    seen = run_state.look(folder)
+    seen = run_state.read_state(folder)
     assert (seen.name, seen.peers, seen.rounds, seen.began) == ("run", 0, None, None)
     assert (seen.round, seen.accuracy, seen.loss, seen.exit_code, seen.status) == (
         None,

@@ -406,7 +406,7 @@ def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_re
     run: Any = SimpleNamespace(
         folder=tmp_path,
         join_service=SimpleNamespace(join_server=join_server),
-        screen=SimpleNamespace(say=said.append),
+        screen=SimpleNamespace(print_line=said.append),
     )
     board: Any = Board()
     seeds = SeedFolder(tmp_path / "seeds", 3, 8)

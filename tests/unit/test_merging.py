@@ -104,25 +104,25 @@ def test_whatever_peers_write_each_ones_lines_are_all_shown_in_their_order(seed:
 
 def test_nobody_waits_for_a_peer_that_has_died() -> None:
     output = PeerOutput()
-    output.look(view_of(a="training", b="training", c="training"), 0.0)
+    output.poll_lines(view_of(a="training", b="training", c="training"), 0.0)
     output.wrote(2, "x", False, 0.0)
     output.wrote(0, "x", False, 0.0)
-    (shown,) = output.look(view_of(a="training", b="gone", c="training"), 0.1)
+    (shown,) = output.poll_lines(view_of(a="training", b="gone", c="training"), 0.1)
     assert (label(shown, output.everybody(shown)), shown.text) == ("all|", "x")
 
 
 def test_who_is_done_before_the_others_write_is_one_of_all() -> None:
     output = PeerOutput()
-    output.look(view_of(a="training", b="training"), 0.0)
+    output.poll_lines(view_of(a="training", b="training"), 0.0)
     output.wrote(0, "x", False, 0.0)
-    assert output.look(view_of(a="done", b="training"), 0.1) == []
+    assert output.poll_lines(view_of(a="done", b="training"), 0.1) == []
     (shown,) = output.wrote(1, "x", False, 0.2)
     assert label(shown, output.everybody(shown)) == "all|"
 
 
 def test_a_label_names_who_wrote_it() -> None:
     output = PeerOutput()
-    output.look(view_of(a="training", b="training", c="training", d="training"), 0.0)
+    output.poll_lines(view_of(a="training", b="training", c="training", d="training"), 0.0)
     some, one = SharedLine("", False, [1, 3, 2], 0.0), line(2, "")
     assert label(some, output.everybody(some)) == "1-3|"
     assert label(one, output.everybody(one)) == "2|"
@@ -133,7 +133,7 @@ def test_each_line_or_those_of_one_peer_are_shown_at_once() -> None:
     shown = {}
     for choice in ("all", "first", "2"):
         output = PeerOutput(choice)
-        output.look(view, 0.0)
+        output.poll_lines(view, 0.0)
         lines = [each for peer in (1, 0, 2) for each in output.wrote(peer, "x", False, 0.0)]
         shown[choice] = [each.peers for each in lines]
     assert shown == {"all": [[1], [0], [2]], "first": [[0]], "2": [[2]]}
@@ -141,7 +141,7 @@ def test_each_line_or_those_of_one_peer_are_shown_at_once() -> None:
 
 def test_when_the_first_peer_dies_the_next_one_is_shown() -> None:
     output = PeerOutput("first")
-    output.look(view_of(a="gone", b="training"), 0.0)
+    output.poll_lines(view_of(a="gone", b="training"), 0.0)
     assert told(output.wrote(1, "x", False, 0.0)) == [("x", [1])]
 
 

@@ -149,7 +149,7 @@ def test_lines_gather_what_is_missing_for_the_same_reason() -> None:
         for fault in ("crash:server@50", "hang:2@60+1s")
     ]
     gone = {"fault": "crash:1@20", "struck": False, "why": "peer 1 had left"}
-    assert missed.told([never[0], half, gone, never[1]]) == [
+    assert missed.format_lines([never[0], half, gone, never[1]]) == [
         "! planned, and never took place: crash:server@50, hang:2@60+1s (round 23 was the last)",
         "! planned, and never took place: crash:1@20 (peer 1 had left)",
         (
@@ -157,4 +157,4 @@ def test_lines_gather_what_is_missing_for_the_same_reason() -> None:
             "started again before the end)"
         ),
     ]
-    assert missed.told([]) == []
+    assert missed.format_lines([]) == []

@@ -39,7 +39,7 @@ def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(
     screen = PlainScreen()
     screen.output(1, EVIL, err=False)
     screen.output(1, EVIL, err=True)
-    screen.say(f"! 1: {EVIL}")
+    screen.print_line(f"! 1: {EVIL}")
     out, err = capsys.readouterr()
     assert (out.count(SEEN), err.count(SEEN)) == (2, 1)
     assert only_text(out + err)

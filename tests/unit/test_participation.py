@@ -270,9 +270,9 @@ def test_the_page_has_every_round_also_those_told_of_after_a_later_one(tmp_path:
 def test_rows_of_rounds_that_are_known_are_not_looked_at_again() -> None:
     view = RunView(4)
     row = {"event": "round", "round": 9, "since": 5, "server": 0, "contributors": [0], "alive": 4}
-    assert view.tells_of_new_rounds(row)
+    assert view.has_new_participation(row)
     fed(view, range(9, 10), 1, since=0)
-    assert not view.tells_of_new_rounds(row)
-    assert view.tells_of_new_rounds({**row, "round": 10, "since": 9})
-    assert not view.tells_of_new_rounds({**row, "round": 10, "server": None}), "gossip rounds"
-    assert not view.tells_of_new_rounds({**row, "round": None})
+    assert not view.has_new_participation(row)
+    assert view.has_new_participation({**row, "round": 10, "since": 9})
+    assert not view.has_new_participation({**row, "round": 10, "server": None}), "gossip rounds"
+    assert not view.has_new_participation({**row, "round": None})

@@ -102,11 +102,11 @@ def test_all_stages_count_for_how_many_are_alive(folder: Path, tmp_path: Path) -
     here = {"pid": os.getpid(), "started": started_at(os.getpid()), "machine": this_machine()}
     about = {"incarnation": 0, "host": "here", "since": BEGAN, "ended": None, "exit_code": None}
     write(running, "peer-0/peer.json", {"schema": "gossip.peer/1", **here, **about})
-    assert run_state.look(running).alive == 3
+    assert run_state.read_state(running).alive == 3
 
 
 def test_top_and_the_launcher_show_the_stage_of_each_peer(folder: Path) -> None:
-    lines = [line.plain for line in TopView(folder).look(Size(120, 40))]
+    lines = [line.plain for line in TopView(folder).render_lines(Size(120, 40))]
     begin = next(at for at, line in enumerate(lines) if line.startswith("peer"))
     end = lines.index("", begin)
     table = [cells for line in lines[begin:end] if len(cells := line.split()) > 10]
@@ -194,7 +194,7 @@ def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder:
     tell nothing of who took part in the run."""
     config = RunConfig.load(folder / "config.json")
     view = RunView(config.peers, config.plan, config.steps_per_round, stages_of(config))
-    for row in summary.told(folder):
+    for row in summary.read_events(folder):
         view.feed(row)
     of_launcher = summary.build(folder, 0, 9.0, seen=(config, view))
     assert summary.build(folder, 0, 9.0) == of_launcher

@@ -50,14 +50,14 @@ def test_the_state_of_the_run_stands_below_what_has_happened(
 ) -> None:
     out = terminal_of(monkeypatch)
     view, screen = RunView(2), LiveScreen(ABOUT)
-    screen.say("= first")
+    screen.print_line("= first")
     for step in (1, 2, 3):
         stepped(view, step)
         screen.tick(view)
         screen.output(0, f"line {step} of 0", err=False)
-        screen.say(f"+ event {step}")
+        screen.print_line(f"+ event {step}")
     screen.close(view)
-    screen.say("finished")
+    screen.print_line("finished")
     terminal = shown(out)
     lines = [line for line in terminal.lines if line]
     assert sum("train-1: 2 peers" in line for line in lines) == 1
@@ -73,7 +73,7 @@ def test_a_terminal_that_becomes_narrower_keeps_nothing_of_the_lines_before(
 ) -> None:
     out = terminal_of(monkeypatch)
     view, screen = RunView(2), LiveScreen(ABOUT)
-    screen.say("+ before")
+    screen.print_line("+ before")
     stepped(view, 1)
     screen.tick(view)
     terminal = shown(out)
@@ -81,7 +81,7 @@ def test_a_terminal_that_becomes_narrower_keeps_nothing_of_the_lines_before(
     out.seek(out.truncate(0))
     terminal.narrow(40)
     monkeypatch.setenv("COLUMNS", "40")
-    screen.say("+ later")
+    screen.print_line("+ later")
     screen.close(view)
     terminal.feed(out.getvalue().replace("\n", "\r\n"))
     for once in ("+ before", "+ later", "train-1: 2 peers", "files:", "   1  training"):
@@ -94,7 +94,9 @@ def test_an_event_is_broken_at_words_and_stands_in_its_column(
 ) -> None:
     out = terminal_of(monkeypatch)
     screen = LiveScreen(ABOUT)
-    screen.say("= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left")
+    screen.print_line(
+        "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left"
+    )
     first, second, _ = shown(out).lines
     assert first.startswith("00:00.0  = batch")
     assert second.startswith(" " * 9)
@@ -122,7 +124,7 @@ def test_without_colours_only_the_cursor_moves(monkeypatch: pytest.MonkeyPatch) 
     out = terminal_of(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")
     view, screen = RunView(2), LiveScreen(ABOUT)
-    screen.say("! careful")
+    screen.print_line("! careful")
     stepped(view, 1)
     screen.tick(view)
     screen.close(view)
@@ -185,7 +187,7 @@ def test_what_a_peer_wrote_is_shown_before_it_is_said_that_it_has_ended(
     for screen in (live := LiveScreen(ABOUT), plain):
         screen.tick(RunView(2))
         screen.output(1, "last words", err=False)
-        screen.say("error: train.py raised in peer 1")
+        screen.print_line("error: train.py raised in peer 1")
     live.close(RunView(2))
     for text in (shown(out).text, capsys.readouterr().out):
         assert "last words" in text.partition("error: train.py")[0]
@@ -254,6 +256,6 @@ def test_a_live_screen_whose_terminal_is_closed_goes_on(
     with (tmp_path / "theirs").open("w") as file:
         monkeypatch.setattr(sys, "stdout", Failing(0, errno.EIO, file.fileno()))
         screen = LiveScreen(About("a", "b", str(tmp_path), 3))
-        screen.say("+ somebody is back")
+        screen.print_line("+ somebody is back")
         screen.close(RunView(1))
     assert "somebody is back" in (tmp_path / "screen.log").read_text()

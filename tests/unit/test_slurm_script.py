@@ -222,12 +222,14 @@ def test_the_job_has_gone_well_when_peers_came_to_the_end(
     assert json.loads((folder / "summary.json").read_text())["wall_s"] == 9.0, (
         "the machines' clocks were not put together"
     )
-    assert [row["t"] for row in summary.told(folder) if row["event"] == "spawned"] == [
+    assert [row["t"] for row in summary.read_events(folder) if row["event"] == "spawned"] == [
         1000.0,
         1001.0,
         1001.0,
     ]
-    here = [row["t"] for row in summary.told(folder, offset=700.0) if row["event"] == "spawned"]
+    here = [
+        row["t"] for row in summary.read_events(folder, offset=700.0) if row["event"] == "spawned"
+    ]
     assert here == [1300.0, 1301.0, 1301.0], (
         "a drill's times are those of the machine that it was ordered on"
     )

@@ -172,13 +172,13 @@ def test_without_a_name_the_latest_run_that_runs_is_meant(
 def test_a_record_is_read_anew_when_its_files_were_put_together(run: RecordedRun) -> None:
     run.rounds(0, 5)
     view = top.TopView(run.folder)
-    view.look(Size(80, 24))
+    view.render_lines(Size(80, 24))
     events = run.folder / "events.jsonl"
     merged = events.with_name("events.jsonl.new")
     merged.write_text(events.read_text())
     merged.replace(events)
     run.rounds(5, 8)
-    view.look(Size(80, 24))
+    view.render_lines(Size(80, 24))
     assert view.to_json()["step"] == 8
 
 

@@ -43,7 +43,7 @@ def all_lines(
     said: list[str] = []
 
     class SayScreen:
-        def say(self, text: str) -> None:
+        def print_line(self, text: str) -> None:
             said.append(text)
 
     class Over(RunOutcome):

@@ -69,7 +69,7 @@ def make(folders: Sequence[Path]) -> RunReport:
     Raises: ConfigError: One of them cannot be read.
     """
     runs = [read(folder) for folder in folders]
-    _tell_apart(runs)
+    _disambiguate_labels(runs)
     later = {run.folder: resuming.continuation(after) for run, after, _ in resuming.resumed(runs)}
     befell = [incidents.of(run, later.get(run.folder) or resuming.resumed_by(run)) for run in runs]
     parts = tuple(
@@ -80,7 +80,7 @@ def make(folders: Sequence[Path]) -> RunReport:
     return RunReport(parts, comparison)
 
 
-def _tell_apart(runs: list[RecordedRun]) -> None:
+def _disambiguate_labels(runs: list[RecordedRun]) -> None:
     """Add the folder to the labels of runs of the same name."""
     names = Counter(run.name for run in runs)
     for run in runs:

@@ -129,7 +129,7 @@ def read(folder: Path) -> RecordedRun:
     config = read_object(folder, "config.json") or {}
     run = RecordedRun(
         folder=folder,
-        state=run_state.look(folder),
+        state=run_state.read_state(folder),
         config=config,
         settings=tuple(_settings(folder)),
         # ``look`` says what is wrong with them
@@ -146,13 +146,13 @@ def read(folder: Path) -> RecordedRun:
         run.summary = {}  # of one launcher of several, or of none that has seen the end
     run.machines = Machines(run.environment)
     files = RunFiles(folder)
-    _take_events(run, files)
+    _read_events(run, files)
     run.commits = columns_of(files.commits())
     _set_handed_on(run)
     for row in files.metrics():
         run.logged.add(row)
     run.notes = notes.read(files.notes())
-    _look_for_checkpoints(run)
+    _list_checkpoints(run)
     _set_times(run)
     run.broken += [*run.state.broken, *files.broken]
     return run
@@ -187,13 +187,13 @@ def _settings(folder: Path) -> Iterator[tuple[str, str, str]]:
             yield shown(key), shown(value), shown(source)
 
 
-def _take_events(run: RecordedRun, files: RunFiles) -> None:
+def _read_events(run: RecordedRun, files: RunFiles) -> None:
     _expect(run)
     fed: dict[int, float] = {}  # peer -> when a round of it is news for the view again
     for row in files.events():
         name, peer = str(row.get("event")), row.get("peer")
         if peer is not None:
-            _look_at_sender(run.view, peer, name)
+            _add_sender(run.view, peer, name)
         if name in COUNTED:
             if peer is not None:
                 COUNTED[name](run, peer, row)
@@ -212,7 +212,7 @@ def _take_events(run: RecordedRun, files: RunFiles) -> None:
 def _is_news(view: RunView, row: Mapping[str, Any]) -> bool:
     """Whether a row tells of rounds that no row has told of. Those before the newest are missing
     where somebody was killed, or came back: the others may tell of them a moment later."""
-    return (whole(row.get("round")) or 0) > view.round or view.tells_of_new_rounds(row)
+    return (whole(row.get("round")) or 0) > view.round or view.has_new_participation(row)
 
 
 def _expect(run: RecordedRun) -> None:
@@ -225,7 +225,7 @@ def _expect(run: RecordedRun) -> None:
             view.rows[peer].lie = "+".join(run.plan.attack_kinds(peer))
 
 
-def _look_at_sender(view: RunView, peer: int, name: str) -> None:
+def _add_sender(view: RunView, peer: int, name: str) -> None:
     """Add a peer that joined later to the view at its first row."""
     row = view.rows.get(peer)
     if row is None or (row.state == "elsewhere" and name == "started"):
@@ -239,14 +239,14 @@ def _keep(run: RecordedRun, name: str, peer: int | None, row: Mapping[str, Any])
         run.hosts[peer] = host
     traffic = row.get("traffic")
     if name == "halted" and peer is not None and traffic is not None:
-        _take_usage(run, peer, {**traffic, "t": row["t"]})
+        _record_usage(run, peer, {**traffic, "t": row["t"]})
 
 
 def _lines_of(view: RunView, row: Mapping[str, Any]) -> list[str]:
     return [shown(line) for line in view.feed(row)]
 
 
-def _take_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+def _record_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     round_id = row.get("round")
     if round_id is None:
         return
@@ -263,52 +263,52 @@ def _take_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
                 run.trust.add(int(subject), row["t"], score)
 
 
-def _take_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    run.machines.take(run.hosts.get(peer, ""), row)
+def _record_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+    run.machines.record_usage(run.hosts.get(peer, ""), row)
     for name, points in run.used.items():
         if (value := row.get(name)) is not None:
             points.add(peer, row["t"], value)
 
 
-def _take_attempt(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+def _record_attempt(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     if (round_id := row.get("round")) is not None:
         turn = round_id, row.get("attempt") or 0
         run.attempts.setdefault(turn, Counter())[shown(row.get("reason"))] += 1
 
 
-def _take_refusal(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+def _record_rejection(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     if (server := row.get("server")) is not None:
         run.refused[server] += 1
 
 
-def _take_late(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+def _record_late_peers(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     if (round_id := row.get("round")) is not None:
         missing = tuple(row.get("missing") or ())
         run.late.setdefault(round_id, (missing, row.get("waited_s") or 0.0))
 
 
-def _take_epoch(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+def _record_epoch(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     if (epoch := row.get("epoch")) is not None:
         run.epochs.setdefault(epoch, row)
 
 
-def _take_logged(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
+def _skip_metrics(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
     """``metrics.jsonl`` has each of them, and these are only some."""
 
 
 COUNTED: Mapping[str, Callable[[RecordedRun, int, Mapping[str, Any]], None]] = {
-    "round": _take_round,
-    "metrics": _take_logged,
-    "usage": _take_usage,
-    "attempt": _take_attempt,
-    "refused_result": _take_refusal,
-    "late": _take_late,
-    "epoch": _take_epoch,
+    "round": _record_round,
+    "metrics": _skip_metrics,
+    "usage": _record_usage,
+    "attempt": _record_attempt,
+    "refused_result": _record_rejection,
+    "late": _record_late_peers,
+    "epoch": _record_epoch,
 }
 """Events that come with every round -> what is taken from each; they are not kept one by one."""
 
 
-def _look_for_checkpoints(run: RecordedRun) -> None:
+def _list_checkpoints(run: RecordedRun) -> None:
     try:
         run.saves_to = checkpoints.folder_of(run.folder)
         there = checkpoints.listed(run.saves_to) if run.saves_to is not None else []

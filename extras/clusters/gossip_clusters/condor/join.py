@@ -46,8 +46,8 @@ def by_contact(path: str, words: Sequence[str]) -> int:
     ticket = arriving.JoinTicket(
         there, 1, own_key(), given.insecure, "", 0, folder, JOIN_REQUEST_S, code
     )
-    arrival = arriving.arrive(ticket, Program.of(words), sys.argv, screen.say)
-    screen.say(
+    arrival = arriving.arrive(ticket, Program.of(words), sys.argv, screen.print_line)
+    screen.print_line(
         f"{arrival.config.name}: joining {name} as peer {', '.join(map(str, arrival.newcomers))}"
     )
     try:

@@ -59,7 +59,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     command = furnish(config, words)
     screen = PlainScreen(every_s=10.0)
     life = f", incarnation {incarnation}" if incarnation else ""
-    screen.say(
+    screen.print_line(
         f"{config.name}: peer {task.peer} of {task.peers}{life} at {listen}, {task.run}, contact "
         f"file {contact_path}"
     )
@@ -108,7 +108,7 @@ async def keep_in_contact(
                 told = life
             join_server.meet(join_servers(await asyncio.to_thread(contact.read)))
         except NoContact as error:
-            supervisor.screen.say(f"! {error}")
+            supervisor.screen.print_line(f"! {error}")
 
 
 def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -> None:

@@ -86,7 +86,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
         config = coming_back(config)
         config.dump(folder / CONFIG)
     life = f", incarnation {incarnation}" if incarnation else ""
-    screen.say(
+    screen.print_line(
         f"{config.name}: peer {peer} of {config.peers}{life} at {join_server.address}, "
         f"{len(found)} of the others found by name"
     )
