@@ -165,7 +165,7 @@ def run(
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
-    from gossip.launch.local import MODULE, Program, feasible, runs, told_to_others
+    from gossip.launch.local import MODULE, Program, feasible, runs, resolve_advertised
     from gossip.launch.plan import options_of
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import About, PlainScreen, screen_for
@@ -182,7 +182,7 @@ def run(
         **keygen.flags(keys, key, allowed),
         "insecure": insecure or None,
     }
-    flags["host"] = told_to_others(advertise) if advertise else None
+    flags["host"] = resolve_advertised(advertise) if advertise else None
     flags |= {} if plan is None else options_of(plan, peers)
     resolved = resolve(flags, config)
     if show:
@@ -214,10 +214,10 @@ def run(
     what = f"{counted(settled.peers, 'peer')}, {exchange}{local}{beside}"
     about = About(settled.name, what, str(folder), settled.rounds)
     shown = screen_for(about, as_json, quiet, output)
-    runs.say_tolerance(resolved, shown.print_line)
+    runs.print_tolerance(resolved, shown.print_line)
     if settled.room > settled.peers:
         shown.print_line(f"room for {settled.room - settled.peers} more: gossip join {folder}")
-    feasible.say_of_gpus(settled.peers, shown.print_line)
+    feasible.report_gpu_shortage(settled.peers, shown.print_line)
     endpoint = JoinEndpoint(port=port) if port else None
     with tracked(track or (), folder, shown.print_line):
         outcome = runs.train(settled, program.command, shown, endpoint=endpoint)

@@ -369,7 +369,7 @@ def memory() -> list[Finding]:
 
 def on_gpus() -> list[Finding]:
     """Report the free memory of GPUs. The check of torch reports whether torch can use them."""
-    found = gpus.look()
+    found = gpus.query_gpus()
     unknown = [
         Finding(
             "warn",

@@ -84,7 +84,7 @@ async def _examine(
         config, AgentProgram(tuple(hosts), "", workdir=os.getcwd(), ssh=words), _Nothing()
     )
     try:
-        survey = await launch.look()
+        survey = await launch.survey_hosts()
         there = {
             name: place.remote for name, place in launch.places.items() if not place.remote.over
         }

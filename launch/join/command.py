@@ -98,7 +98,7 @@ def join(
     about = About(config.name, f"joining as {_named(arrival.newcomers)}", config.run_dir)
     screen = show(about)
     os.chdir(arrival.where)
-    feasible.say_of_gpus(count, screen.print_line)
+    feasible.report_gpu_shortage(count, screen.print_line)
     outcome = runs.train(
         arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
     )
@@ -126,7 +126,7 @@ def _by_folder(
     if difference := joining.difference(place, program.code):
         screen.print_line(difference)
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
-    feasible.say_of_gpus(count, screen.print_line)
+    feasible.report_gpu_shortage(count, screen.print_line)
     outcome = runs.train(place.config, program.program.command, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 

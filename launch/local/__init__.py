@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .advertise import (
         own_address,
         own_addresses,
-        told_to_others,
+        resolve_advertised,
     )
     from .awaiting import (
         INSECURE,

@@ -33,7 +33,7 @@ def own_address(wanted: str) -> str:
     )
 
 
-def told_to_others(wanted: str) -> str:
+def resolve_advertised(wanted: str) -> str:
     """The same, of an address that other machines are to be told. Raises: ConfigError: It is one
     that leads back to them."""
     names_itself = wanted in ("localhost", socket.gethostname())

@@ -76,7 +76,7 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
 def who(folder: Path) -> tuple[list[int], float]:
     """Peers whose processes can be drilled, and when all was healed last (monotonic seconds).
     Raises: as ``ask``."""
-    heard = _hear_all(folder, {"drill": "who"})
+    heard = _request_all(folder, {"drill": "who"})
     return sorted(peer for _, answer in heard for peer in answer["peers"]), max(
         answer["healed"] for _, answer in heard
     )
@@ -84,7 +84,7 @@ def who(folder: Path) -> tuple[list[int], float]:
 
 def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the desks that are to act, each with its share of the order."""
-    heard = _hear_all(folder, {"drill": "who"})
+    heard = _request_all(folder, {"drill": "who"})
     kind, wanted = order.get("drill"), order.get("peers")
     if kind == "heal":
         return [(desk, order) for desk, _ in heard]
@@ -110,7 +110,7 @@ def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return first
 
 
-def _hear_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _request_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Send an order to every desk and return the replies. A launcher that was killed leaves its
     socket behind, so a desk that does not reply is skipped as long as another replies."""
     heard, silent = [], None

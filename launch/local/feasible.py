@@ -25,12 +25,12 @@ def check_memory(peers: int) -> None:
         raise OutOfMemory(peers, peers * PEER_BYTES, have)
 
 
-def say_of_gpus(peers: int, say: Callable[[str], None]) -> None:
+def report_gpu_shortage(peers: int, say: Callable[[str], None]) -> None:
     """Tells what so many peers would lack on this machine's GPUs. Nothing is refused:
     their script may use none."""
     from . import gpus
 
-    found = gpus.look()
+    found = gpus.query_gpus()
     if found.error:
         say(f"! what is free on GPUs is not known: {found.error}")
     if said := found.short_of(peers):

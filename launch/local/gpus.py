@@ -83,7 +83,7 @@ HINT = (
 )
 
 
-def look(environment: Mapping[str, str] = os.environ) -> Gpus:
+def query_gpus(environment: Mapping[str, str] = os.environ) -> Gpus:
     """Return the GPUs that nvidia-smi lists, as far as CUDA_VISIBLE_DEVICES lets trainers see
     them."""
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))

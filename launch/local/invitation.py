@@ -49,7 +49,7 @@ class Invitation:
             words += ["--code", spec]  # who pastes the line has seen it
         return shlex.join(["gossip", "join", *words, first, "--", *self.command])
 
-    def told(self, head: str, only: str) -> list[str]:
+    def format_lines(self, head: str, only: str) -> list[str]:
         """The lines that tell others; the last one can be pasted as it is.
 
         Args:
@@ -80,7 +80,7 @@ def of_many_hosts(
     key = folder / SWARM_KEY if config.keyed else None
     only = "for others give hosts an address=... that they reach"
     invitation = Invitation(config, join_servers[:JOIN_SERVERS_SAID], key, command)
-    return invitation.told(f"room for {more} more", only)
+    return invitation.format_lines(f"room for {more} more", only)
 
 
 def code_of(config: RunConfig) -> list[str]:

@@ -56,7 +56,7 @@ class JoinService:
         invitation = Invitation(
             config, [join_server.address], join_server.key_file, self._run.command[2:]
         )
-        for line in invitation.told(head, only):
+        for line in invitation.format_lines(head, only):
             self._run.screen.print_line(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:

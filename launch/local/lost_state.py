@@ -20,7 +20,7 @@ FILES_TOLD = 3
 STATE = "state.safetensors"
 
 
-def look(run: OngoingRun) -> bool:
+def end_if_lost(run: OngoingRun) -> bool:
     """Ends a run whose state is lost, and says what that means. Whether it did."""
     if not _is_lost(run):
         return False

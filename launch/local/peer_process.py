@@ -210,7 +210,7 @@ class PeerProcess:
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[int, float]] = loop.create_future()
 
-        def tell(code: int, at: float) -> None:
+        def set_end(code: int, at: float) -> None:
             if not ended.done():
                 ended.set_result((code, at))
 
@@ -220,7 +220,7 @@ class PeerProcess:
             assert found is not None
             code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
             if not loop.is_closed():
-                loop.call_soon_threadsafe(tell, code, at)
+                loop.call_soon_threadsafe(set_end, code, at)
 
         threading.Thread(target=wait, name=f"wait-peer-{self.peer}", daemon=True).start()
         return await ended
@@ -323,17 +323,17 @@ class Guardian:
 
     def watch(self, process: ProcessLeader) -> None:
         self._groups[process.pid] = process.started_ticks
-        self._say(f"watch {process.pid} {process.started_ticks}")
+        self._send_line(f"watch {process.pid} {process.started_ticks}")
 
     def remove_socket(self, path: Path) -> None:
         """Have the guardian remove a socket that this launcher would leave behind if it were
         killed."""
         self._sockets.append(path)
-        self._say(f"socket {path}")
+        self._send_line(f"socket {path}")
 
     def forget(self, process: ProcessLeader) -> None:
         self._groups.pop(process.pid, None)
-        self._say(f"forget {process.pid}")
+        self._send_line(f"forget {process.pid}")
 
     def revive(self) -> bool:
         """Starts it again when it is gone; returns whether it was."""
@@ -343,7 +343,7 @@ class Guardian:
         self._process = self._start()
         return True
 
-    def _say(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
@@ -352,7 +352,7 @@ class Guardian:
 
     def close(self) -> None:
         """Nothing is left to guard."""
-        self._say("done")
+        self._send_line("done")
         self._close_pipe()
         self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
         self._process.wait()

@@ -47,7 +47,7 @@ class RestartCounter:
         self._used = Counter[int]()
         self._in_a_row = Counter[int]()
 
-    def take(self, life: ProcessLife) -> NextRestart | Literal["used up"]:
+    def next_restart(self, life: ProcessLife) -> NextRestart | Literal["used up"]:
         """The next restart of a peer that has died by itself."""
         peer = life.peer
         if self._used[peer] >= self.most:

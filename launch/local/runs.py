@@ -90,7 +90,7 @@ def begin(
     return folder
 
 
-def say_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
+def print_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
     """How many liars are tolerated, and why: before the first round. And which rule, where it
     follows from other options."""
     if resolved.config.peers_max == 1:

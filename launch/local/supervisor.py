@@ -98,7 +98,7 @@ class Supervisor:
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
         self.view = RunView(self.peers, self.plan, config.steps_per_round, stages_of(config))
         self.outcome = RunOutcome(config, self.view, joins=self.joins)
-        self.troubles = WriteFailures(self._tell_trouble)
+        self.troubles = WriteFailures(self._report_write_failure)
         self._environment = peer_environment(
             self.folder, os.environ if environment is None else environment
         )
@@ -135,7 +135,7 @@ class Supervisor:
         )
         self._guardian = Guardian(self.token)
         warm = self.config.warm and is_possible(self.command)
-        self._warm = WarmStart(self._environment, self.token, self._say) if warm else None
+        self._warm = WarmStart(self._environment, self.token, self._print_line) if warm else None
         with signals.heard_by(self._on_signal):
             await self._lead(began)
         return self.outcome
@@ -213,11 +213,11 @@ class Supervisor:
             if not await self._starts_again(peer, life):
                 break
             if self._others_are_done:
-                self._say(f"! peer {peer} is not started again: the others are done")
+                self._print_line(f"! peer {peer} is not started again: the others are done")
                 break
             # its node may have been started more than once
             incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1
-            self._say(f"+ starting peer {peer} again, incarnation {incarnation}")
+            self._print_line(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
         seeds = self.folder / "seeds"  # or those who are done would wait for it to come back
         self.troubles.try_to(seeds, lambda: announce_end(seeds, peer, incarnation))
@@ -229,7 +229,7 @@ class Supervisor:
         process = self._processes.get(peer)
         if process is not None:
             self._lost.add(peer)
-            self._say(
+            self._print_line(
                 f"! id {peer} was assigned twice while join servers could not reach each "
                 "other: our peer gets another"
             )
@@ -259,7 +259,7 @@ class Supervisor:
             # What the row says is of its last life until it has announced this one.
             waits = row.state in ("starting", "here") or (row.state == "gone" and process.running)
             if process.incarnation > self.peers[peer] and waits and peer not in self._late:
-                self._say(f"! peer {peer} came back too late: the others are done")
+                self._print_line(f"! peer {peer} came back too late: the others are done")
                 self._dismiss(process)
 
     def _dismiss(self, process: PeerProcess) -> None:
@@ -271,7 +271,7 @@ class Supervisor:
 
     def _kill_dismissed(self, process: PeerProcess) -> None:
         if self._processes.get(process.peer) is process and process.running:
-            self._say(f"! killing peer {process.peer}: not gone after {STOP_GRACE_S:.0f} s")
+            self._print_line(f"! killing peer {process.peer}: not gone after {STOP_GRACE_S:.0f} s")
             process.send_all(signal.SIGKILL)
 
     def _dismiss_early_birds(self) -> None:
@@ -298,7 +298,7 @@ class Supervisor:
         ]
         if waiting:
             who, of = ", ".join(map(str, failed)), f"{self._need} of {self.config.peers} are needed"
-            self._say(
+            self._print_line(
                 f"! stopping {', '.join(map(str, waiting))}: peers {who} have failed before the "
                 f"start, and {of}"
             )
@@ -344,7 +344,9 @@ class Supervisor:
                     self.outcome.lives.append(life)
                     self._on_exit(life)
                     break
-                self._say(f"! peer {peer} cannot be started: {error}; again in {pause_s:g} s")
+                self._print_line(
+                    f"! peer {peer} cannot be started: {error}; again in {pause_s:g} s"
+                )
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), pause_s)
         return None
@@ -381,12 +383,12 @@ class Supervisor:
             after_s = self._back_off_s(life)
         if after_s is None:
             return False
-        lost_state.look(self)
+        lost_state.end_if_lost(self)
         wait_s = max(0.0, life.ended_at + after_s - time.monotonic())
         try:
             await asyncio.wait_for(self._stop.wait(), wait_s)
         except TimeoutError:
-            return not lost_state.look(self)
+            return not lost_state.end_if_lost(self)
         return False
 
     def _back_off_s(self, life: ProcessLife) -> float | None:
@@ -398,9 +400,9 @@ class Supervisor:
         if not died_by_itself(life, self.view.halted.get(peer, {})):
             return None
         if self._others_are_done:
-            self._say(f"! peer {peer} is not started again: the others are done")
+            self._print_line(f"! peer {peer} is not started again: the others are done")
             return None
-        restart = self._restarts.take(life)
+        restart = self._restarts.next_restart(life)
         if restart == "used up":
             self.record("restarts_used_up", peer, of=self.config.restarts, why=life.how)
             return None
@@ -424,7 +426,7 @@ class Supervisor:
         if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
             # The plan kept it away until the others were done.
             self._late.add(life.peer)
-            self._say(
+            self._print_line(
                 f"! peer {life.peer} came back too late: "
                 f"{self.view.halted.get(life.peer, {}).get('reason', life.how)}"
             )
@@ -466,7 +468,7 @@ class Supervisor:
 
     def _on_event(self, event: dict[str, Any]) -> None:
         before = set(self.view.hangs)
-        self._tell(event)
+        self._record_row(event)
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
         if event["event"] == "record_incomplete" and isinstance(event.get("files"), dict):
@@ -480,7 +482,7 @@ class Supervisor:
 
     def _on_woken(self, peer: int, slept_s: float) -> None:
         self.record("continued", peer)
-        self._say(f"+ SIGCONT peer {peer} after {slept_s:.1f} s")
+        self._print_line(f"+ SIGCONT peer {peer} after {slept_s:.1f} s")
 
     # --- drills -----------------------------------------------------------------------------------
 
@@ -541,10 +543,10 @@ class Supervisor:
             now = time.monotonic()
             self.screen.tick(self.view)
             if self._guardian.revive():
-                self._say("! the guardian process was killed; it is started again")
+                self._print_line("! the guardian process was killed; it is started again")
             self._dismiss_early_birds()
             if self.view.holders.in_vain:
-                lost_state.look(self)
+                lost_state.end_if_lost(self)
             if is_time := now - looked >= WAITING_EVERY_S:
                 looked = now
                 self._end_if_everybody_left()
@@ -569,7 +571,7 @@ class Supervisor:
         elif self._first_start is not None and len(self.view.here) < self._need:
             waited_s = now - self._first_start
             if waited_s - self._starved_s > self.config.start_timeout_s + START_SLACK_S:
-                self._give_up(waited_s)
+                self._end_never_started(waited_s)
 
     @property
     def _starved_s(self) -> float:
@@ -621,11 +623,11 @@ class Supervisor:
         tried = self._tries.troubles(unmet, shared=self.join_service is None)
         return [f"!   {trouble}" for trouble in join_servers + tried]
 
-    def _give_up(self, waited_s: float) -> None:
+    def _end_never_started(self, waited_s: float) -> None:
         missing = self.view.awaited(time.monotonic())  # one that starts again is not missing here
         error = NeverStarted(self._need, tuple(self.view.here), tuple(missing), waited_s)
-        self._say(f"x {error}")
-        self._say(f"  hint: {error.hint}{name_log(self.folder, missing[0])}")
+        self._print_line(f"x {error}")
+        self._print_line(f"  hint: {error.hint}{name_log(self.folder, missing[0])}")
         self.end("never_started")
 
     def _on_signal(self, number: int) -> None:
@@ -653,7 +655,7 @@ class Supervisor:
         self.outcome.stopped = why
         self._stop.set()
         if say:
-            self._say(say)
+            self._print_line(say)
         self.record("stopping", None, reason=why)
         # Ctrl-C is a KeyboardInterrupt in every script, as it is in one that runs alone.
         number = signal.SIGINT if why == "interrupt" else signal.SIGTERM
@@ -671,7 +673,7 @@ class Supervisor:
             named = ", ".join(
                 f"{peer} (pids {' '.join(map(str, pids))})" for peer, pids in left.items() if pids
             )
-            self._say(f"{say}: killing peers {named}")
+            self._print_line(f"{say}: killing peers {named}")
         if self.outcome.stopped == "interrupt":
             self.outcome.stopped = "killed"
         for process in self._processes.values():
@@ -679,7 +681,7 @@ class Supervisor:
 
     def record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
         """A row of our own in events.jsonl."""
-        self._tell(
+        self._record_row(
             {
                 "t": time.monotonic() if t is None else t,
                 "wall": time.time(),
@@ -689,20 +691,20 @@ class Supervisor:
             }
         )
 
-    def _tell(self, row: dict[str, Any]) -> None:
+    def _record_row(self, row: dict[str, Any]) -> None:
         """Writes down what has happened, and says what of it is worth a line."""
         self._events.write(row)
         for line in self.view.feed(row):
-            self._say(shown(line))  # one line, whatever ends of lines a peer's words have
+            self._print_line(shown(line))  # one line, whatever ends of lines a peer's words have
 
-    def _tell_trouble(self, path: str, why: str) -> None:
+    def _report_write_failure(self, path: str, why: str) -> None:
         self.record("cannot_write", None, path=path, why=why)
 
     def _remind(self, text: str) -> None:
         """Print a line about something that goes on for a while, again and again."""
-        self._say(text)
+        self._print_line(text)
 
-    def _say(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self.screen.print_line(text)
         if text[:1] in "x+?-*=":
             self._logbook.note(text)

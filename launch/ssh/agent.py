@@ -171,7 +171,7 @@ class _Supervisor(Supervisor):
     """The launcher hears all hosts, so what is worth a line of what happens, or goes on,
     is for it to say."""
 
-    def _tell(self, row: dict[str, Any]) -> None:
+    def _record_row(self, row: dict[str, Any]) -> None:
         self._events.write(row)
         self.view.feed(row)
 
@@ -206,7 +206,7 @@ class Agent:
                 self._heard_at = time.monotonic()
                 if frame["kind"] == "bye":
                     break
-                self._take(frame)
+                self._handle_frame(frame)
                 # what was started has begun before the next frame is about it
                 await asyncio.sleep(0)
             self._at_end_of_input()
@@ -233,12 +233,12 @@ class Agent:
         else:
             self._supervisor.record("launcher_lost", None, silent_s=round(silent_s, 1))
 
-    def _take(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         match frame["kind"]:
             case "ping":
                 self._outbox.send("pong", n=frame["n"], **hostfacts.clock())
             case "check":
-                self._do(self._look(frame)).add_done_callback(self._end_if_failed)
+                self._do(self._send_facts(frame)).add_done_callback(self._end_if_failed)
             case "listen":
                 self._do(self._listen(frame["word"], frame["addresses"]))
             case "probe":
@@ -255,16 +255,16 @@ class Agent:
                 except (GossipError, OSError) as error:
                     self._send_failure(error)
             case _:
-                self._take_in_run(frame)
+                self._handle_run_frame(frame)
 
     def _about_saved(self, frame: Frame) -> None:
         """Handle a request about checkpoints of a run that was here, or is."""
         if frame["kind"] == "saved":
-            self._do(self._tell_saved(frame))
+            self._do(self._send_saved(frame))
         else:
             self._do(self._send_part(Path(frame["folder"]), int(frame["step"])))
 
-    def _take_in_run(self, frame: Frame) -> None:
+    def _handle_run_frame(self, frame: Frame) -> None:
         if self._supervisor is not None:
             self._order(frame, self._supervisor)
         if self._folder is not None:
@@ -299,10 +299,10 @@ class Agent:
 
     # --- before the start -------------------------------------------------------------------------
 
-    async def _look(self, asked: Frame) -> None:
+    async def _send_facts(self, asked: Frame) -> None:
         """In a thread: a driver or a disk may take longer than an agent may be silent, and slow
         pongs tell a wrong clock."""
-        self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.look, asked))
+        self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.collect_facts, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
         """Pass the exception of a failed check to the frame reader, which then ends. Otherwise the
@@ -397,10 +397,10 @@ class Agent:
             return False
         self._folder = folder
         self._outbox.follow(folder / "events.jsonl")
-        self._do(self._tell_end("", summary["exit_code"], ()))
+        self._do(self._send_end("", summary["exit_code"], ()))
         return True
 
-    async def _tell_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
+    async def _send_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
         """After all that happened before it."""
         await self._outbox.flushed()
         self._outbox.send(
@@ -420,7 +420,7 @@ class Agent:
             raise
         summary = await asyncio.to_thread(runs.conclude, folder, outcome)
         (folder / AGENT).unlink(missing_ok=True)
-        await self._tell_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
+        await self._send_end(outcome.stopped, summary["exit_code"], outcome.dismissed)
 
     async def _send_files(self, folder: Path) -> None:
         """Send the files of a run that are for users, and no others. If a file is too long, only
@@ -431,7 +431,7 @@ class Agent:
                 await self._send_file(path, str(where))
         self._outbox.send("fetched")
 
-    async def _tell_saved(self, asked: Frame) -> None:
+    async def _send_saved(self, asked: Frame) -> None:
         """Send the stages that are saved on this host."""
         try:
             os.chdir(asked["workdir"])

@@ -31,7 +31,7 @@ class Collector:
         self.paths: list[Path] = []
         self.left_out: list[str] = []
 
-    def take(self, frame: Mapping[str, Any]) -> None:
+    def write_piece(self, frame: Mapping[str, Any]) -> None:
         """A piece of a file; an empty one is its end. Raises: Malformed: No path of ours."""
         name, data = str(frame["path"]), base64.b64decode(frame["data"])
         if self._open is None or self._open[0] != name:

@@ -232,7 +232,7 @@ async def _hosts(
             screen.print_line(
                 f"looking at {counted(len(program.hosts), 'host')}: {', '.join(launch.places)}"
             )
-        found = await launch.look()
+        found = await launch.survey_hosts()
         resolved = weighing.by_bandwidth(
             resolved, program.hosts, found.addresses, found.measured, found.report
         )
@@ -257,7 +257,7 @@ async def _hosts(
         screen.print_line(
             f"{config.name}: {counted(config.peers, 'peer')}, {exchange}, in {folder}"
         )
-        runs.say_tolerance(resolved, screen.print_line)
+        runs.print_tolerance(resolved, screen.print_line)
         for line in placed(config, launch):
             screen.print_line(line)
         with (
@@ -282,7 +282,7 @@ def placed(config: RunConfig, launch: HostsLauncher) -> list[str]:
     return lines
 
 
-def told_peer(config: RunConfig, peer: int) -> str:
+def describe_peer(config: RunConfig, peer: int) -> str:
     """``2``; in a pipeline ``2 (lab3, stage 1)``."""
     plan = config.pipeline
     return (
@@ -371,7 +371,7 @@ def in_words(config: RunConfig, program: AgentProgram) -> list[str]:
         peers = place(program.hosts)[host.name]
         command = [ssh.python_of(host), "-u", *program.program.words]
         lines += [
-            f"host    {host.name}: peers {' '.join(told_peer(config, peer) for peer in peers)}",
+            f"host    {host.name}: peers {' '.join(describe_peer(config, peer) for peer in peers)}",
             f"        {shlex.join(ssh.command(host, program.ssh, config.name))}",
             f"        in {host.workdir or program.workdir}: {shlex.join(command)}",
             f"        run folder {wanted.host_folder(host)}",

@@ -80,7 +80,7 @@ class _Gathering:
         try:
             asked = [self._ask(remotes[host.name], folder) for host, folder in self._hosts.items()]
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            saved, silent = self._heard(list(remotes), answers)
+            saved, silent = self._split_replies(list(remotes), answers)
             parts = parts_of(saved)
             parts[HERE] = stage_parts.parts_in(self._out)
             wanted = self._choose(parts, step, silent)
@@ -107,7 +107,7 @@ class _Gathering:
         found: Mapping[str, Any] = answer["saved"]
         return found
 
-    def _heard(
+    def _split_replies(
         self, names: Sequence[str], answers: Sequence[Any]
     ) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
         """Return what each host has saved, and for the other hosts why that is not known."""

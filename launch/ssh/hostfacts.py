@@ -31,7 +31,7 @@ LOOPBACK = "127.0.0.1"
 _OURS = Path(gossip.__file__).parent
 
 
-def look(asked: Mapping[str, Any]) -> dict[str, Any]:
+def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Facts for the launcher to judge; changes into the folder that peers are to run in.
 
     Args:
@@ -47,7 +47,7 @@ def look(asked: Mapping[str, Any]) -> dict[str, Any]:
         "user": getpass.getuser(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().available,
-        "gpus": gpus.look().to_json(),
+        "gpus": gpus.query_gpus().to_json(),
         "workdir": asked["workdir"],
         "workdir_error": "",
         "script": None,

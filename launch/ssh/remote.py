@@ -165,7 +165,7 @@ class RemoteAgent:
         assert self._process.stdout is not None
         try:
             async for frame in frames.read(self._process.stdout, self._decoder):
-                self._hear(frame)
+                self._receive_frame(frame)
         except NONSENSE as error:
             # nobody would hear it any more: it ends, too
             self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
@@ -175,14 +175,14 @@ class RemoteAgent:
         self._guardian.forget(self)
         self._end()
 
-    def _hear(self, frame: Frame) -> None:
+    def _receive_frame(self, frame: Frame) -> None:
         self.heard_at = time.monotonic()
         if frame["kind"] == "pong":
             self._pong(frame)
         elif (future := self._asked.get(frame["kind"])) is not None and not future.done():
             future.set_result(frame)
         else:
-            self._give(frame)
+            self._handle_frame(frame)
 
     def _end(self) -> None:
         """No frame comes any more."""
@@ -194,7 +194,7 @@ class RemoteAgent:
                 future.set_exception(AgentLost(f"{self.name} is gone"))
         self._on_end(self)
 
-    def _give(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         """Handle a frame of the agent. A malformed frame, or one that cannot be written here (a
         full disk), is lost; host and run go on."""
         try:
@@ -202,7 +202,7 @@ class RemoteAgent:
         except NONSENSE as error:
             if not self.stumbled:
                 self.stumbled = True
-                self._give(
+                self._handle_frame(
                     {
                         "kind": "say",
                         "text": f"! some of its output is lost: {type(error).__name__}: {error}",

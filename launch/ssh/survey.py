@@ -95,7 +95,7 @@ async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -
         report, hosts, facts, wanted.program, digest(file) if file is not None else None
     )
     able = {name: remotes[name] for name, found in facts.items() if found.get("addresses")}
-    addresses, measured = await _look_at_pairs(report, able, facts) if able else ({}, {})
+    addresses, measured = await _survey_pairs(report, able, facts) if able else ({}, {})
     saved = {name: found["saved"] for name, found in facts.items() if "saved" in found}
     return HostSurvey(report, addresses, unreachable, measured, saved)
 
@@ -106,7 +106,7 @@ async def _facts(remote: RemoteAgent, wanted: HostRequirements) -> dict[str, Any
     return {**said["facts"], "clock_s": remote.clock_s}
 
 
-async def _look_at_pairs(
+async def _survey_pairs(
     report: HostReport, remotes: Mapping[str, RemoteAgent], facts: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, str], dict[tuple[str, str], float]]:
     names, word = list(remotes), secrets.token_hex(WORD_BYTES)

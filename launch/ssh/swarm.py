@@ -161,7 +161,7 @@ class HostsLauncher:
         """Before the lines that it writes."""
         return f"[{self.peer_name(peer)}]"
 
-    async def look(self) -> HostSurvey:
+    async def survey_hosts(self) -> HostSurvey:
         """Survey all hosts. Start agents and nothing else."""
         found = await survey(
             {name: place_.remote for name, place_ in self.places.items()}, self._wanted
@@ -218,7 +218,7 @@ class HostsLauncher:
             signal.signal(signal.SIGTSTP, former)
             self.outcome.wall_s = time.monotonic() - began
             for line in self.view.untold_epochs():
-                self._say(line)
+                self._print_line(line)
             self.screen.close(self.view)
             at = words.at_round(self.view.round)
             self._note(
@@ -274,12 +274,12 @@ class HostsLauncher:
             self._lose(found)
             if not await self._returns(found):
                 found.given_up = True
-                self._tell_others_of_end(found)
+                self._announce_end(found)
                 return
 
     def _lose(self, found: HostState) -> None:
         left = ", ".join(map(str, self._running_on(found))) or "none"
-        self._say(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
+        self._print_line(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
         self._record("host_lost", host=found.name, peers=self._running_on(found))
         for peer in self._running_on(found):
             life = ProcessLife(
@@ -321,7 +321,7 @@ class HostsLauncher:
             why = f"it could not be reached for {REBOOT_S:.0f} s"
         if self._is_over:
             why = "the others are done" if self.outcome.finished else "stopping"
-        self._say(f"! {found.name} is not started again: {why}")
+        self._print_line(f"! {found.name} is not started again: {why}")
         return False
 
     @property
@@ -336,7 +336,7 @@ class HostsLauncher:
             BACK_OFF_S[found.tries - 1 :], itertools.repeat(BACK_OFF_S[-1])
         ):
             if not said:
-                self._say(
+                self._print_line(
                     f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of "
                     f"{self.program.restarts})"
                 )
@@ -357,7 +357,7 @@ class HostsLauncher:
                 return False
             if error != said:
                 said = error
-                self._say(f"! {error}: tried again for up to {left_s:.0f} s")
+                self._print_line(f"! {error}: tried again for up to {left_s:.0f} s")
         return False
 
     async def _reach(self, found: HostState, after_s: float) -> str:
@@ -386,7 +386,7 @@ class HostsLauncher:
     def _next_incarnation(self, found: HostState, peer: int) -> int:
         return max(self.view.rows[peer].incarnation, found.incarnations.get(peer, 0)) + 1
 
-    def _tell_others_of_end(self, found: HostState) -> None:
+    def _announce_end(self, found: HostState) -> None:
         """Or those who are done would wait for peers that do not come back."""
         for other in self.places.values():
             for peer in found.peers if other is not found else ():
@@ -408,11 +408,11 @@ class HostsLauncher:
             return
         match frame["kind"]:
             case "row":
-                self._take_row(found, frame["row"], remote.shift_s)
+                self._record_row(found, frame["row"], remote.shift_s)
             case "output":
                 self.screen.output(int(frame["peer"]), str(frame["text"]), bool(frame["err"]))
             case "say":
-                self._say_for(found, str(frame["text"]))
+                self._print_agent_line(found, str(frame["text"]))
             case "ended":
                 found.ended = True
                 self.outcome.dismissed.update(frame["dismissed"])
@@ -421,20 +421,20 @@ class HostsLauncher:
                 found.over.set()
             case "failed":
                 hint = f" (try: {frame['hint']})" if frame.get("hint") else ""
-                self._say(f"x {found.name}: {frame['message']}{hint}")
+                self._print_line(f"x {found.name}: {frame['message']}{hint}")
                 found.tries = self.program.restarts  # it would fail again
                 found.over.set()
             case "file" if found.collector is not None:
                 try:
-                    found.collector.take(frame)
+                    found.collector.write_piece(frame)
                 except (Malformed, OSError) as error:
-                    self._say(f"! {error}")
+                    self._print_line(f"! {error}")
 
-    def _take_row(self, found: HostState, row: dict[str, Any], shift_s: float) -> None:
+    def _record_row(self, found: HostState, row: dict[str, Any], shift_s: float) -> None:
         try:
             row = collecting.shifted(check_row(row, "events"), shift_s)
         except ValueError as error:
-            self._say(f"! an event of {found.name} is left out: {error}")
+            self._print_line(f"! an event of {found.name} is left out: {error}")
             return
         if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
             raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
@@ -454,7 +454,7 @@ class HostsLauncher:
             )
             self.outcome.lives.append(life)
         for line in self.view.feed(row):
-            self._say(shown(line))
+            self._print_line(shown(line))
 
     def _introduce(self, found: HostState, join_server: str) -> None:
         """Tells the join servers of the other hosts where the new one is, and once there are all of
@@ -470,19 +470,19 @@ class HostsLauncher:
             [other.join_server for other in self.places.values()],
             command,
         ):
-            self._say(line)
+            self._print_line(line)
 
-    def _say_for(self, found: HostState, text: str) -> None:
+    def _print_agent_line(self, found: HostState, text: str) -> None:
         """A line of an agent. The first failure is mostly the cause of the others:
         only that is explained."""
         if text.startswith("  "):
             if self._explained_by in (None, found.name):
-                self._say(text)
+                self._print_line(text)
             return
         if text.startswith("x "):
             self._explained_by = self._explained_by or found.name
         mark, space, rest = text.partition(" ")
-        self._say(
+        self._print_line(
             f"{mark} {found.name}: {rest}" if len(mark) == 1 and space else f"{found.name}: {text}"
         )
 
@@ -494,7 +494,7 @@ class HostsLauncher:
             now = time.monotonic()
             if self.config.insecure and now - warned >= INSECURE_EVERY_S:
                 warned = now
-                self._say(INSECURE)
+                self._print_line(INSECURE)
             await asyncio.sleep(TICK_S)
             self.screen.tick(self.view)
             self._guardian.revive()
@@ -507,7 +507,7 @@ class HostsLauncher:
                 and (awaited := self.view.awaited(now))
                 and reminder.is_due(now, awaited)
             ):
-                self._say(waiting(self.view, self.config, now - began, now, self.peer_name))
+                self._print_line(waiting(self.view, self.config, now - began, now, self.peer_name))
 
     def _listen_for(self, found: HostState) -> None:
         """Says when a host falls silent, and for how long; one that stays so is taken for lost."""
@@ -522,15 +522,15 @@ class HostsLauncher:
         if not found.silent and silent_s > SILENT_S:
             found.silent = True
             peers = ", ".join(map(str, found.peers))
-            self._say(
+            self._print_line(
                 f"! {found.name} has been silent for {silent_s:.0f} s; its peers {peers} go on "
                 "without us if they can"
             )
         elif found.silent and silent_s < SILENT_S:
             found.silent = False
-            self._say(f"~ {found.name} answers again")
+            self._print_line(f"~ {found.name} answers again")
         elif found.silent and silent_s > LOST_S and not found.over.is_set() and not found.ended:
-            self._say(
+            self._print_line(
                 f"! {found.name} has been silent for {LOST_S:.0f} s: it is given up, or connected "
                 "to anew"
             )
@@ -554,7 +554,7 @@ class HostsLauncher:
             and not found.late
         ):
             found.late = True
-            self._say(f"! {found.name} came back too late: the others are done")
+            self._print_line(f"! {found.name} came back too late: the others are done")
             self.outcome.dismissed.update(self._running_on(found))
             found.remote.send("stop", why="terminate")
 
@@ -577,30 +577,30 @@ class HostsLauncher:
             if self.outcome.stopped == "interrupt":
                 self.outcome.stopped = "killed"
             self._send_all("kill")
-            self._give_up_in(STOP_SLACK_S)
+            self._schedule_abandonment(STOP_SLACK_S)
 
     def _end(self, why: Stop, say: str) -> None:
         self.outcome.stopped = why
         self._stop.set()
-        self._say(say)
+        self._print_line(say)
         self._record("stopping", None, reason=why)
         self._send_all("stop", why=why)
-        self._give_up_in(STOP_GRACE_S + STOP_SLACK_S)
+        self._schedule_abandonment(STOP_GRACE_S + STOP_SLACK_S)
 
     def _send_all(self, kind: str, **fields: Any) -> None:
         for found in self.places.values():
             found.remote.send(kind, **fields)
 
-    def _give_up_in(self, after_s: float) -> None:
-        """Give up hosts that have not ended ``after_s`` seconds from now. A host that cannot be
+    def _schedule_abandonment(self, after_s: float) -> None:
+        """Abandon hosts that have not ended ``after_s`` seconds from now. A host that cannot be
         reached is not waited for: its agent ends its peers, or continues if it was cut off."""
-        asyncio.get_running_loop().call_later(after_s, self._give_up)
+        asyncio.get_running_loop().call_later(after_s, self._abandon_hosts)
 
-    def _give_up(self) -> None:
+    def _abandon_hosts(self) -> None:
         for found in self.places.values():
             if self._running and not found.ended and not found.remote.over:
                 where = f"{found.host.target}:{self._wanted.host_folder(found.host)}"
-                self._say(
+                self._print_line(
                     f"! {found.name} did not answer again: see whether it has ended in {where}"
                 )
                 self._keep(found.remote.close(now=True))
@@ -609,7 +609,7 @@ class HostsLauncher:
         """Logs, metrics, commits and events of a host's peers.
         Of one that is lost there is what it had sent."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
-            self._say(
+            self._print_line(
                 f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}"
             )
             return
@@ -617,19 +617,19 @@ class HostsLauncher:
         try:
             await found.remote.ask("fetch", "fetched", FETCH_S)
         except AgentLost as lost:
-            self._say(f"! not all logs of {found.name} could be fetched: {lost}")
+            self._print_line(f"! not all logs of {found.name} could be fetched: {lost}")
         found.collector.close()
         for name in found.collector.left_out:
-            self._say(f"! of {name} on {found.name} only the end was fetched")
+            self._print_line(f"! of {name} on {found.name} only the end was fetched")
         await asyncio.to_thread(found.collector.to_our_clock, found.remote.shift_s)
 
     def _record(self, event: str, peer: int | None = None, **fields: Any) -> None:
         row = {"t": time.monotonic(), "wall": time.time(), "peer": peer, "event": event, **fields}
         self._events.write(row)
         for line in self.view.feed(row):
-            self._say(shown(line))
+            self._print_line(shown(line))
 
-    def _say(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self.screen.print_line(text)
         if text[:1] in "x+?-*=":
             self._note(text)

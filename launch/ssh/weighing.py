@@ -122,11 +122,11 @@ def by_bandwidth(
     counted = within_bounds([found[host.name] for host in hosts for _ in range(host.slots)])
     placed = place(hosts)
     found = {host.name: counted[placed[host.name][0]] for host in hosts}
-    report.add("ok", "servers", told(found, carried))
+    report.add("ok", "servers", describe_weights(found, carried))
     return resolved.with_values(MEASURED, server_weights=_by_peer(hosts, found))
 
 
-def told(weights: Mapping[str, int], carried: Mapping[str, float]) -> str:
+def describe_weights(weights: Mapping[str, int], carried: Mapping[str, float]) -> str:
     """``each peer of a, b serves 4 times as often as each of c (940 / 210 Mbit/s)``."""
     groups: dict[int, list[str]] = {}
     for name, weight in weights.items():

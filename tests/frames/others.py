@@ -221,7 +221,7 @@ class AgentOfNothing(RemoteAgent):
         self._pings[1], self.stumbled = 0.5, False
         said = frames.Decoder().feed(data)
         for frame in said:
-            self._hear(frame)
+            self._receive_frame(frame)
         return said
 
     def send(self, kind: str, **fields: Any) -> None:

@@ -77,14 +77,14 @@ def test_a_word_that_cannot_be_taken_costs_that_word_and_is_told_once() -> None:
         {"kind": "output", "peer": "x"},
         {"kind": "output", "peer": 3},
     ):
-        remote._give(frame)
+        remote._handle_frame(frame)
     assert heard == [
         {"kind": "say", "text": "! some of its output is lost: KeyError: 'peer'"},
         {"peer": 3},
     ]
     on_frame_that_says_nothing = RemoteAgent.__new__(RemoteAgent)
     on_frame_that_says_nothing._on_frame, on_frame_that_says_nothing.stumbled = on_frame, False
-    on_frame_that_says_nothing._give({"kind": "row"})
+    on_frame_that_says_nothing._handle_frame({"kind": "row"})
     assert heard[-1]["kind"] == "say"
 
 

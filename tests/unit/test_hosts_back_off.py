@@ -79,7 +79,7 @@ def launch_of(agents: Agents, restarts: int) -> tuple[HostsLauncher, HostState, 
     launch.outcome = cast(Any, SimpleNamespace(finished=[]))
     launch.view = cast(Any, SimpleNamespace(rows=[SimpleNamespace(incarnation=0)]))
     launch._wanted = cast(Any, SimpleNamespace(on=lambda host: {}))
-    launch._stop, launch._say = asyncio.Event(), said.append  # type: ignore[method-assign]
+    launch._stop, launch._print_line = asyncio.Event(), said.append  # type: ignore[method-assign]
     launch._remote = lambda host: cast(RemoteAgent, agents)  # type: ignore[method-assign]
     launch._looks, launch.places = asyncio.Lock(), {}
     found = HostState(

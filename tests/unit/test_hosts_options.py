@@ -184,17 +184,17 @@ def test_facts_of_a_folder_that_is_not_there_stop_at_that(
         "run": "aa",
         "address": "",
     }
-    assert hostfacts.look(asked)["workdir_error"] == "No such file or directory"
+    assert hostfacts.collect_facts(asked)["workdir_error"] == "No such file or directory"
     (tmp_path / "t.py").write_text("pass\n")
     (tmp_path / "runs" / "x").mkdir(parents=True)
     (tmp_path / "runs" / "x" / "config.json").write_text(json.dumps({"run": "aa"}))
-    found = hostfacts.look({**asked, "workdir": str(tmp_path)})
+    found = hostfacts.collect_facts({**asked, "workdir": str(tmp_path)})
     assert (found["script"]["digest"], found["run_dir_error"]) == (
         hostfacts.digest(tmp_path / "t.py"),
         "",
     )
     assert (
-        hostfacts.look({**asked, "workdir": str(tmp_path), "run": "bb"})["run_dir_error"]
+        hostfacts.collect_facts({**asked, "workdir": str(tmp_path), "run": "bb"})["run_dir_error"]
         == "it is there already"
     )
     assert os.getcwd() == str(tmp_path)
@@ -213,7 +213,7 @@ def pieces(path: str, *data: bytes) -> list[dict[str, object]]:
 def test_files_of_peers_lie_where_they_always_do_and_those_of_a_host_apart(tmp_path: Path) -> None:
     collector = Collector(tmp_path, "b", range(2, 4))
     for frame in pieces("peer-2/out.log", b"one", b"two") + pieces("events.jsonl", b"x\n"):
-        collector.take(frame)
+        collector.write_piece(frame)
     assert (tmp_path / "peer-2" / "out.log").read_bytes() == b"onetwo"
     assert (tmp_path / "fetched" / "b" / "events.jsonl").read_bytes() == b"x\n"
 
@@ -221,7 +221,7 @@ def test_files_of_peers_lie_where_they_always_do_and_those_of_a_host_apart(tmp_p
 @pytest.mark.parametrize("path", ["../x", "peer-2/../../x", "/x", "", "peer-2/../../../x"])
 def test_a_host_cannot_write_elsewhere(path: str, tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="none of the run's"):
-        Collector(tmp_path / "run", "b", range(2, 4)).take(
+        Collector(tmp_path / "run", "b", range(2, 4)).write_piece(
             pieces(f"{tmp_path}/x" if path == "/x" else path, b"x")[0]
         )
     assert not list(tmp_path.iterdir())
@@ -233,7 +233,7 @@ def test_a_host_cannot_write_elsewhere(path: str, tmp_path: Path) -> None:
 )
 def test_a_host_writes_nothing_about_peers_of_others(path: str, tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="of a peer that is not there"):
-        Collector(tmp_path / "run", "b", range(2, 4)).take(pieces(path, b"x")[0])
+        Collector(tmp_path / "run", "b", range(2, 4)).write_piece(pieces(path, b"x")[0])
     assert not list(tmp_path.iterdir())
 
 
@@ -241,7 +241,7 @@ def test_times_are_moved_to_our_clock(tmp_path: Path) -> None:
     collector = Collector(tmp_path, "b", range(2, 4))
     rows = b'{"schema":"gossip.commits/2"}\n{"t":5.0,"round":1}\n{"round":2}\n{"t":7.0,"rou'
     for frame in pieces("peer-2/commits.jsonl", rows) + pieces("peer-2/out.log", b'{"t":1}\n'):
-        collector.take(frame)
+        collector.write_piece(frame)
     collector.to_our_clock(-1.5)
     lines = (tmp_path / "peer-2" / "commits.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [

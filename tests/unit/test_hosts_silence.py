@@ -83,7 +83,7 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
             closed.append(now)
 
     launch = HostsLauncher.__new__(HostsLauncher)
-    launch._running, launch._tasks, launch._say = True, set(), said.append  # type: ignore[method-assign]
+    launch._running, launch._tasks, launch._print_line = True, set(), said.append  # type: ignore[method-assign]
     place = HostState(Host("a"), range(2), cast(RemoteAgent, Silent()))
     for _ in range(5):
         launch._listen_for(place)
@@ -117,7 +117,7 @@ async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(
             error="" if answer.wait(10.0) else "nobody was heard while the driver was asked"
         )
 
-    monkeypatch.setattr(gpus, "look", hangs)
+    monkeypatch.setattr(gpus, "query_gpus", hangs)
     agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
     orders.feed_data(look_order(tmp_path) + frames.encode({"kind": "ping", "n": 7}))
     run = asyncio.create_task(agent.run(orders))
@@ -139,7 +139,7 @@ async def test_an_agent_that_cannot_look_ends_with_the_reason(
     def fails(asked: object) -> None:
         raise PermissionError(13, "Permission denied", "train.py")
 
-    monkeypatch.setattr(hostfacts, "look", fails)
+    monkeypatch.setattr(hostfacts, "collect_facts", fails)
     orders = asyncio.StreamReader()
     orders.feed_data(look_order(tmp_path))
     assert await asyncio.wait_for(Agent(LauncherBacklog()).run(orders), 60) == 1
@@ -153,5 +153,5 @@ def test_the_end_of_a_lost_hosts_peer_is_not_said_of_the_newcomer_that_has_its_i
     agent._folder = tmp_path
     for peer, life in ((1, 1), (2, 0)):
         SeedFolder(seeds, peer, 4).announce("tcp://a:1", "tcp://a:2", life)
-        agent._take({"kind": "gone", "peer": peer, "incarnation": 0})
+        agent._handle_frame({"kind": "gone", "peer": peer, "incarnation": 0})
     assert [seed.ended for peer in (1, 2) if (seed := read_seed(seeds, peer))] == [False, True]

@@ -21,7 +21,7 @@ def config(**options: Any) -> RunConfig:
 def line_of(given: RunConfig, join_servers: list[str], key: Path | None, *words: str) -> str:
     return (
         Invitation(given, join_servers, key, words or ["train.py"])
-        .told("room for 2 more", "only")[-1]
+        .format_lines("room for 2 more", "only")[-1]
         .strip()
     )
 

@@ -75,9 +75,9 @@ def test_a_peers_message_is_one_line_whatever_is_in_it() -> None:
     """Otherwise it could say what the launcher says: that others are dead."""
     said: list[str] = []
     run = SimpleNamespace(
-        _events=SimpleNamespace(write=lambda row: None), view=RunView(2), _say=said.append
+        _events=SimpleNamespace(write=lambda row: None), view=RunView(2), _print_line=said.append
     )
-    Supervisor._tell(
+    Supervisor._record_row(
         run, {"t": 0.0, "peer": 0, "event": "error", "message": "no\n00:04.9  x 1 dead after 3 ms"}
     )  # type: ignore[arg-type]
     assert said == [r"! 0: no\n00:04.9  x 1 dead after 3 ms"]

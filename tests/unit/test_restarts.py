@@ -17,7 +17,7 @@ def life(
 
 
 def waits(counter: RestartCounter, *lasted_s: float) -> list[float]:
-    taken = [counter.take(life(lasted_s=each)) for each in lasted_s]
+    taken = [counter.next_restart(life(lasted_s=each)) for each in lasted_s]
     return [each.wait_s for each in taken if isinstance(each, NextRestart)]
 
 
@@ -36,7 +36,7 @@ def test_a_million_short_lives_make_no_number_too_large() -> None:
 
 def test_each_peer_has_restarts_of_its_own() -> None:
     counter = RestartCounter(2)
-    assert [counter.take(life(peer=peer)) for peer in (1, 1, 2, 1, 2)] == [
+    assert [counter.next_restart(life(peer=peer)) for peer in (1, 1, 2, 1, 2)] == [
         NextRestart(1, 1.0),
         NextRestart(2, 2.0),
         NextRestart(1, 1.0),

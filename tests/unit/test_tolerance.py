@@ -20,7 +20,7 @@ def settled(**options: Any) -> Resolved:
 
 def said(**options: Any) -> str:
     lines: list[str] = []
-    runs.say_tolerance(settled(**options), lines.append)
+    runs.print_tolerance(settled(**options), lines.append)
     return "\n".join(lines)
 
 

@@ -17,7 +17,13 @@ from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_file, parse_list
 from gossip.launch.ssh.swarm import AgentProgram
-from gossip.launch.ssh.weighing import by_bandwidth, speeds, told, weigh_by_hosts, weights_of
+from gossip.launch.ssh.weighing import (
+    by_bandwidth,
+    speeds,
+    describe_weights,
+    weigh_by_hosts,
+    weights_of,
+)
 from gossip.node.spec import NodeSpec, real_core
 from gossip.run import fitting, recorder
 from gossip.topologies import load
@@ -109,11 +115,11 @@ def test_a_slow_host_serves_less_often_and_the_report_says_so() -> None:
 
 def test_the_line_names_every_step_and_not_a_hundred_hosts() -> None:
     carried = {"a": 940.0, "b": 400.0, "c": 210.0}
-    assert told(weights_of(carried), carried) == (
+    assert describe_weights(weights_of(carried), carried) == (
         "each peer of a serves 4 times as often as each of c, of b 2 times (940 / 400 / 210 Mbit/s)"
     )
     many = {f"h{number}": 900.0 for number in range(9)} | {"slow": 100.0}
-    assert told(weights_of(many), many).startswith(
+    assert describe_weights(weights_of(many), many).startswith(
         "each peer of h0, h1, h2, h3 and 5 more serves 8 times as often as each of slow ("
     )
 
