@@ -165,7 +165,7 @@ def run(
 ) -> None:
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
-    from gossip.launch.local import MODULE, Program, feasible, runs, resolve_advertised
+    from gossip.launch.local import MODULE, Program, feasible, resolve_advertised, runs
     from gossip.launch.plan import options_of
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import About, PlainScreen, screen_for

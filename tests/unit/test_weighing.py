@@ -19,8 +19,8 @@ from gossip.launch.ssh.hostlist import parse_file, parse_list
 from gossip.launch.ssh.swarm import AgentProgram
 from gossip.launch.ssh.weighing import (
     by_bandwidth,
-    speeds,
     describe_weights,
+    speeds,
     weigh_by_hosts,
     weights_of,
 )
