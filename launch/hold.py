@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def take(folder: Path) -> int:
+def mark_leader(folder: Path) -> int:
     """Mark this process as the leader of the run in ``folder``, until it closes the returned
     descriptor or ends."""
     return os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

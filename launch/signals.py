@@ -12,7 +12,7 @@ ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, AT_ONCE)
 
 
 @contextlib.contextmanager
-def heard_by(on_signal: Callable[[int], None]) -> Iterator[None]:
+def forward_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     """``on_signal`` gets their numbers, in the running loop. Where SIGHUP is ignored it stays so:
     ``nohup`` starts a run that outlives its terminal.
 
@@ -28,12 +28,12 @@ def heard_by(on_signal: Callable[[int], None]) -> Iterator[None]:
     }
     asked: list[int] = []
 
-    def hear(number: int) -> None:
+    def forward(number: int) -> None:
         asked.append(number)
         on_signal(number)
 
     for number in former:
-        loop.add_signal_handler(number, hear, number)
+        loop.add_signal_handler(number, forward, number)
     try:
         yield
     finally:

@@ -94,7 +94,7 @@ def list_(
     stages = checkpoints.stage_folders(folder)
     places: list[tuple[int | None, Path]] = [*stages.items()] or [(None, folder)]
     found = [
-        replace(look(each, path, verify), stage=stage)
+        replace(inspect_checkpoint(each, path, verify), stage=stage)
         for stage, place in places
         for each, path in checkpoints.listed(place)
         if step in (None, each)
@@ -110,7 +110,7 @@ def list_(
     raise typer.Exit(1 if verify and damaged else 0)
 
 
-def look(step: int, path: Path, verify: bool) -> CheckpointRow:
+def inspect_checkpoint(step: int, path: Path, verify: bool) -> CheckpointRow:
     """At one checkpoint: its manifest and the sizes of its files, or every byte of them."""
     from gossip.run import checkpoints
 

@@ -191,7 +191,7 @@ def run(
         return
     program = Program.of([*([MODULE] if module else []), script, *(arguments or ())])
     program.check()
-    if (mine := task_runs.look(task, resolved)) is not None:
+    if (mine := task_runs.find_task(task, resolved)) is not None:
         out = sys.stderr if as_json else None
         screen = PlainScreen(out, every_s=10.0, quiet=quiet, output=output or "all")
         folder, outcome = task_runs.train(mine, resolved, program, screen, tuple(track or ()))

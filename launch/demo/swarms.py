@@ -113,13 +113,13 @@ class Demo:
         config = self.resolved.config
         folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
         exchange = f"{config.topology}, {config.aggregator} (f={config.f})"
-        self._tell(
+        self._print_line(
             f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}"
         )
-        self._tell(f"faults: {' '.join(config.faults) or 'none'}")
+        self._print_line(f"faults: {' '.join(config.faults) or 'none'}")
         outcome, summary = self._train(self.resolved, folder)
         if outcome.stopped or not outcome.finished:
-            return self._give_up(outcome, summary, folder)
+            return self._report_failure(outcome, summary, folder)
         rows = {f"{config.aggregator}, with faults": summary}
         comparison: dict[str, Any] = {}
         if self.compare:
@@ -131,12 +131,14 @@ class Demo:
                     run_dir=str(folder / "plain"),
                 )
                 runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
-                self._tell("the same faults, and plain averaging (mean)")
+                self._print_line("the same faults, and plain averaging (mean)")
                 outcome_plain, comparison["plain"] = self._train(plain, folder / "plain")
                 if outcome_plain.stopped:
-                    return self._give_up(outcome_plain, comparison["plain"], folder / "plain")
+                    return self._report_failure(
+                        outcome_plain, comparison["plain"], folder / "plain"
+                    )
                 rows["mean, with the same faults"] = comparison["plain"]
-            self._tell("the same without faults, in one process")
+            self._print_line("the same without faults, in one process")
             comparison["fault_free"] = self._alone(folder / "alone")
             rows["one process, no faults"] = comparison["fault_free"]
         wrong = what_went_wrong(outcome, summary, comparison, self.standard)
@@ -148,12 +150,12 @@ class Demo:
             from .plot import draw
 
             draw(folder, self.plot)
-            self._tell(f"curves: {self.plot}")
+            self._print_line(f"curves: {self.plot}")
         if self.as_json:
             print(json.dumps({**summary, **comparison, "wrong": wrong}))
         for line in table(rows):
-            self._tell(line)
-        self._tell(f"summary: {folder / 'summary.json'}")
+            self._print_line(line)
+        self._print_line(f"summary: {folder / 'summary.json'}")
         for line in wrong:
             print(f"error: {line}", file=sys.stderr)
         return 1 if wrong else 0
@@ -201,17 +203,17 @@ class Demo:
             About(f"{config.name}, the digits", what, str(folder), config.rounds, model)
         )
 
-    def _tell(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         if self.as_json:
             print(text, file=sys.stderr, flush=True)
         else:
             print_lines([text])
 
-    def _give_up(self, outcome: RunOutcome, summary: Mapping[str, Any], folder: Path) -> int:
+    def _report_failure(self, outcome: RunOutcome, summary: Mapping[str, Any], folder: Path) -> int:
         if self.as_json:
             print(json.dumps(summary))
         for line in missed.format_lines(summary["faults_missed"]):
-            self._tell(line)
+            self._print_line(line)
         where = at_round(outcome.view.round)
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1

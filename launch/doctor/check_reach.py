@@ -201,7 +201,7 @@ def _what(where: str, greeting: bytes, key: KeyPair | None) -> list[Finding]:
 def _ask_join_server(where: str, key: KeyPair | None) -> says.Said | str:
     """Its answer, or why there is none."""
 
-    async def look() -> says.Said | str:
+    async def query_run() -> says.Said | str:
         context = zmq.asyncio.Context()
         try:
             return await ask(context, where, says.RunQuery(), CONNECT_S, key)
@@ -210,7 +210,7 @@ def _ask_join_server(where: str, key: KeyPair | None) -> says.Said | str:
         finally:
             context.destroy(0)
 
-    answer = asyncio.run(look())
+    answer = asyncio.run(query_run())
     return f"{answer.message} ({answer.hint})" if isinstance(answer, says.JoinRejected) else answer
 
 

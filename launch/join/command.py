@@ -117,10 +117,10 @@ def _by_folder(
 
     from . import joining
 
-    place = joining.look(run)
+    place = joining.find_joinable(run)
     program = joining.program(place, own)
     feasible.check_memory(count)
-    newcomers = joining.take_ids(place, count)
+    newcomers = joining.claim_ids(place, count)
     what = f"joining as {_named(newcomers)}"
     screen = show(About(place.config.name, what, str(place.folder)))
     if difference := joining.difference(place, program.code):

@@ -35,7 +35,7 @@ class JoinableRun:
         return self.folder / "seeds"
 
 
-def look(run: str) -> JoinableRun:
+def find_joinable(run: str) -> JoinableRun:
     """The run in a folder, or of that name under ``runs/``.
 
     Raises: ConfigError: There is no such run, it is over, nobody of it answers,
@@ -76,7 +76,7 @@ def _check_alive(place: JoinableRun) -> None:
         )
 
 
-def take_ids(place: JoinableRun, count: int) -> dict[int, int]:
+def claim_ids(place: JoinableRun, count: int) -> dict[int, int]:
     """Ids for so many newcomers, and the incarnations that their lives begin with. Raises:
     ConfigError: There are not so many."""
     taken: dict[int, int] = {}

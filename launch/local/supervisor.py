@@ -136,7 +136,7 @@ class Supervisor:
         self._guardian = Guardian(self.token)
         warm = self.config.warm and is_possible(self.command)
         self._warm = WarmStart(self._environment, self.token, self._print_line) if warm else None
-        with signals.heard_by(self._on_signal):
+        with signals.forward_signals(self._on_signal):
             await self._lead(began)
         return self.outcome
 

@@ -64,7 +64,7 @@ class FrameMeter:
         self._greeted = False
         self._body_left = self._announced = 0
 
-    def take(self, data: bytes) -> None:
+    def count_bytes(self, data: bytes) -> None:
         """Raises: LimitExceeded."""
         self.bytes += len(data)
         self._held.bytes += len(data)
@@ -89,7 +89,7 @@ class FrameMeter:
         a connection whose mechanism is not its own as soon as it has read the other's greeting."""
         return self._greeted or _has_signature(self._head)
 
-    def give_back(self) -> None:
+    def release_bytes(self) -> None:
         """The connection is over."""
         self._held.bytes -= self.bytes
         self.bytes = 0
@@ -173,7 +173,7 @@ async def _pump(
     with contextlib.suppress(OSError):  # one of both has gone: so does the other
         while data := await source.read(CHUNK_BYTES):
             if meter is not None:
-                meter.take(data)
+                meter.count_bytes(data)
             sink.write(data)
             await sink.drain()
 
@@ -233,7 +233,7 @@ class Proxy:
         finally:
             outside.close()
             inside.close()
-            meter.give_back()
+            meter.release_bytes()
             self._visits.pop(name, None)
 
     async def _make_room(self) -> None:

@@ -125,7 +125,7 @@ class JoinServer:
         )
         self._folder.announce(local)
         self.meet(self._to_meet)
-        self._look()
+        self._publish_changes()
         for task in (self._serve(), self._keep(), self._proxy.serve()):
             self._run(task)
 
@@ -150,7 +150,7 @@ class JoinServer:
         """Tells the others, if they take it in a moment. Nothing when it was never open."""
         if not self.address:
             return
-        self._look()
+        self._publish_changes()
         entry = self.keeper.end()
         for task in self._tasks:
             task.cancel()
@@ -190,16 +190,18 @@ class JoinServer:
         while True:
             frames = await self._socket.recv_multipart(copy=False)
             with self._going_on():
-                self._hear(frames)
+                self._handle_request(frames)
 
-    def _hear(self, frames: Sequence[zmq.Frame]) -> None:
+    def _handle_request(self, frames: Sequence[zmq.Frame]) -> None:
         """One question."""
         if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
             self.refused += 1
             return
         sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
         seen = self._proxy.host_of(frames[2])
-        if not self._allowance.take(seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()):
+        if not self._allowance.consume_units(
+            seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()
+        ):
             self.refused += 1
             return
         try:
@@ -212,7 +214,7 @@ class JoinServer:
         if not isinstance(question, says.JoinRequest):
             self._reply(sender, number, self._answer(question, seen))
         elif (
-            self._allowance.take(seen, JOIN_REQUEST_COST, time.monotonic())
+            self._allowance.consume_units(seen, JOIN_REQUEST_COST, time.monotonic())
             and self._join_requests < JOIN_REQUESTS_MAX
         ):
             self._run(self._let(sender, number, question))
@@ -288,7 +290,7 @@ class JoinServer:
                 if digest == question.digest:
                     return says.RegistryState(keeper.local, digest, (), ())
                 return says.RegistryState(
-                    keeper.local, digest, tuple(keeper.entries.values()), keeper.told
+                    keeper.local, digest, tuple(keeper.entries.values()), keeper.announced_servers
                 )
             case says.RegistryPush():
                 self._learn(question.entries, (question.sender, *question.join_servers))
@@ -366,7 +368,7 @@ class JoinServer:
             tuple(sorted(ids.items())),
             given.model_dump_json().encode(),
             tuple(keeper.entries.values()),
-            keeper.told,
+            keeper.announced_servers,
         )
 
     def _code(self) -> tuple[tuple[str, ...], str, str]:
@@ -399,7 +401,7 @@ class JoinServer:
         and the incarnations that they begin with. None: there are not so many."""
         keeper = self.keeper
         for attempt in range(CLAIM_TRIES):
-            self._look()  # somebody may just have taken one by the folder
+            self._publish_changes()  # somebody may just have taken one by the folder
             proposal = keeper.propose(
                 owner, count, time.monotonic(), self._draw if attempt else None
             )
@@ -410,7 +412,7 @@ class JoinServer:
             answers = await asyncio.gather(*asked, return_exceptions=True)
             granted = [answer.peers for answer in answers if isinstance(answer, says.GrantedIds)]
             if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
-                self.remote_servers.spread(keeper.give(proposal, time.monotonic()))
+                self.remote_servers.spread(keeper.assign_ids(proposal, time.monotonic()))
                 return {entry.peer: entry.incarnation for entry in proposal.entries}
             await asyncio.sleep(CLAIM_PAUSE_S * (1 + self._draw(8)))
         return None
@@ -437,14 +439,14 @@ class JoinServer:
             if self._authenticator is not None:
                 self._authenticator.answer()  # its descriptor tells of news only
             with self._going_on():
-                self._look()
+                self._publish_changes()
                 expired = self.keeper.expire(time.monotonic())
                 self._folder.write(expired, self.keeper)
                 self.remote_servers.spread(expired)
 
-    def _look(self) -> None:
+    def _publish_changes(self) -> None:
         """Reads what has changed in the folder, and tells the others."""
-        for news in self._folder.look(self.keeper, self._callbacks.let_in()):
+        for news in self._folder.poll_changes(self.keeper, self._callbacks.let_in()):
             self.remote_servers.spread(news)
         self.meet(self._folder.other_join_servers())
 
@@ -458,7 +460,7 @@ class JoinServer:
         Args:
             source: Id of the join server that made the claims.
         """
-        news = self.keeper.hear(entries, join_servers, source, self.remote_servers.answers)
+        news = self.keeper.merge_claims(entries, join_servers, source, self.remote_servers.answers)
         for join_server in news.join_servers:
             self._visit(join_server.address, named=True)
         for join_server in news.closed:

@@ -5,9 +5,9 @@ The state is one register per id. Of two entries for an id every join server kee
 whatever order and however often they arrive. So join servers that got the same entries have the
 same state. A join server is an id of its own, together with the launcher that owns it.
 
-Anybody who can connect may send anything, so the source counts (``hear``). A join server that
-answers at its own address is believed about its own peers before anybody else. Others are believed
-about those peers only while it does not answer.
+Anybody who can connect may send anything, so the source counts (``merge_claims``). A join server
+that answers at its own address is believed about its own peers before anybody else. Others are
+believed about those peers only while it does not answer.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Registry:
     ) -> RegistryDelta:
         """Takes in what another join server says, or what was found in the folder.
         Returns what of it was new."""
-        new = tuple([taken for entry in entries if self._take(taken := self._disowned(entry))])
+        new = tuple([taken for entry in entries if self._add_entry(taken := self._disowned(entry))])
         lost = tuple(
             [
                 entry.peer
@@ -178,11 +178,11 @@ class Registry:
         self.own.difference_update(lost)
         return RegistryDelta(
             new,
-            tuple([join_server for join_server in join_servers if self._take_server(join_server)]),
+            tuple([join_server for join_server in join_servers if self._add_server(join_server)]),
             lost,
         )
 
-    def hear(
+    def merge_claims(
         self,
         entries: Iterable[PeerEntry],
         join_servers: Iterable[ServerEntry],
@@ -199,7 +199,7 @@ class Registry:
         new: list[PeerEntry] = []
         lost: list[int] = []
         for entry in entries:
-            if self._may_say(entry, source, answers):
+            if self._is_credible(entry, source, answers):
                 # who has ended has no more to lose
                 own_word = source != b"" and entry.owner == source and not entry.ended
                 if own_word and entry.peer not in self._vouched | self.own:
@@ -224,12 +224,14 @@ class Registry:
         ]
         return RegistryDelta(
             tuple(new),
-            tuple([join_server for join_server in named if self._takes_named(join_server)]),
+            tuple([join_server for join_server in named if self._add_named_server(join_server)]),
             tuple(lost),
             tuple(closed),
         )
 
-    def _may_say(self, entry: PeerEntry, source: bytes, answers: Callable[[bytes], bool]) -> bool:
+    def _is_credible(
+        self, entry: PeerEntry, source: bytes, answers: Callable[[bytes], bool]
+    ) -> bool:
         known, own_word = self.entries.get(entry.peer), source != b"" and entry.owner == source
         if entry.incarnation > JUMP_MAX + (0 if known is None else known.incarnation):
             return False
@@ -247,7 +249,7 @@ class Registry:
         # the id as well, or have it next.
         return known.ended if later else own_word
 
-    def _takes_named(self, join_server: ServerEntry) -> bool:
+    def _add_named_server(self, join_server: ServerEntry) -> bool:
         """A join server has one address, and when it has closed others cannot know better than
         whoever visits it."""
         known = self.join_servers.get(join_server.join_server)
@@ -264,7 +266,7 @@ class Registry:
         # it was taken for closed: that others have said so may have been a lie
         self.join_servers.pop(join_server.join_server, None)
         self._met.discard(join_server.join_server)
-        return self._take_server(join_server)
+        return self._add_server(join_server)
 
     def meet(self, join_server: ServerEntry) -> bool:
         """A join server has answered, at the address that this says. False:
@@ -279,7 +281,7 @@ class Registry:
             and not known.ended
         ):
             return False
-        if known is None and not self._take_server(join_server):
+        if known is None and not self._add_server(join_server):
             return False
         # what others have said of it counts no more
         self.join_servers[join_server.join_server] = join_server
@@ -294,7 +296,7 @@ class Registry:
             self.join_servers.pop(join_server, None)
 
     @property
-    def told(self) -> tuple[ServerEntry, ...]:
+    def announced_servers(self) -> tuple[ServerEntry, ...]:
         """The join servers that others are told of: those where we have seen that somebody
         is there, or was."""
         return tuple(
@@ -316,7 +318,7 @@ class Registry:
         )
         return replace(entry, ended=True) if mine and not had else entry
 
-    def _take(self, entry: PeerEntry) -> bool:
+    def _add_entry(self, entry: PeerEntry) -> bool:
         known = self.entries.get(entry.peer)
         if not 0 <= entry.peer < self._ids or (known is not None and entry.order <= known.order):
             return False
@@ -324,7 +326,7 @@ class Registry:
         self._vouched.discard(entry.peer)
         return True
 
-    def _take_server(self, join_server: ServerEntry) -> bool:
+    def _add_server(self, join_server: ServerEntry) -> bool:
         known = self.join_servers.get(join_server.join_server)
         if join_server.join_server == self.local.join_server or (
             known is not None and join_server.order <= known.order
@@ -496,7 +498,7 @@ class Registry:
         free = not proposal.yielded and all(map(self._is_next, proposal.entries))
         return free and all(wanted <= set(peers) for peers in granted)
 
-    def give(self, proposal: IdProposal, now: float) -> RegistryDelta:
+    def assign_ids(self, proposal: IdProposal, now: float) -> RegistryDelta:
         """Gives away what all have agreed to."""
         for entry in proposal.entries:
             if entry.owner == self.local.join_server:

@@ -76,7 +76,7 @@ class RegistryFolder:
     def withdraw(self) -> None:
         self._file.unlink(missing_ok=True)
 
-    def look(self, keeper: Registry, let_in: Collection[int]) -> Iterator[RegistryDelta]:
+    def poll_changes(self, keeper: Registry, let_in: Collection[int]) -> Iterator[RegistryDelta]:
         """Tells the keeper what has changed."""
         for peer in peers_in(self._seeds):
             known = keeper.entries.get(peer)

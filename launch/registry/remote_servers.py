@@ -187,7 +187,9 @@ class RemoteServers:
         if answer.digest != keeper.digest():
             await self._state(
                 address,
-                says.RegistryPush(run, keeper.local, tuple(keeper.entries.values()), keeper.told),
+                says.RegistryPush(
+                    run, keeper.local, tuple(keeper.entries.values()), keeper.announced_servers
+                ),
             )
 
     async def _state(self, address: str, question: says.Question) -> says.RegistryState:

@@ -18,7 +18,7 @@ class SenderRateLimiter:
         # sender -> units, when that was; the longest silent first
         self._left: dict[str, tuple[float, float]] = {}
 
-    def take(self, sender: str, units: float, now: float) -> bool:
+    def consume_units(self, sender: str, units: float, now: float) -> bool:
         """Whether the sender may have so many now; if not it has spent nothing."""
         left, since = self._left.pop(sender, (self._at_once, now))
         left = min(self._at_once, left + (now - since) * self._per_s)

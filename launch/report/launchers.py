@@ -101,7 +101,7 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
         for field, value in asdict(launcher).items()
         if field not in ("owner", "folder")
     }
-    held = hold.take(folder)  # before the record appears, and until it has the end
+    held = hold.mark_leader(folder)  # before the record appears, and until it has the end
     write_json(path, said)
     try:
         yield

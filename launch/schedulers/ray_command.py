@@ -201,7 +201,7 @@ class Driver:
         """Whether one of them has been heard of, as far as that can be known now."""
         try:
             return not peers.isdisjoint(
-                self.ray.get(register.heard.remote(SILENT_S), timeout=SILENT_S)
+                self.ray.get(register.find_active_peers.remote(SILENT_S), timeout=SILENT_S)
             )
         except self.ray.exceptions.RayError:
             return True

@@ -77,7 +77,7 @@ class RayRegistry:
                 self._seeds[seed.peer] = seed
         return [asdict(seed) for seed in self._seeds.values()], self._stop
 
-    def heard(self, seconds: float) -> list[int]:
+    def find_active_peers(self, seconds: float) -> list[int]:
         """Return the peers that called ``exchange`` within the last ``seconds``."""
         return [peer for peer, at in self._heard.items() if time.monotonic() - at <= seconds]
 

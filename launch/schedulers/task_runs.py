@@ -30,7 +30,7 @@ from . import planned_task
 from .condor_job import condor_task
 
 
-def look(given: str | None, resolved: Resolved) -> Task | None:
+def find_task(given: str | None, resolved: Resolved) -> Task | None:
     """Return the task that this process is, by ``--task`` or the scheduler's variables; None: it is
     none.
 

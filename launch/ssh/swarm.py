@@ -193,7 +193,7 @@ class HostsLauncher:
         self._logbook = Logbook(folder / "logbook.md", self.config.name)
         self._folder, self._running = folder, True
         self._write_hosts()
-        with signals.heard_by(self._on_signal):
+        with signals.forward_signals(self._on_signal):
             await self._lead(began)
         await asyncio.to_thread(collecting.merge_events, folder, self.places)
         return self.outcome

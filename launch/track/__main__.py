@@ -6,7 +6,9 @@ from types import TracebackType
 from .exporting import main
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_exception(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """The traceback, and then in one line what it was: the launcher tells the last line. What
     databases raise ends with a link."""
     sys.__excepthook__(kind, error, trace)
@@ -14,5 +16,5 @@ def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType 
     print(f"{kind.__name__}: {first}", file=sys.stderr)
 
 
-sys.excepthook = _tell
+sys.excepthook = _print_exception
 sys.exit(main(sys.argv[1:]))

@@ -60,7 +60,7 @@ class Tracker(Protocol):
     def points(self, points: Sequence[Point]) -> None:
         """Values, a batch at a time. Those of one curve come in order of time."""
 
-    def told(self, told: Told) -> None:
+    def log_event(self, told: Told) -> None:
         """An event."""
 
     def close(self) -> None:

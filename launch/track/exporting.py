@@ -28,7 +28,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
         others_s: So many seconds after that they are waited for to tell the same.
     """
     tracker = open_tracker(name, folder)
-    points = RunPoints(folder, tracker.points, tracker.told)
+    points = RunPoints(folder, tracker.points, tracker.log_event)
     tracker.begin(points.about())
     try:
         while True:

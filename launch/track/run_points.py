@@ -26,17 +26,17 @@ class RunPoints:
 
     Args:
         points: Gets up to ``BATCH`` values at a time.
-        told: Gets each event.
+        log_event: Gets each event.
     """
 
     def __init__(
         self,
         folder: Path,
         points: Callable[[Sequence[Point]], None],
-        told: Callable[[Told], None],
+        log_event: Callable[[Told], None],
     ) -> None:
         self.record = RunRecord(folder)
-        self._points, self._told = points, told
+        self._points, self._log_event = points, log_event
         self._waiting: list[Point] = []
         self._swarm_at = self._shares_at = 0.0
         self._last: dict[str, float] = {}
@@ -61,7 +61,7 @@ class RunPoints:
 
     def read_on(self) -> None:
         """Hands out what has come since the last time."""
-        self.record.update(self._look, self._commit)
+        self.record.update(self._export_event, self._commit)
         for row in self.record.files.metrics():
             self._logged(row)
         self._checkpoints()
@@ -71,9 +71,9 @@ class RunPoints:
         """Hands out what the run looks like at its end, and tells who came to it. Called once, when
         nothing more comes."""
         at, step = self.record.last_at, max(self.record.view.round, 0)
-        self._give_standing(step, at)
+        self._add_swarm_points(step, at)
         self._flush()
-        self._told(Told(step, at, _end_in_words(self.record.view)))
+        self._log_event(Told(step, at, _end_in_words(self.record.view)))
 
     def _logged(self, row: Mapping[str, Any]) -> None:
         peer, step = whole(row.get("peer")), whole(row.get("round"))
@@ -82,42 +82,42 @@ class RunPoints:
         where = "swarm" if peer is None else f"peer-{peer}"
         for name, value in row.items():
             if name not in NOT_VALUES and (number := real(value)) is not None:
-                self._give(f"{name}/{where}", step, number, row["t"])
+                self._add_point(f"{name}/{where}", step, number, row["t"])
 
     def _commit(self, commit: CommitRecord) -> None:
         commits = self.record.commits
         before = commits[-2] if len(commits) > 1 else None
         if commit.loss is not None:
-            self._give("swarm/loss", commit.round, commit.loss, commit.at)
-        self._give("swarm/contributors", commit.round, len(commit.contributors), commit.at)
-        self._give("swarm/server", commit.round, commit.server, commit.at)
-        self._give_changed("swarm/attempt", commit.round, commit.attempt, commit.at)
+            self._add_point("swarm/loss", commit.round, commit.loss, commit.at)
+        self._add_point("swarm/contributors", commit.round, len(commit.contributors), commit.at)
+        self._add_point("swarm/server", commit.round, commit.server, commit.at)
+        self._add_if_changed("swarm/attempt", commit.round, commit.attempt, commit.at)
         if before is not None and before.round + 1 == commit.round and commit.at >= before.at:
-            self._give("swarm/round_s", commit.round, commit.at - before.at, commit.at)
+            self._add_point("swarm/round_s", commit.round, commit.at - before.at, commit.at)
         if commit.rule_s is not None:
-            self._give("swarm/rule_s", commit.round, commit.rule_s, commit.at)
+            self._add_point("swarm/rule_s", commit.round, commit.rule_s, commit.at)
         if commit.at >= self._shares_at + SWARM_EVERY_S:
             self._shares_at = commit.at
             for peer, known in self.record.peers.items():
                 if (share := known.participation) is not None:
-                    self._give(f"participation/peer-{peer}", commit.round, share, commit.at)
+                    self._add_point(f"participation/peer-{peer}", commit.round, share, commit.at)
 
-    def _look(self, event: Row) -> None:
+    def _export_event(self, event: Row) -> None:
         """After each event: what it made happen, and every now and then how the swarm stands."""
         view, at = self.record.view, event["t"]
         step = max(view.round, 0)
         if not self._begun and event.get("event") == "round":
             self._begun = True
-            self._tell_resumed(at)
+            self._report_resume(at)
         new = self.record.happened - self._happened
         for happening in list(self.record.happenings)[-new:] if new else ():
-            self._told(Told(step, happening.at, happening.text.strip()))
+            self._log_event(Told(step, happening.at, happening.text.strip()))
         self._happened += new
         if at >= self._swarm_at + SWARM_EVERY_S and view.round >= 0:
             self._swarm_at = at
-            self._give_standing(step, at)
+            self._add_swarm_points(step, at)
 
-    def _tell_resumed(self, at: float) -> None:
+    def _report_resume(self, at: float) -> None:
         """Once the first round is there: what the run goes on from, if it does not begin anew."""
         view, config = self.record.view, self.record.object("config.json")
         done = (view.step - 1) * view.local_steps
@@ -129,32 +129,32 @@ class RunPoints:
         if resume == AUTO and began is not None:
             before = lineage.last_before(self.record.folder, self._saves_to(), began)
             source += f" of run {before}" if before is not None else ""
-        self._told(Told(view.round, at, f"= goes on at step {done}, {source}"))
+        self._log_event(Told(view.round, at, f"= goes on at step {done}, {source}"))
 
-    def _give_standing(self, step: int, at: float) -> None:
+    def _add_swarm_points(self, step: int, at: float) -> None:
         """How the swarm and each peer stand."""
         view = self.record.view
         dead = sum(blow.kind != "hang" for blow in view.blows)
         suspected = sum(row.suspected for row in view.rows.values())
-        self._give_changed("swarm/alive", step, view.alive, at)
-        self._give_changed("swarm/deaths", step, dead, at)
-        self._give_changed("swarm/rounds_lost", step, len(view.lost_rounds), at)
-        self._give_changed("swarm/suspected", step, suspected, at)
+        self._add_if_changed("swarm/alive", step, view.alive, at)
+        self._add_if_changed("swarm/deaths", step, dead, at)
+        self._add_if_changed("swarm/rounds_lost", step, len(view.lost_rounds), at)
+        self._add_if_changed("swarm/suspected", step, suspected, at)
         if (rate := view.pace.per_s(at)) is not None:
-            self._give("swarm/steps_per_s", step, rate, at)
+            self._add_point("swarm/steps_per_s", step, rate, at)
         for peer, row in view.rows.items():
             known = self.record.of(peer)
-            self._give_changed(f"trust/peer-{peer}", step, row.trust, at)
+            self._add_if_changed(f"trust/peer-{peer}", step, row.trust, at)
             missed_by = 0 if row.left or row.state == "done" else len(row.skipped_by)
-            self._give_changed(f"skipped_by/peer-{peer}", step, missed_by, at)
-            self._give_changed(f"starts/peer-{peer}", step, row.incarnation + 1, at)
+            self._add_if_changed(f"skipped_by/peer-{peer}", step, missed_by, at)
+            self._add_if_changed(f"starts/peer-{peer}", step, row.incarnation + 1, at)
             if known.usage is not None:
-                self._give_changed(f"sent_bytes/peer-{peer}", step, known.usage.sent, at)
-                self._give_changed(f"memory_bytes/peer-{peer}", step, known.usage.memory, at)
+                self._add_if_changed(f"sent_bytes/peer-{peer}", step, known.usage.sent, at)
+                self._add_if_changed(f"memory_bytes/peer-{peer}", step, known.usage.memory, at)
             if (cpu := known.cpu()) is not None:
-                self._give_changed(f"cpu/peer-{peer}", step, cpu, at)
+                self._add_if_changed(f"cpu/peer-{peer}", step, cpu, at)
             if (rate := row.pace.per_s(at)) is not None and row.state == "training":
-                self._give(f"steps_per_s/peer-{peer}", step, rate, at)
+                self._add_point(f"steps_per_s/peer-{peer}", step, rate, at)
 
     def _checkpoints(self) -> None:
         try:
@@ -168,18 +168,18 @@ class RunPoints:
                 continue
             self._saved.add(step)
             at = path.stat().st_mtime
-            self._told(Told(step, at, f"checkpoint of step {step}: {path}"))
-            self._give("swarm/checkpoint", step, step, at)
+            self._log_event(Told(step, at, f"checkpoint of step {step}: {path}"))
+            self._add_point("swarm/checkpoint", step, step, at)
 
     def _saves_to(self) -> Path | None:
         return checkpoints.folder_of(self.record.folder)
 
-    def _give_changed(self, name: str, step: int, value: float, at: float) -> None:
+    def _add_if_changed(self, name: str, step: int, value: float, at: float) -> None:
         if self._last.get(name) != value:
             self._last[name] = value
-            self._give(name, step, value, at)
+            self._add_point(name, step, value, at)
 
-    def _give(self, name: str, step: int, value: float, at: float) -> None:
+    def _add_point(self, name: str, step: int, value: float, at: float) -> None:
         self._waiting.append(Point(name, step, float(value), at))
         if len(self._waiting) >= BATCH:
             self._flush()

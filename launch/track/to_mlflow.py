@@ -43,7 +43,7 @@ class MLflow:
         for at in range(0, len(metrics), BATCH):
             self._client.log_batch(self._run, metrics=metrics[at : at + BATCH])
 
-    def told(self, told: Told) -> None:
+    def log_event(self, told: Told) -> None:
         self._told += 1
         if self._told <= TOLD_MAX:
             text = f"round {told.step}: {told.text}"

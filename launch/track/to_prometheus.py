@@ -58,7 +58,7 @@ class Prometheus:
                     self._newest[key] = point.value
                 self._step = max(self._step, point.step)
 
-    def told(self, told: Told) -> None:
+    def log_event(self, told: Told) -> None:
         with self._lock:
             self._events += 1
 

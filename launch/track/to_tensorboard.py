@@ -38,7 +38,7 @@ class TensorBoard:
             self._add(point.step, point.at, value)
         self._writer.flush()
 
-    def told(self, told: Told) -> None:
+    def log_event(self, told: Told) -> None:
         self._text("events", told.step, told.at, told.text)
 
     def close(self) -> None:

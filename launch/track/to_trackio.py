@@ -30,7 +30,7 @@ class Trackio:
         for step, values in rows.items():
             self._trackio.log(values, step=step)
 
-    def told(self, told: Told) -> None:
+    def log_event(self, told: Told) -> None:
         self._trackio.log({"event": told.text}, step=told.step)
 
     def close(self) -> None:

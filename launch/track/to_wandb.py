@@ -40,7 +40,7 @@ class WandB:
         for step, values in rows.items():
             self._run.log({"round": step, **values})
 
-    def told(self, told: Told) -> None:
+    def log_event(self, told: Told) -> None:
         self._told += 1
         self._run.log({"round": told.step, "events": self._told})
         self._run.write_logs(f"round {told.step}: {told.text}\n")

@@ -452,7 +452,7 @@ def read_before_joining(folder: Path) -> None:
     joining.difference(place, folder)
     with contextlib.suppress(GossipError):
         joining.program(place, None)
-    joining.look(str(folder))
+    joining.find_joinable(str(folder))
 
 
 def end_of(tool: Callable[[], None], out: io.StringIO) -> str:

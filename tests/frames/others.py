@@ -271,8 +271,8 @@ def visitors(random: Random) -> Reading:
         held = HeldBytes()
         meter = FrameMeter(held)
         for start, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
-            meter.take(data[start:end])
-        meter.give_back()
+            meter.count_bytes(data[start:end])
+        meter.release_bytes()
         assert held.bytes == 0
         return meter
 

@@ -248,7 +248,7 @@ async def test_a_full_run_and_one_that_is_over_say_so(tmp_path: Path, here: Path
         ):
             await arrive(join_server.address, count=3)
         announce_end(tmp_path / "run" / "seeds", 0, 0)
-        join_server._look()
+        join_server._publish_changes()
         with pytest.raises(ConfigError, match="the run t is over"):
             await arrive(join_server.address)
 

@@ -591,8 +591,8 @@ async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
             assert len(one.keeper.join_servers) <= UNMET_MAX + 3
         assert (
             await asked(one, says.RegistryPull(config().run_id, other.keeper.local, b""))
-        ).join_servers == one.keeper.told
-        assert {join_server.join_server for join_server in one.keeper.told} == {
+        ).join_servers == one.keeper.announced_servers
+        assert {join_server.join_server for join_server in one.keeper.announced_servers} == {
             one.join_server,
             other.join_server,
         }

@@ -233,7 +233,7 @@ async def test_what_answers_without_end_where_a_door_should_be_takes_no_memory()
 def taken(data: bytes, piece: int = 1) -> FrameMeter:
     meter = FrameMeter(HeldBytes())
     for at in range(0, len(data), piece):
-        meter.take(data[at : at + piece])
+        meter.count_bytes(data[at : at + piece])
     return meter
 
 
@@ -266,9 +266,9 @@ def test_older_framings_are_not_let_through(greeting: bytes) -> None:
 def test_many_connections_share_what_is_held_and_small_questions_get_through() -> None:
     held, large = HeldBytes(), GREETING + part(500_000, more=0)
     for _ in range(HELD_BYTES_MAX // len(large)):
-        FrameMeter(held).take(large)
+        FrameMeter(held).count_bytes(large)
     with pytest.raises(LimitExceeded):
-        FrameMeter(held).take(large)
+        FrameMeter(held).count_bytes(large)
     small = FrameMeter(held)
-    small.take(GREETING + READY + part(8) + part(300, more=0))
-    small.give_back()
+    small.count_bytes(GREETING + READY + part(8) + part(300, more=0))
+    small.release_bytes()

@@ -369,7 +369,7 @@ def test_a_run_in_a_copy_is_stopped_and_that_in_the_first_folder_goes_on(
 def test_who_reads_a_folder_does_not_lead_it(folder: Path) -> None:
     reads = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     assert hold.leads(os.getpid(), folder) is False
-    held = hold.take(folder)
+    held = hold.mark_leader(folder)
     assert hold.leads(os.getpid(), folder) is True
     assert folder in hold.led_by(os.getpid())
     os.close(held)

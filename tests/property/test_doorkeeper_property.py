@@ -116,7 +116,7 @@ def test_doors_that_reach_each_other_give_no_life_of_an_id_away_twice(data: st.D
             elif what == "finish" and not left:
                 running.remove(one)
                 if join_servers[one["at"]].agreed(proposal, one["answers"]):
-                    news = join_servers[one["at"]].give(proposal, 0.0)
+                    news = join_servers[one["at"]].assign_ids(proposal, 0.0)
                     given_away += [(entry.peer, entry.incarnation) for entry in news.entries]
                     untold += [(n, news.entries) for n in range(3) if n != one["at"]]
     assert not [life for life, times in Counter(given_away).items() if times > 1]
@@ -167,9 +167,9 @@ def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_p
             for join_server in join_servers:
                 if join_server is not join_servers[at]:
                     assert join_server.meet(join_servers[at].local)
-                    join_server.hear(
+                    join_server.merge_claims(
                         list(join_servers[at].entries.values()),
-                        join_servers[at].told,
+                        join_servers[at].announced_servers,
                         NAMES[at],
                         answers,
                     )
@@ -177,7 +177,7 @@ def test_whatever_somebody_says_doors_that_answer_are_believed_about_their_own_p
     for number, (at, lie) in enumerate(lies):
         if number == visits_at:
             visit()
-        join_servers[at].hear(
+        join_servers[at].merge_claims(
             [lie] if isinstance(lie, PeerEntry) else [],
             [lie] if isinstance(lie, ServerEntry) else [],
             b"",

@@ -53,7 +53,7 @@ def give(
     assert at.agreed(
         proposal, [other.consider(proposal.entries, now) for other in keepers if other is not at]
     )
-    news = at.give(proposal, now)
+    news = at.assign_ids(proposal, now)
     return [entry.peer for entry in news.entries]
 
 
@@ -300,7 +300,7 @@ def met(own: tuple[int, ...] = ()) -> Registry:
     other.publish(seed(1))
     other.publish(seed(3), let_in=True)
     assert join_server.meet(other.local)
-    join_server.hear(other.entries.values(), [other.local], B, all_answer)
+    join_server.merge_claims(other.entries.values(), [other.local], B, all_answer)
     assert {1, 3} <= join_server.entries.keys()
     return join_server
 
@@ -321,24 +321,24 @@ def test_what_others_say_of_a_peer_whose_door_answers_is_not_believed(
 ) -> None:
     join_server = met()
     before = join_server.entries[1]
-    assert not join_server.hear([lie], [], source, all_answer).entries
+    assert not join_server.merge_claims([lie], [], source, all_answer).entries
     assert join_server.entries[1] == before
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_what_others_say_of_a_peer_whose_door_does_not_answer_is(lie: PeerEntry) -> None:
     join_server = met()
-    assert join_server.hear([lie], [], b"", nobody_answers).entries == (lie,)
+    assert join_server.merge_claims([lie], [], b"", nobody_answers).entries == (lie,)
 
 
 def test_a_door_is_believed_about_its_own_peers_before_all_who_spoke_of_them_first() -> None:
     join_server, true = keeper(), PeerEntry(1, 0, LISTENING, B, False, "tcp://10.0.0.1:1")
     for lie in LIES:
-        join_server.hear([lie], [], b"", all_answer)
-    assert join_server.hear([true], [], B, all_answer).entries == (true,)
-    assert not join_server.hear(LIES, [], C, all_answer)
+        join_server.merge_claims([lie], [], b"", all_answer)
+    assert join_server.merge_claims([true], [], B, all_answer).entries == (true,)
+    assert not join_server.merge_claims(LIES, [], C, all_answer)
     later = PeerEntry(1, 1, CLAIMED, B)
-    assert join_server.hear([later], [], B, all_answer).entries == (later,)
+    assert join_server.merge_claims([later], [], B, all_answer).entries == (later,)
 
 
 def test_of_its_own_peers_a_door_believes_nobody() -> None:
@@ -352,30 +352,30 @@ def test_of_its_own_peers_a_door_believes_nobody() -> None:
     ]
     lies += [PeerEntry(2, 0, LET_IN, A, ended=True), PeerEntry(2, 3, LET_IN, C)]
     for source in (b"", C, b"zzzzzzzz"):
-        assert not join_server.hear(lies, [], source, all_answer)
-    assert not join_server.hear([PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer), (
-        "it has to say so itself"
-    )
-    assert join_server.hear(
+        assert not join_server.merge_claims(lies, [], source, all_answer)
+    assert not join_server.merge_claims(
+        [PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"", all_answer
+    ), "it has to say so itself"
+    assert join_server.merge_claims(
         [PeerEntry(2, 0, LET_IN, b"zzzzzzzz")], [], b"zzzzzzzz", all_answer
     ).lost == (2,)
 
 
 def test_who_has_ended_may_be_followed_by_any_life_that_leaves_room_for_the_next():
     join_server = met()
-    join_server.hear([PeerEntry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
+    join_server.merge_claims([PeerEntry(3, 0, LET_IN, B, ended=True)], [], B, all_answer)
     assert join_server.entries[3].ended
     for much in (JUMP_MAX + 1, 2**63 - 1):
-        assert not join_server.hear(
+        assert not join_server.merge_claims(
             [PeerEntry(3, much, CLAIMED, C), PeerEntry(4, much, CLAIMED, C)], [], C, all_answer
         )
-    assert join_server.hear([PeerEntry(3, 1, CLAIMED, JOINER)], [], b"", all_answer).entries
+    assert join_server.merge_claims([PeerEntry(3, 1, CLAIMED, JOINER)], [], b"", all_answer).entries
 
 
 def test_an_id_that_was_claimed_and_is_not_used_goes_back_whoever_has_claimed_it() -> None:
     join_server = keeper()
     join_server.meet(entry_of(C))
-    join_server.hear(
+    join_server.merge_claims(
         [PeerEntry(peer, 0, CLAIMED, C) for peer in range(FIRST, IDS)], [], C, all_answer
     )
     assert join_server.free(0.0) == []
@@ -387,9 +387,11 @@ def test_an_id_that_was_claimed_and_is_not_used_goes_back_whoever_has_claimed_it
 
 def test_who_has_claimed_an_id_and_uses_it_keeps_it() -> None:
     join_server = keeper()
-    join_server.hear([PeerEntry(2, 0, CLAIMED, C)], [], C, all_answer)
+    join_server.merge_claims([PeerEntry(2, 0, CLAIMED, C)], [], C, all_answer)
     join_server.expire(0.0)
-    join_server.hear([PeerEntry(2, 0, LISTENING, C, False, "tcp://10.0.0.3:1")], [], C, all_answer)
+    join_server.merge_claims(
+        [PeerEntry(2, 0, LISTENING, C, False, "tcp://10.0.0.3:1")], [], C, all_answer
+    )
     assert not join_server.expire(CLAIM_S)
 
 
@@ -398,12 +400,12 @@ def test_a_door_keeps_its_address_and_only_who_visits_it_finds_it_closed() -> No
     (there,) = [other for other in join_server.join_servers.values() if other.join_server == B]
     moved, closed = ServerEntry(B, "10.6.6.6:1", B), ServerEntry(B, there.address, B, ended=True)
     assert not join_server.meet(moved), "somebody else answers under its number"
-    heard = join_server.hear([], [moved, closed], b"", all_answer)
+    heard = join_server.merge_claims([], [moved, closed], b"", all_answer)
     assert (heard.join_servers, heard.closed) == ((), (closed,))
     assert join_server.join_servers[B] == there
     join_server.forget(B)
     assert join_server.join_servers[B].ended
-    assert join_server.hear([], [there], b"", all_answer).join_servers == (there,), (
+    assert join_server.merge_claims([], [there], b"", all_answer).join_servers == (there,), (
         "it lives after all"
     )
 
@@ -414,8 +416,8 @@ def test_doors_that_are_made_up_fill_little_and_nobody_is_told_of_them() -> None
         ServerEntry(number.to_bytes(8, "big"), f"10.6.6.6:{number}", C)
         for number in range(10 * UNMET_MAX)
     ]
-    join_server.hear([], made_up, C, all_answer)
+    join_server.merge_claims([], made_up, C, all_answer)
     assert len(join_server.join_servers) <= UNMET_MAX + 3
-    assert {other.join_server for other in join_server.told} == {A, B}
+    assert {other.join_server for other in join_server.announced_servers} == {A, B}
     join_server.forget(made_up[0].join_server)
     assert made_up[0].join_server not in join_server.join_servers

@@ -26,7 +26,7 @@ def heard(*sent: int) -> list[int]:
     found: list[int] = []
 
     async def lead() -> None:
-        with signals.heard_by(found.append):
+        with signals.forward_signals(found.append):
             for count, number in enumerate(sent, 1):
                 os.kill(os.getpid(), number)
                 while len(found) < count:
@@ -60,7 +60,7 @@ def test_under_nohup_a_run_outlives_its_terminal() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     async def lead() -> None:
-        with signals.heard_by(lambda number: None):
+        with signals.forward_signals(lambda number: None):
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
     asyncio.run(lead())

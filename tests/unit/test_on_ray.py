@@ -65,8 +65,8 @@ def test_a_register_tells_each_what_all_know() -> None:
     assert not stop
     register.stop()
     assert register.exchange(1, [])[1]
-    assert register.heard(60.0) == [0, 1]
-    assert register.heard(-1.0) == []
+    assert register.find_active_peers(60.0) == [0, 1]
+    assert register.find_active_peers(-1.0) == []
 
 
 def test_every_life_has_an_incarnation_of_its_own() -> None:

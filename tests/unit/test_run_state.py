@@ -22,7 +22,7 @@ from gossip.run.telemetry import JsonLines
 def run(tmp_path: Path) -> Iterator[Path]:
     """A run that was begun, and that this process leads."""
     folder = begun(tmp_path / "runs" / "digits-0a1b")
-    held = hold.take(folder)
+    held = hold.mark_leader(folder)
     yield folder
     os.close(held)
 

@@ -181,15 +181,15 @@ def test_without_sbatch_or_when_it_refuses_that_is_said(
 
 
 def test_a_task_by_number_meets_the_others_in_a_folder_that_is_named(tmp_path: Path) -> None:
-    assert task_runs.look(None, resolve({})) is None
-    task = task_runs.look("3/8", resolve({"run_dir": "shared"}))
+    assert task_runs.find_task(None, resolve({})) is None
+    task = task_runs.find_task("3/8", resolve({"run_dir": "shared"}))
     assert task is not None
     assert (task.peer, task.peers, task.run, task.comes_back) == (3, 8, "shared", True)
     for wrong in ("8/8", "3", "x/y", "-1/2"):
         with pytest.raises(ConfigError, match="number of the task"):
-            task_runs.look(wrong, resolve({"run_dir": "shared"}))
+            task_runs.find_task(wrong, resolve({"run_dir": "shared"}))
     with pytest.raises(ConfigError, match="without a folder"):
-        task_runs.look("3/8", resolve({}))
+        task_runs.find_task("3/8", resolve({}))
 
 
 def tell(folder: Path, peer: int, boot: float, *rows: tuple[float, str, dict[str, Any]]) -> None:
