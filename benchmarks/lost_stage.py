@@ -203,7 +203,7 @@ class Training:
         for number, (below, above) in enumerate(zip(*sides, strict=True)):
             found = between(below, None if copies and below is not None else above)
             if found is not None:
-                self._take(stage, number, found, moments)
+                self._load_layer(stage, number, found, moments)
 
     def _trained(self, stage: int, clipped: bool) -> list[TrainedLayer]:
         if not 0 <= stage < len(self.optimizers):
@@ -215,7 +215,7 @@ class Training:
             found.append(copy.deepcopy(TrainedLayer(layer.state_dict(), moments, norm)))
         return found
 
-    def _take(self, stage: int, number: int, found: TrainedLayer, moments: bool) -> None:
+    def _load_layer(self, stage: int, number: int, found: TrainedLayer, moments: bool) -> None:
         layer = self.stage(stage)[number]
         layer.load_state_dict(dict(found.tensors))
         for name, parameter in layer.named_parameters() if moments else ():

@@ -147,14 +147,14 @@ def play(world: World) -> Row:
         row |= (
             asdict(mass_crash(world))
             if isinstance(world, MassCrash)
-            else told(rain(world) if isinstance(world, LossySwarm) else pause(world))
+            else build_row(rain(world) if isinstance(world, LossySwarm) else pause(world))
         )
     except SimulationStuck as stuck:
         row["stuck"] = str(stuck)
     return row | {"wall_s": round(time.perf_counter() - began, 2)}
 
 
-def told(seen: FalseDeathCounts) -> Row:
+def build_row(seen: FalseDeathCounts) -> Row:
     counts = {what: seen.counts[what] for what in COUNTS}
     return {
         "node_seconds": seen.node_seconds,

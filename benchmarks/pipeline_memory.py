@@ -127,13 +127,13 @@ def train(into: Path, command: Sequence[str], names: Sequence[str]) -> tuple[Any
             command, cwd=into, env=environment(), stdout=subprocess.DEVNULL, stderr=log
         )
         while process.poll() is None:
-            look(run, names, seen)
+            sample_memory(run, names, seen)
             time.sleep(LOOK_S)
     summary = json.loads((run / "summary.json").read_text())
     return {"status": summary["status"], "rounds": summary["rounds"]}, seen
 
 
-def look(run: Path, names: Sequence[str], seen: Watched) -> None:
+def sample_memory(run: Path, names: Sequence[str], seen: Watched) -> None:
     """At the processes of all peers, whose nodes have written down who they are."""
     for peer, name in enumerate(names):
         try:

@@ -135,7 +135,7 @@ def play(run: Path, options: argparse.Namespace, plan: FaultPlan | None) -> tupl
         try:
             while launcher.poll() is None and time.monotonic() < began + LASTS_MAX_S:
                 if plan is not None:
-                    guests.look(time.monotonic() - began)
+                    guests.update_guests(time.monotonic() - began)
                 growth.measure()
                 time.sleep(0.5)
         finally:
@@ -185,7 +185,7 @@ class Guests:
         self._here: list[tuple[float, subprocess.Popen[bytes]]] = []
         self.came = 0
 
-    def look(self, now_s: float) -> None:
+    def update_guests(self, now_s: float) -> None:
         if now_s >= self._next_s:
             self._next_s = now_s + self._rng.expovariate(1 / JOIN_EVERY_S)
             with (self._run.parent / "guests.log").open("ab") as out:

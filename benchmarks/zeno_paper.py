@@ -187,7 +187,7 @@ class SampleLoss:
 Found = dict[tuple[str, str], list[Row]]  # rule and attack: a row for each seed
 
 
-def told(rows: list[Row]) -> str:
+def format_accuracy(rows: list[Row]) -> str:
     """Ours in a cell: the mean and deviation over the seeds; of those that diverged how many."""
     finite = [row["accuracy"] for row in rows if row["accuracy"] is not None]
     if not finite:
@@ -219,7 +219,9 @@ def tables(found: Found) -> str:
             other = INDEPENDENT[rule][ATTACKS.index(attack)]
             beside = "diverges" if other is None else number(*other)
             cells.append(
-                f"{told(found[rule, attack])}<br>*{beside}*" if (rule, attack) in found else ""
+                f"{format_accuracy(found[rule, attack])}<br>*{beside}*"
+                if (rule, attack) in found
+                else ""
             )
         seeds = min(len(rows) for (r, _), rows in found.items() if r == rule)
         lines.append(f"| {TITLES.get(rule, rule)} ({seeds}) | " + " | ".join(cells) + " |")
@@ -242,8 +244,9 @@ def claims(found: Found) -> Iterator[tuple[str, bool]]:
             )
         for rule in ("mean", "median", "krum"):
             if (rule, attack) in found:
+                accuracy = format_accuracy(found[rule, attack])
                 yield (
-                    f"{rule} falls below 15 % under {TITLES[attack]} ({told(found[rule, attack])})",
+                    f"{rule} falls below 15 % under {TITLES[attack]} ({accuracy})",
                     mean(rule, attack) < 15,
                 )
     if ("zeno", "none_0") in found and ("mean", "none_0") in found:

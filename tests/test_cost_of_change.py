@@ -255,7 +255,7 @@ from gossip.faults import KINDS, plan
 from gossip.inject import ByzantinePeer, FaultyTrainer
 import gossip.inject.message_attacks
 from gossip.inject.update_attacks import UpdateAttack
-from gossip_lab.simulation.campaign.chart import say
+from gossip_lab.simulation.campaign.chart import describe_message
 from gossip.topologies import Roster
 from gossip.node.reducer import ResultWriter
 from gossip.testing.transport_world import World
@@ -348,7 +348,7 @@ effects = peer.handle(Received(came.sender, came.incarnation, came.message), 0.1
 found["message"] = {
     "passed": came == envelope,
     "answered": Send(1, messages.ToyEcho("hello", True)) in effects,
-    "drawn": say(echo),
+    "drawn": describe_message(echo),
 }
 
 config = RunConfig(encoding="toy:0.25")

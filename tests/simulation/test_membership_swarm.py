@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 from effort import effort
-from member_swarm import MemberCore, all_fine, member_swarm, told
+from member_swarm import MemberCore, all_fine, find_changes, member_swarm
 
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.network import LinkModel, Network
@@ -30,10 +30,10 @@ def test_a_crash_is_skipped_within_milliseconds_and_known_by_all_within_the_boun
         crashed_at = swarm.now
         swarm.crash(n - 1)
         known_s.append(swarm.run_until(lambda swarm=swarm: dead_everywhere(swarm, n - 1), 3.0))
-        skips = told(swarm, "skip", since=crashed_at, about=n - 1)
+        skips = find_changes(swarm, "skip", since=crashed_at, about=n - 1)
         assert len({peer for _, peer, _ in skips}) == n - 1
         skip_s += [at - crashed_at for at, _, _ in skips]
-        assert not told(swarm, "dead", about=0)
+        assert not find_changes(swarm, "dead", about=0)
     assert max(skip_s) <= 0.005  # the closing connections take up to 3 ms
     assert median(known_s) <= 1.3
     assert max(known_s) <= 2.2
@@ -49,7 +49,8 @@ def test_without_any_hint_of_the_kernel_probes_alone_find_a_crash_within_the_bou
         swarm.crash(0)
         known_s.append(swarm.run_until(lambda swarm=swarm: dead_everywhere(swarm, 0), 4.0))
         suspect_s.append(
-            min(at for at, _, _ in told(swarm, "suspect", since=crashed_at, about=0)) - crashed_at
+            min(at for at, _, _ in find_changes(swarm, "suspect", since=crashed_at, about=0))
+            - crashed_at
         )
     assert median(suspect_s) <= 0.5
     assert median(known_s) <= 1.9
@@ -66,8 +67,8 @@ def test_nobody_dies_of_lost_messages(loss: float) -> None:
     swarm.run_for(seconds)
     assert swarm.counts["lost"] > 80 * seconds * loss  # it did rain
     # suspicions there were where it rained hard, and all of them were refuted
-    assert bool(told(swarm, "suspect")) == (loss > 0.1)
-    assert not told(swarm, "dead")
+    assert bool(find_changes(swarm, "suspect")) == (loss > 0.1)
+    assert not find_changes(swarm, "dead")
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), 5.0)
 
@@ -77,7 +78,7 @@ def test_nobody_dies_of_jitter_that_is_as_long_as_the_probe_timeout() -> None:
         6, 5, Network(LinkModel(delay_s=(0.0002, 0.1), duplicate=0.2), fifo=False), encoded=False
     )
     swarm.run_for(60)
-    assert not told(swarm, "dead")
+    assert not find_changes(swarm, "dead")
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3])
@@ -87,11 +88,11 @@ def test_nobody_is_suspected_for_being_far_away(way_s: float, jitter: float) -> 
     delay_s = way_s * (1 - jitter), way_s * (1 + jitter)
     swarm = member_swarm(4, 3, Network(LinkModel(delay_s=delay_s)), encoded=False)
     swarm.run_for(60)
-    assert not told(swarm, "suspect", since=1.0), "once the first round trips are known"
+    assert not find_changes(swarm, "suspect", since=1.0), "once the first round trips are known"
     swarm.crash(0)
     crashed_at = swarm.now
     swarm.run_until(lambda: dead_everywhere(swarm, 0), 4.0)
-    assert {change.peer for _, _, change in told(swarm, "suspect", since=1.0)} == {0}
+    assert {change.peer for _, _, change in find_changes(swarm, "suspect", since=1.0)} == {0}
     assert swarm.now - crashed_at < 2.2 + 4 * way_s
 
 
@@ -103,7 +104,7 @@ def test_helpers_on_far_links_vouch_for_a_peer_that_one_other_cannot_reach(way_s
     network.cut(0, 2)
     swarm = member_swarm(4, 3, network, encoded=False)
     swarm.run_for(60)
-    assert not told(swarm, "suspect"), told(swarm, "suspect")[:3]
+    assert not find_changes(swarm, "suspect"), find_changes(swarm, "suspect")[:3]
 
 
 @pytest.mark.parametrize("seed", [5, 6, 7])
@@ -113,11 +114,13 @@ def test_a_far_link_does_not_make_a_near_one_patient(seed: int) -> None:
     network.shape([(3, peer) for peer in range(3)], delay_s=(0.2, 0.2))
     network.shape([(peer, 3) for peer in range(3)], delay_s=(0.2, 0.2))
     swarm.run_for(20)
-    assert not told(swarm, "suspect", since=1.0)
+    assert not find_changes(swarm, "suspect", since=1.0)
     crashed_at = swarm.now
     swarm.crash(0)
     swarm.run_until(lambda: dead_everywhere(swarm, 0), 6.0)
-    found = [at for at, by, _ in told(swarm, "suspect", since=crashed_at, about=0) if by != 3]
+    found = [
+        at for at, by, _ in find_changes(swarm, "suspect", since=crashed_at, about=0) if by != 3
+    ]
     assert min(found) - crashed_at < 0.6, "0.75 to 0.94 with the patience of the far link"
 
 
@@ -129,10 +132,10 @@ def test_the_pause_of_an_observer_kills_nobody_else(pause_s: float) -> None:
     swarm.run_for(pause_s + 0.01)
     swarm.run_until(lambda: all_fine(swarm), 3.0)
     swarm.run_for(3.0)
-    assert {change.peer for _, _, change in told(swarm, "dead")} <= {3}
-    assert not told(swarm, "dead", since=swarm.now - 3.0)
+    assert {change.peer for _, _, change in find_changes(swarm, "dead")} <= {3}
+    assert not find_changes(swarm, "dead", since=swarm.now - 3.0)
     if pause_s < 0.5:
-        assert not told(swarm, "dead")
+        assert not find_changes(swarm, "dead")
 
 
 def test_two_observers_paused_together_kill_nobody_while_one_of_the_rest_crashes() -> None:
@@ -144,8 +147,12 @@ def test_two_observers_paused_together_kill_nobody_while_one_of_the_rest_crashes
     swarm.crash(5)
     swarm.run_for(1.2)
     swarm.run_until(lambda: all_fine(swarm), 3.0)
-    assert {change.peer for _, _, change in told(swarm, "dead")} <= {1, 2, 5}
-    assert {change.peer for _, peer, change in told(swarm, "dead") if peer in (1, 2)} <= {1, 2, 5}
+    assert {change.peer for _, _, change in find_changes(swarm, "dead")} <= {1, 2, 5}
+    assert {change.peer for _, peer, change in find_changes(swarm, "dead") if peer in (1, 2)} <= {
+        1,
+        2,
+        5,
+    }
 
 
 @pytest.mark.parametrize("heartbeats", [True, False])
@@ -159,7 +166,7 @@ def test_the_halves_of_a_partition_find_each_other_again(heartbeats: bool) -> No
     assert swarm.cores[5].membership.alive() == (2, 3, 4, 5)
     network.heal()
     swarm.run_until(lambda: all_fine(swarm), 2.0 if heartbeats else 8.0)
-    assert {(peer, change.peer) for _, peer, change in told(swarm, "alive_again")} == {
+    assert {(peer, change.peer) for _, peer, change in find_changes(swarm, "alive_again")} == {
         pair for a in (0, 1) for b in (2, 3, 4, 5) for pair in ((a, b), (b, a))
     }
 
@@ -170,7 +177,7 @@ def test_a_link_that_carries_one_way_only_kills_nobody_who_has_friends() -> None
     swarm.run_until(lambda: all_fine(swarm), 2.0)
     network.cut(0, 1, both_ways=False)
     swarm.run_for(20.0)
-    assert not told(swarm, "dead")
+    assert not find_changes(swarm, "dead")
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.02, 0.3])
@@ -185,8 +192,8 @@ def test_a_restart_faster_than_detection_is_noticed_and_the_former_life_is_not_m
     swarm.run_until(lambda: all_fine(swarm), 3.0)
     swarm.run_for(3.0)
     assert all_fine(swarm)
-    assert not told(swarm, "dead")
-    assert {peer for _, peer, _ in told(swarm, "alive_again", about=2)} == {0, 1, 3, 4}
+    assert not find_changes(swarm, "dead")
+    assert {peer for _, peer, _ in find_changes(swarm, "alive_again", about=2)} == {0, 1, 3, 4}
     assert {core.membership.members[2].incarnation for core in swarm.cores.values()} == {1}
 
 
@@ -211,9 +218,9 @@ def test_one_that_leaves_is_gone_at_once_and_nobody_calls_it_dead() -> None:
     swarm.stop(4)
     assert swarm.run_until(lambda: dead_everywhere(swarm, 4), 0.1) < 0.01
     swarm.run_for(5.0)
-    assert {peer for _, peer, _ in told(swarm, "left", about=4)} == {0, 1, 2, 3, 5}
-    assert not told(swarm, "dead")
-    assert not told(swarm, "skip", about=4)
+    assert {peer for _, peer, _ in find_changes(swarm, "left", about=4)} == {0, 1, 2, 3, 5}
+    assert not find_changes(swarm, "dead")
+    assert not find_changes(swarm, "skip", about=4)
 
 
 def test_a_node_whose_trainer_died_announces_it_and_is_believed_at_once() -> None:
@@ -221,7 +228,7 @@ def test_a_node_whose_trainer_died_announces_it_and_is_believed_at_once() -> Non
     swarm.run_until(lambda: all_fine(swarm), 2.0)
     swarm.lose_trainer(4)
     assert swarm.run_until(lambda: dead_everywhere(swarm, 4), 0.1) < 0.01
-    assert {change.by for _, _, change in told(swarm, "dead", about=4)} == {4}
+    assert {change.by for _, _, change in find_changes(swarm, "dead", about=4)} == {4}
 
 
 def test_every_schedule_of_crashes_ends_with_the_survivors_agreeing() -> None:

@@ -152,7 +152,7 @@ def test_a_liar_among_the_donors_costs_what_it_was_asked_for_and_is_asked_for_no
     assert 1 <= len(of_attacker) <= 3, (
         "the two that it may have before it, and one more after a true one"
     )
-    assert swarm.outgoing.told()[lie] >= 1
+    assert swarm.outgoing.count_attacks()[lie] >= 1
     asked = Counter(piece for _, piece in pieces.asked)
     assert sum(asked.values()) - PIECES <= 2, asked
 

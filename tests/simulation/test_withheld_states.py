@@ -100,7 +100,7 @@ def test_who_begins_to_send_and_stalls_keeps_nobody_for_good(n: int, f: int) -> 
     pieces = {"sizes": (ELEMENTS,), "piece_bytes": PIECE_BYTES}
     swarm = left_with(f, n, f, "few_pieces", **pieces)
     assert_all_give_up(swarm, range(f, n - 1), times=2.0)
-    assert swarm.outgoing.told()["few_pieces"] > 0
+    assert swarm.outgoing.count_attacks()["few_pieces"] > 0
 
 
 def test_whose_state_trickles_keeps_nobody_for_good() -> None:

@@ -104,8 +104,8 @@ def read(path: Path) -> dict[str, Any]:
         **_clients(whole.section("honest_clients")),
         **_benchmark(whole.section("benchmark_config")),
         **_model(whole.section("model")),
-        "rules": _rules(whole.take_all("aggregator", {"name": "Average"}), whole),
-        "attacks": [_attack(one) for one in whole.take_all("attack", {"name": "NoAttack"})],
+        "rules": _rules(whole.pop_list("aggregator", {"name": "Average"}), whole),
+        "attacks": [_attack(one) for one in whole.pop_list("attack", {"name": "NoAttack"})],
     }
     whole.section("evaluation_and_results").done()
     whole.done()
@@ -120,21 +120,21 @@ class _Section:
         for key in NO_MATTER.get(name, ()):
             self.left.pop(key, None)
 
-    def take(self, key: str, default: Any) -> Any:
+    def pop_value(self, key: str, default: Any) -> Any:
         return self.left.pop(key, default)
 
-    def take_one(self, key: str, default: Any) -> Any:
+    def pop_single(self, key: str, default: Any) -> Any:
         """A value, or a list of one."""
-        value = self.take(key, default)
+        value = self.pop_value(key, default)
         if isinstance(value, list):
             if len(value) != 1:
                 raise _refused(f"{self.name}.{key}", value, "one value at a time, in files apart")
             return value[0]
         return value
 
-    def take_all(self, key: str, default: Any) -> list[Any]:
+    def pop_list(self, key: str, default: Any) -> list[Any]:
         """One value or more."""
-        values = _listed(self.take(key, default))
+        values = _listed(self.pop_value(key, default))
         if not values:
             where = f"{self.name}.{key}" if self.name else key
             raise _refused(where, values, "give at least one")
@@ -142,13 +142,13 @@ class _Section:
 
     def only(self, key: str, *allowed: Any) -> None:
         """Refuses any other value than these, of which the first is the default."""
-        value = self.take_one(key, allowed[0])
+        value = self.pop_single(key, allowed[0])
         if value not in allowed:
             words = " or ".join(map(str, allowed))
             raise _refused(f"{self.name}.{key}", value, f"there is only {words} here")
 
     def section(self, key: str) -> _Section:
-        value = self.take(key, {})
+        value = self.pop_value(key, {})
         if not isinstance(value, dict):
             raise _refused(key, value, "it is to be one object")
         return _Section(key, value)
@@ -165,20 +165,20 @@ def _refused(where: str, value: Any, hint: str) -> ConfigError:
 
 def _benchmark(section: _Section) -> dict[str, Any]:
     section.only("nb_data_distribution_seeds", 1)
-    size = section.take_one("size_train_set", SIZE_TRAIN_SET)
+    size = section.pop_single("size_train_set", SIZE_TRAIN_SET)
     if not isinstance(size, int | float) or not 0.1 <= size <= 1:
         raise _refused("benchmark_config.size_train_set", size, "give a share from 0.1 to 1")
     options = {
         **_sizes(section),
         **_algorithm(section),
-        "first_seed": section.take_one("training_seed", 0),
-        "split_seed": section.take_one("data_distribution_seed", 0),
-        "rounds": section.take_one("nb_steps", 1000),
-        "seeds": section.take_one("nb_training_seeds", 1),
+        "first_seed": section.pop_single("training_seed", 0),
+        "split_seed": section.pop_single("data_distribution_seed", 0),
+        "rounds": section.pop_single("nb_steps", 1000),
+        "seeds": section.pop_single("nb_training_seeds", 1),
         "validation": round(1 - size, 9),
         "split": [
             text
-            for one in section.take_all("data_distribution", DEFAULT_SPLIT)
+            for one in section.pop_list("data_distribution", DEFAULT_SPLIT)
             for text in _split(one)
         ],
     }
@@ -190,7 +190,7 @@ def _algorithm(section: _Section) -> dict[str, Any]:
     """Local steps of plain SGD, where it is FedAvg with all clients in each round. Its clients
     leave out their momentum then."""
     where = "benchmark_config.training_algorithm"
-    given = section.take_one("training_algorithm", {"name": "DSGD"})
+    given = section.pop_single("training_algorithm", {"name": "DSGD"})
     name, parameters = _named(where, given, {"DSGD": "", "FedAvg": ""})
     if name == "DSGD":
         return {}
@@ -203,10 +203,10 @@ def _algorithm(section: _Section) -> dict[str, Any]:
 
 def _sizes(section: _Section) -> dict[str, Any]:
     """``n``, ``f`` and ``declared_f`` of each table."""
-    honest = section.take_all("nb_honest_clients", 10)
-    byzantine = section.take_all("f", 0)
-    declared = section.take("tolerated_f", None)
-    inclusive = section.take_one("set_honest_clients_as_clients", False)
+    honest = section.pop_list("nb_honest_clients", 10)
+    byzantine = section.pop_list("f", 0)
+    declared = section.pop_value("tolerated_f", None)
+    inclusive = section.pop_single("set_honest_clients_as_clients", False)
     sizes = [
         (clients if inclusive else clients + f, f, told)
         for clients, f in product(honest, byzantine)
@@ -237,10 +237,10 @@ def _split(given: Any) -> list[str]:
 
 
 def _model(section: _Section) -> dict[str, Any]:
-    name = section.take_one("name", "cnn_mnist")
+    name = section.pop_single("name", "cnn_mnist")
     if name not in MODELS:
         raise _refused("model.name", name, f"there is only {', '.join(MODELS)} here")
-    data = section.take_one("dataset_name", "mnist")
+    data = section.pop_single("dataset_name", "mnist")
     if data not in DATA_SETS:
         raise _refused(
             "model.dataset_name",
@@ -249,31 +249,34 @@ def _model(section: _Section) -> dict[str, Any]:
         )
     section.only("loss", "NLLLoss", "CrossEntropyLoss")
     section.only("optimizer_name", "SGD")
-    decay, milestones = section.take_one("learning_rate_decay", 1.0), section.take("milestones", [])
+    decay, milestones = (
+        section.pop_single("learning_rate_decay", 1.0),
+        section.pop_value("milestones", []),
+    )
     options = {
         "lr_decay": decay,
         "milestones": _listed(milestones) if decay != 1 else [],
         "model": name,
         "data": DATA_SETS[data],
-        "lr": section.take_all("learning_rate", 0.1),
+        "lr": section.pop_list("learning_rate", 0.1),
     }
     section.done()
     return options
 
 
 def _clients(section: _Section) -> dict[str, Any]:
-    betas = section.take_all("momentum", 0.9)
+    betas = section.pop_list("momentum", 0.9)
     options = {
         "sender": [f"momentum:beta={beta}" if beta else "" for beta in betas],
-        "weight_decay": section.take_all("weight_decay", 0.0),
-        "batch": section.take_one("batch_size", 32),
+        "weight_decay": section.pop_list("weight_decay", 0.0),
+        "batch": section.pop_single("batch_size", 32),
     }
     section.done()
     return options
 
 
 def _rules(aggregators: list[Any], whole: _Section) -> list[str]:
-    before = whole.take("pre_aggregators", [])
+    before = whole.pop_value("pre_aggregators", [])
     # A list of lists: each of them once.
     chains = before if before and isinstance(before[0], list) else [before]
     return [

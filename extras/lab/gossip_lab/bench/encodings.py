@@ -30,7 +30,7 @@ from gossip.launch.report import counted
 
 from .exchange import ended_by_signals
 from .speed import environment
-from .turns import as_json, draw, told
+from .turns import as_json, draw, print_progress
 
 if TYPE_CHECKING:
     from .data_sets import TrainingData
@@ -207,7 +207,7 @@ def run_cases(cases: Sequence[Case], jobs: int, into: Path | None) -> dict[str, 
     found = _recalled(into)
     missing = [case for case in cases if case.key not in found]
     began = last = time.monotonic()
-    told(f"{len(missing)} trainings to run, {len(cases) - len(missing)} are known")
+    print_progress(f"{len(missing)} trainings to run, {len(cases) - len(missing)} are known")
     with _pool(jobs) as pool:
         running = {pool.submit(run_case, case): case for case in missing}
         for number, done in enumerate(as_completed(running), 1):
@@ -220,7 +220,7 @@ def run_cases(cases: Sequence[Case], jobs: int, into: Path | None) -> dict[str, 
             if now - last > TOLD_EVERY_S or number == len(missing):
                 last = now
                 left_s = (now - began) / number * (len(missing) - number)
-                told(f"{number} of {len(missing)} trainings, {left_s:.0f} s to go")
+                print_progress(f"{number} of {len(missing)} trainings, {left_s:.0f} s to go")
     return found
 
 
@@ -236,7 +236,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.terminate()
-            told("stopped; with --into the same command goes on")
+            print_progress("stopped; with --into the same command goes on")
             raise
         pool.shutdown()
 

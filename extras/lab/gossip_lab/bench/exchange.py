@@ -21,7 +21,7 @@ from gossip.errors import ConfigError, LocalError
 from gossip.interpreter import python_command
 
 from .side_by_side import GLOO, GOSSIP, TURN, BenchTask
-from .turns import REPETITIONS, Spread, as_json, draw, others_told, ratios, told
+from .turns import REPETITIONS, Spread, as_json, describe_alternatives, draw, print_progress, ratios
 
 END_S = 20.0
 TURN_S = 0.3
@@ -100,7 +100,7 @@ def exchange(
     if as_json_only:
         print(as_json("exchange", {"contest": asdict(contest), "rows": rows}))
     else:
-        print("; ".join(f"{name}: {said}" for name, said in others_told().items()))
+        print("; ".join(f"{name}: {said}" for name, said in describe_alternatives().items()))
 
 
 def step(
@@ -144,7 +144,7 @@ def step(
         found = {"contest": asdict(contest), "model": model, "batch": batch, "rows": rows}
         print(as_json("step", found))
     else:
-        print("; ".join(f"{name}: {said}" for name, said in others_told().items()))
+        print("; ".join(f"{name}: {said}" for name, said in describe_alternatives().items()))
 
 
 def _check_device(device: str) -> None:
@@ -238,7 +238,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        told("interrupted; what is printed above is complete")
+        print_progress("interrupted; what is printed above is complete")
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -140,10 +140,10 @@ class OtherEnd:
     def __init__(self, orders: IO[str], answers: IO[str]) -> None:
         self._orders, self._answers = orders, answers
 
-    def say(self, **what: Any) -> None:
+    def send_reply(self, **what: Any) -> None:
         print(json.dumps(what), file=self._answers, flush=True)
 
-    def hear(self) -> dict[str, Any]:
+    def read_order(self) -> dict[str, Any]:
         line = self._orders.readline()
         if not line:
             raise SystemExit(0)  # the command has ended
@@ -151,19 +151,19 @@ class OtherEnd:
         return heard
 
     def run(self) -> None:
-        told = self.hear()
+        told = self.read_order()
         ways = Ways(1, told["host"], TwoKeys(KeyPair(*told["pair"]), told["other"], 1))
         ways.open()
         listener = socket.create_server((told["host"], 0))
-        self.say(addresses=ways.addresses, raw=listener.getsockname())
-        linked = ways.connect(self.hear()["addresses"])
+        self.send_reply(addresses=ways.addresses, raw=listener.getsockname())
+        linked = ways.connect(self.read_order()["addresses"])
         raw, _ = listener.accept()
-        self.say(linked=linked)
+        self.send_reply(linked=linked)
         ways.poll_until(self._orders)
-        if address := self.hear()["gloo"]:
+        if address := self.read_order()["gloo"]:
             join_gloo(address, 1)
-        self.say(joined=True)
-        while (turn := self.hear())["way"] is not None:
+        self.send_reply(joined=True)
+        while (turn := self.read_order())["way"] is not None:
             self._turn(ways, raw, turn)
         ways.close()
 
@@ -171,22 +171,22 @@ class OtherEnd:
         way, count, numbers = turn["way"], turn["count"], turn["numbers"]
         began_s = time.process_time()
         if way == RAW:
-            self.say(ready=True)
+            self.send_reply(ready=True)
             drain(raw, 4 * numbers, count)
         elif way == GLOO:
             import torch
             import torch.distributed as dist
 
             room, answer = torch.empty(numbers), torch.zeros(1)
-            self.say(ready=True)
+            self.send_reply(ready=True)
             for _ in range(count):
                 dist.recv(room, 0)
                 dist.send(answer, 0)
         else:
             ways.wire = wire_of(turn["encoding"], numbers)
-            self.say(ready=True)
+            self.send_reply(ready=True)
             self._answer(ways.transports[way], count)
-        self.say(cpu_s=time.process_time() - began_s)
+        self.send_reply(cpu_s=time.process_time() - began_s)
 
     def _answer(self, one: EncodedTransport, count: int) -> None:
         # What cannot be answered at once is owed: whoever waits for room would miss what comes

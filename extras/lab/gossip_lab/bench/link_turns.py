@@ -81,27 +81,27 @@ class LinkTurns:
     def _meet(self) -> None:
         theirs = self._theirs
         pair = [theirs.public, theirs.secret]
-        self._say(host=self.other_host, pair=pair, other=self._mine.public)
+        self._send_order(host=self.other_host, pair=pair, other=self._mine.public)
         self.ways.open()
-        told = self._hear()
-        self._say(addresses=self.ways.addresses)
+        told = self._read_reply()
+        self._send_order(addresses=self.ways.addresses)
         self.raw = socket.create_connection(tuple(told["raw"]))
         self.raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         linked = self.ways.connect(told["addresses"])
         assert self.other.stdout is not None
         self.ways.poll_until(self.other.stdout)
-        if not (self._hear()["linked"] and linked):
+        if not (self._read_reply()["linked"] and linked):
             raise LocalError("the two ends do not reach each other")
         address = ""
         if self.gloo:
             with socket.create_server((self.host, 0)) as free:
                 address = f"{self.host}:{free.getsockname()[1]}"
-        self._say(gloo=address)
+        self._send_order(gloo=address)
         if address:
             join_gloo(address, 0)
-        self._hear()
+        self._read_reply()
 
-    def _say(self, **what: Any) -> None:
+    def _send_order(self, **what: Any) -> None:
         assert self.other.stdin is not None
         try:
             self.other.stdin.write(json.dumps(what) + "\n")
@@ -109,7 +109,7 @@ class LinkTurns:
         except BrokenPipeError:
             raise LocalError("the other end has ended") from None
 
-    def _hear(self) -> dict[str, Any]:
+    def _read_reply(self) -> dict[str, Any]:
         assert self.other.stdout is not None
         line = self.other.stdout.readline()
         if not line:
@@ -125,7 +125,7 @@ class LinkTurns:
         self._order(way, PLAIN, numbers, count)
         link, wire = self.ways.transports[way], wire_of(PLAIN, numbers)
         taken = [send_payloads(link, wire, vector, 1) for _ in range(count)]
-        self._hear()
+        self._read_reply()
         return taken
 
     # --- turns ------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class LinkTurns:
             for way in trips:
                 self._order(way, PLAIN, numbers, PINGS)
                 took_s = send_pings(self.ways.transports[way], PINGS)
-                self._hear()
+                self._read_reply()
                 if turn:
                     trips[way].append(1e6 * took_s)
         progress("")
@@ -168,8 +168,8 @@ class LinkTurns:
 
     def _order(self, way: str, encoding: str, numbers: int, count: int) -> None:
         self.ways.wire = wire_of(encoding, numbers)
-        self._say(way=way, encoding=encoding, numbers=numbers, count=count)
-        self._hear()
+        self._send_order(way=way, encoding=encoding, numbers=numbers, count=count)
+        self._read_reply()
 
     def _turn(self, way: str, encoding: str, vector: np.ndarray, count: int) -> tuple[float, float]:
         """How long it took, and the processor time of both ends. Seconds."""
@@ -184,7 +184,7 @@ class LinkTurns:
                 self.ways.transports[way], wire_of(encoding, len(vector)), vector, count
             )
         cpu_s = time.process_time() - began_s
-        return took_s, cpu_s + float(self._hear()["cpu_s"])
+        return took_s, cpu_s + float(self._read_reply()["cpu_s"])
 
     def _bare(self, vector: np.ndarray, count: int) -> float:
         began = time.perf_counter()

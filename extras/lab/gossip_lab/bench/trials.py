@@ -210,7 +210,7 @@ class _ProgressLines:
     def __init__(self, total: int, known: int, quiet: bool) -> None:
         self.total, self.done, self.quiet = total, 0, quiet
         self.began = self.told = time.monotonic()
-        self._say(
+        self._print_line(
             f"{counted(total, 'trial')} to run"
             + (f", {known} {'was' if known == 1 else 'were'} run before" if known else "")
         )
@@ -221,17 +221,17 @@ class _ProgressLines:
         if now - self.told >= TELL_S or self.done == self.total:
             self.told = now
             left_s = (now - self.began) / self.done * (self.total - self.done)
-            self._say(
+            self._print_line(
                 f"{self.done} of {counted(self.total, 'trial')}, {now - self.began:.0f} s, "
                 f"{left_s:.0f} s to go"
             )
 
     def stopped(self, folder: Path) -> None:
-        self._say(
+        self._print_line(
             f"stopped after {self.done} of {counted(self.total, 'trial')}; the same command goes "
             f"on from {folder}"
         )
 
-    def _say(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)

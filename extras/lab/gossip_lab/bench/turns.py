@@ -39,7 +39,7 @@ def in_order(sides: Sequence[str], turn: int) -> Sequence[str]:
     return sides if turn % 2 == 0 else sides[::-1]
 
 
-def others_told() -> dict[str, str]:
+def describe_alternatives() -> dict[str, str]:
     """Return, for torchft and hivemind, whether it is installed and which script compares it."""
     return {
         name: "installed: benchmarks/torchft_kill.py compares it"
@@ -67,9 +67,9 @@ def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out:
 
 def as_json(kind: str, found: Mapping[str, Any]) -> str:
     about = {"schema": f"gossip.bench.{kind}/1", "environment": environment()}
-    return json.dumps({**about, "others": others_told(), **found}, indent=1)
+    return json.dumps({**about, "others": describe_alternatives(), **found}, indent=1)
 
 
-def told(text: str) -> None:
+def print_progress(text: str) -> None:
     """Progress, on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -125,7 +125,7 @@ class _Console:
     as_json: bool
     began: float = field(default_factory=time.monotonic)
 
-    def say(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         print(text, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     @property
@@ -151,7 +151,7 @@ def _search(
                 tally.add(outcome)
                 show(tally)
                 if outcome.violation is not None and len(tally.violations) <= SHOWN_MAX:
-                    console.say(f"seed {outcome.schedule.seed}: {outcome.violation}")
+                    console.print_line(f"seed {outcome.schedule.seed}: {outcome.violation}")
                 if minutes is not None and console.wall_s > 60 * minutes:
                     break
     except KeyboardInterrupt:
@@ -202,11 +202,13 @@ def _shrink(
 
     for outcome, whole in _examples(violations):
         assert outcome.violation is not None
-        console.say(f"shrinking seed {outcome.schedule.seed} ({outcome.violation.invariant}) ...")
+        console.print_line(
+            f"shrinking seed {outcome.schedule.seed} ({outcome.violation.invariant}) ..."
+        )
         try:
             yield outcome, shrink(outcome, play.run)
         except KeyboardInterrupt:
-            console.say("interrupted: the plan stays as it is")
+            console.print_line("interrupted: the plan stays as it is")
             yield outcome, whole
 
 
@@ -225,12 +227,12 @@ def _conclude(
         f"; from {counted(len(before.faults), 'fault')} and {counted(before.peers, 'peer')} "
         f"down to {len(after.faults)} and {after.peers} in {counted(small.runs, 'run')}"
     )
-    console.say(
+    console.print_line(
         f"\nseed {seed} breaks {found.invariant}{smaller if small.runs else ''}\n  {found}\n  "
         f"replay:  {command}\n  plan:"
     )
     for line in plan.splitlines():
-        console.say(f"    {line}".rstrip())
+        console.print_line(f"    {line}".rstrip())
     return {
         "seed": seed,
         "invariant": found.invariant,
@@ -296,7 +298,7 @@ def _result(
 
 def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> None:
     rounds = result["rounds"]
-    console.say(
+    console.print_line(
         (
             f"{counted(tally.schedules, 'schedule')}, {tally.simulated_s:.0f} simulated seconds "
             f"in {result['wall_s']:.1f} s: {result['schedules_per_minute']:.0f} schedules/min"
@@ -308,12 +310,12 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
         )
         + (f"; {rounds['share_of_50']:.1%} came to round 50" if rounds else "")
     )
-    console.say(
+    console.print_line(
         "topologies: "
         + ", ".join(f"{name} {count}" for name, count in result["topologies"].items())
     )
     left = result["way_left"]
-    console.say(
+    console.print_line(
         "rules: "
         + ", ".join(f"{name} {count}" for name, count in result["aggregators"].items())
         + (
@@ -329,25 +331,29 @@ def _table(tally: CampaignTally, result: dict[str, Any], console: _Console) -> N
             else ""
         )
     )
-    console.say(
+    console.print_line(
         "kinds of fault that took place, in so many schedules: " + _pairs(result["kinds_of_fault"])
     )
-    console.say(f"{'fault':<20}{'schedules':>10}{'times':>9}")
+    console.print_line(f"{'fault':<20}{'schedules':>10}{'times':>9}")
     for kind, seen in result["faults"].items():
-        console.say(f"{kind:<20}{seen['schedules']:>10}{seen['times']:>9}")
+        console.print_line(f"{kind:<20}{seen['schedules']:>10}{seen['times']:>9}")
     messages = result["messages"]
     traffic = ("sent", "lost", "cut", "duplicated", "corrupted", "malformed")
-    console.say("messages: " + ", ".join(f"{key} {messages.get(key, 0)}" for key in traffic))
+    console.print_line("messages: " + ", ".join(f"{key} {messages.get(key, 0)}" for key in traffic))
     told = ("suspect", "dead", "alive_again", "skip", "attempt", "lost_round", "restored", "fork")
-    console.say("peers reported: " + ", ".join(f"{key} {tally.reports[key]}" for key in told))
-    console.say("judged: " + ", ".join(f"{key} {count}" for key, count in result["judged"].items()))
+    console.print_line(
+        "peers reported: " + ", ".join(f"{key} {tally.reports[key]}" for key in told)
+    )
+    console.print_line(
+        "judged: " + ", ".join(f"{key} {count}" for key, count in result["judged"].items())
+    )
     seeds = result["violating_seeds"]
     more = (
         f" and {len(seeds) - SEEDS_SHOWN} more (--json names all)"
         if len(seeds) > SEEDS_SHOWN
         else ""
     )
-    console.say(
+    console.print_line(
         f"violations: {len(seeds)}, of the seeds {', '.join(map(str, seeds[:SEEDS_SHOWN]))}{more}"
         if seeds
         else "no violation"
@@ -398,7 +404,7 @@ class _ProgressBar:
             self._bar.update(self._task, completed=tally.schedules, description=words)
         elif time.monotonic() - self._said >= 10.0:
             self._said = time.monotonic()
-            self._console.say(f"{tally.schedules} of {self._total or 'many'}: {words}")
+            self._console.print_line(f"{tally.schedules} of {self._total or 'many'}: {words}")
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
@@ -423,7 +429,7 @@ def _play_one(
     proves_too_little = bool(idle) and question.plan is not None and outcome.violation is None
     if trace:
         for line in chart.lines:
-            console.say(str(line))
+            console.print_line(str(line))
     if picture is not None:
         _draw(outcome, chart, picture)
     if console.as_json:
@@ -459,30 +465,32 @@ def _play_one(
             )
         )
         return 1 if found or proves_too_little else 0
-    console.say(
+    console.print_line(
         f"seed {schedule.seed}: {counted(schedule.peers, 'peer')}, {schedule.weighted_topology}, "
         f"{schedule.aggregator}"
     )
     for fault in schedule.faults:
-        console.say(f"  {fault}")
-    console.say(
+        console.print_line(f"  {fault}")
+    console.print_line(
         "took place: "
         f"{', '.join(f'{kind} {count}' for kind, count in outcome.struck.items()) or 'no fault'}"
     )
     if idle:
-        console.say(
+        console.print_line(
             f"did not take place: {', '.join(idle)} (faults begin before active_s = "
             f"{schedule.active_s:g})"
         )
-    console.say(
+    console.print_line(
         f"{counted(outcome.rounds, 'round')} in {outcome.simulated_s:.2f} simulated seconds, "
         f"trace {outcome.trace_hash}"
     )
     if isfinite(outcome.left):
-        console.say(f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %")
+        console.print_line(
+            f"the rule: way to the optimum left at the end: {100 * outcome.left:.3g} %"
+        )
     if picture is not None:
-        console.say(f"picture: {picture}")
-    console.say(f"violated: {outcome.violation}" if outcome.violation else "no violation")
+        console.print_line(f"picture: {picture}")
+    console.print_line(f"violated: {outcome.violation}" if outcome.violation else "no violation")
     if proves_too_little:
         print(
             f"error: the plan proves too little: {', '.join(idle)} never took place",
@@ -507,7 +515,7 @@ def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
 
     console = _Console(as_json)
     listen = (
-        (lambda now, event, effects: console.say(f"{now:.6f}  {event}  ->  {effects}"))
+        (lambda now, event, effects: console.print_line(f"{now:.6f}  {event}  ->  {effects}"))
         if trace
         else None
     )
@@ -534,11 +542,11 @@ def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
             )
         )
         return 0
-    console.say(
+    console.print_line(
         f"peer {seen.peer}.{seen.header.incarnation}: {counted(seen.steps, 'event')} over "
         f"{seen.duration_s:.1f} s, {counted(len(seen.commits), 'commit')}, all "
         f"{counted(seen.effects, 'effect')} as recorded"
     )
     if seen.cut_off is not None:
-        console.say(f"the recording ends in the midst of {type(seen.cut_off).__name__}")
+        console.print_line(f"the recording ends in the midst of {type(seen.cut_off).__name__}")
     return 0

@@ -107,7 +107,7 @@ class Chart(Observer):
     def on_mishap(
         self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        words = say(message) if message is not None else "bytes that mean nothing"
+        words = describe_message(message) if message is not None else "bytes that mean nothing"
         if what == "lied":
             self.lines.append(ChartLine(swarm.now, peer, "lied", words, message, to))
         elif what in LOST:
@@ -121,7 +121,9 @@ class Chart(Observer):
         match event:
             case events.Received(sender, _, message):
                 self.lines.append(
-                    ChartLine(swarm.now, peer, "arrived", say(message), message, sender)
+                    ChartLine(
+                        swarm.now, peer, "arrived", describe_message(message), message, sender
+                    )
                 )
             case events.LinkDown(other, reason):
                 self._add(swarm, peer, "link", f"to {other} is down: {reason}")
@@ -135,7 +137,9 @@ class Chart(Observer):
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case events.Send(to, message):
-                self.lines.append(ChartLine(swarm.now, peer, "sent", say(message), message, to))
+                self.lines.append(
+                    ChartLine(swarm.now, peer, "sent", describe_message(message), message, to)
+                )
             case events.Committed(commit, chain):
                 self._add(
                     swarm,
@@ -183,18 +187,18 @@ _Rounds = (
 _Joining = messages.Hello | messages.StateRequest | messages.StateAttestation | messages.StateOffer
 
 
-def say(message: Message) -> str:
+def describe_message(message: Message) -> str:
     """A message in a few words."""
     if isinstance(message, _Membership):
-        return _say_of_membership(message)
+        return _describe_membership_message(message)
     if isinstance(message, _Joining):
-        return _say_of_joining(message)
+        return _describe_joining_message(message)
     if isinstance(message, messages.PipelineMessage):
-        return _say_of_pipeline(message)
-    return _say_of_rounds(message)
+        return _describe_pipeline_message(message)
+    return _describe_round_message(message)
 
 
-def _say_of_pipeline(message: messages.PipelineMessage) -> str:
+def _describe_pipeline_message(message: messages.PipelineMessage) -> str:
     name, where = type(message).__name__, f"r{message.round_id} stage {message.stage}"
     match message:
         case messages.Counted() | messages.MicroBatchesMissing():
@@ -209,7 +213,7 @@ def _say_of_pipeline(message: messages.PipelineMessage) -> str:
             return f"{name} {where} b{message.micro_batch}{_attempt(message.attempt)}"
 
 
-def _say_of_rounds(message: _Rounds) -> str:
+def _describe_round_message(message: _Rounds) -> str:
     match message:
         case messages.Update(_, round_id, shard, attempt, _, samples):
             return f"Update r{round_id}{_shard(shard)}{_attempt(attempt)} {samples} samples"
@@ -241,7 +245,7 @@ def _say_of_rounds(message: _Rounds) -> str:
             return f"Push {what} r{round_id}"
 
 
-def _say_of_joining(message: _Joining) -> str:
+def _describe_joining_message(message: _Joining) -> str:
     match message:
         case messages.Hello():
             return f"Hello r{message.round_id} {message.stage}"
@@ -259,7 +263,7 @@ def _say_of_joining(message: _Joining) -> str:
             )
 
 
-def _say_of_membership(message: _Membership) -> str:
+def _describe_membership_message(message: _Membership) -> str:
     name = type(message).__name__
     match message:
         case messages.Compiling():

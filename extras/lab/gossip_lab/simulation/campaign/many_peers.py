@@ -116,7 +116,7 @@ class Acquaintance:
     lives: dict[PeerId, int]
     hellos: dict[PeerId, Hello] = field(default_factory=dict)
 
-    def all_say(self, own: Hello) -> dict[PeerId, Hello]:
+    def derive_hellos(self, own: Hello) -> dict[PeerId, Hello]:
         """All begin with the same model, so one hello tells those of the others."""
         if not self.hellos:
             for peer in self.lives:
@@ -154,7 +154,7 @@ class AcquaintedPeer(Peer):
     def _gather(self, now: float) -> list[Effect]:
         if not self._is_first:
             return super()._gather(now)
-        for peer, hello in self._known.all_say(self.hello_exchange.hello()).items():
+        for peer, hello in self._known.derive_hellos(self.hello_exchange.hello()).items():
             self.peer_progress.on_hello(peer, 0, hello, now)
         return self._decide(now)
 

@@ -328,12 +328,12 @@ class TaintedStates:
         self._peers.pop(peer, None)
         lying, need = self.lying, core.recovery.need
         if core.recovery.donor in lying and (
-            need == 1 or len(lying) >= need or took_unattested_state(swarm, peer)
+            need == 1 or len(lying) >= need or has_unattested_state(swarm, peer)
         ):
             self._peers[peer] = None
 
 
-def took_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
+def has_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
     """Whether it has said so of the state that it is taking over."""
     for _, report in reversed(swarm.hosts[peer].reports):
         if report.event in ("recovering", "unattested_state"):

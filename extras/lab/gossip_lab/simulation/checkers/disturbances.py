@@ -68,7 +68,7 @@ class Disturbances(PassiveObserver):
             self._on_cuts(swarm)
         if now >= self._look_at:
             self._look_at = now + LOOK_EVERY_S
-            self._look(swarm)
+            self._record_conditions(swarm)
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.crashed_at[peer] = swarm.now
@@ -83,7 +83,7 @@ class Disturbances(PassiveObserver):
         cut, in a bearable network."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
-        self._look(swarm)
+        self._record_conditions(swarm)
         if peer in self._cut or (
             swarm.hosts[peer].state == "paused" and stands_s(swarm, peer) > STILL_S
         ):
@@ -112,7 +112,7 @@ class Disturbances(PassiveObserver):
         nobody stood still or had more to do than it had time for."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
-        self._look(swarm)
+        self._record_conditions(swarm)
         return max(
             self.weather_until,
             self.cuts_changed_at,
@@ -128,7 +128,7 @@ class Disturbances(PassiveObserver):
         self.uneven_until = self.cuts_changed_at = swarm.now
         self._cut = tuple(dict.fromkeys(peer for link in swarm.network.cuts for peer in link))
 
-    def _look(self, swarm: AnySwarm) -> None:
+    def _record_conditions(self, swarm: AnySwarm) -> None:
         network = swarm.network
         for peer, host in swarm.hosts.items():
             late_s = len(host.waiting) * host.machine.handling_ns / NS

@@ -35,7 +35,7 @@ class Panel(Observer):
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         """The checkers' that look at ``kind``; tables are looked at by ourselves."""
         carrier = (Send if moment == "on_effect" else Received) if kind in MESSAGES else kind
-        found: list[Watcher] = [self._look_at_table] if moment == "after_event" else []
+        found: list[Watcher] = [self._check_table] if moment == "after_event" else []
         for checker in self.checkers:
             if moment == "after_event" and isinstance(checker, TableChecker):
                 continue
@@ -52,10 +52,10 @@ class Panel(Observer):
             else:
                 checker.on_start(swarm, peer)
 
-    def _look_at_table(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+    def _check_table(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         watch = self._watches.get(peer)
         if watch is not None and (watch.sink or len(watch.members) != watch.count):
-            self._look(swarm, peer, event)
+            self._judge_transitions(swarm, peer, event)
 
     def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         for checker in self.checkers:
@@ -66,7 +66,7 @@ class Panel(Observer):
             checker.on_resume(swarm, peer)
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._look(swarm, peer, None)
+        self._judge_transitions(swarm, peer, None)
         for checker in self.checkers:
             if not isinstance(checker, TableChecker):
                 checker.on_crash(swarm, peer)
@@ -137,7 +137,7 @@ class Panel(Observer):
         may look in vain."""
         return {type(checker).__name__: checker.judged for checker in self._judges}
 
-    def _look(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
+    def _judge_transitions(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
         watch = self._watches.get(peer)
         if watch is None:
             return

@@ -38,12 +38,12 @@ class Reach(PassiveObserver):
     def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if swarm.now >= self._look_at:
             self._look_at = swarm.now + LOOK_EVERY_S
-            self._look(swarm)
+            self._record_faults(swarm)
 
     def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
         """Whether every message between two peers has arrived soon since then,
         and both were able to hear it."""
-        self._look(swarm)
+        self._record_faults(swarm)
         return (
             self._well(swarm, a, since_s)
             and self._well(swarm, b, since_s)
@@ -54,7 +54,7 @@ class Reach(PassiveObserver):
         self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float
     ) -> list[PeerId]:
         """The others that ``a`` and ``b`` have both reached, and been reached by, since then."""
-        self._look(swarm)
+        self._record_faults(swarm)
         if not (self._well(swarm, a, since_s) and self._well(swarm, b, since_s)):
             return []
         others = [
@@ -80,11 +80,11 @@ class Reach(PassiveObserver):
         )
         return since < since_s
 
-    def _look(self, swarm: AnySwarm) -> None:
-        self._look_at_links(swarm.now, swarm.network)
-        self._look_at_processes(swarm)
+    def _record_faults(self, swarm: AnySwarm) -> None:
+        self._record_bad_links(swarm.now, swarm.network)
+        self._record_unwell_processes(swarm)
 
-    def _look_at_links(self, now: float, network: Network) -> None:
+    def _record_bad_links(self, now: float, network: Network) -> None:
         if network.changed != self._changed or network.cuts:
             before, self._cuts = self._cuts, dict.fromkeys(network.cuts)
             differ = sum(link not in before for link in self._cuts) + sum(
@@ -101,7 +101,7 @@ class Reach(PassiveObserver):
             if is_bad(model):
                 self._bad_until[link] = now
 
-    def _look_at_processes(self, swarm: AnySwarm) -> None:
+    def _record_unwell_processes(self, swarm: AnySwarm) -> None:
         now = swarm.now
         asleep = tuple(peer for peer, host in swarm.hosts.items() if host.state == "paused")
         paused = swarm.counts["paused"]

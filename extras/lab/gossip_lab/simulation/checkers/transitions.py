@@ -75,9 +75,9 @@ class TableWatch:
         else:
             self._cls = type("_Watched", (_Watched,), {"__slots__": (), "sinks": []})
         self._cls.sinks.append(self.sink)
-        self._take_in()
+        self._add_members()
 
-    def _take_in(self) -> None:
+    def _add_members(self) -> None:
         for peer, member in self.members.items():
             if self._known.get(peer) is not member:
                 self._known[peer] = member
@@ -90,7 +90,7 @@ class TableWatch:
         """Return the transitions since the last call, in order. A new row is reported as it is at
         the end of its event."""
         if len(self.members) != self.count:
-            self._take_in()
+            self._add_members()
         if not self.sink:
             return []
         noted = self.sink.copy()
@@ -119,12 +119,12 @@ class TableChecker(Checker):
         self.born(swarm, peer)
 
     def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        self._look(swarm, peer, event)
+        self._judge_transitions(swarm, peer, event)
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._look(swarm, peer, None)
+        self._judge_transitions(swarm, peer, None)
 
-    def _look(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
+    def _judge_transitions(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
         watch = self._watches.get(peer)
         if watch is not None:
             for transition in watch.fresh():

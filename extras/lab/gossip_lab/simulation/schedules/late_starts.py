@@ -91,7 +91,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     ]
     faults = bearable_of([*late, *kept], n)
     gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
-    told = any(_is_told(fault) for fault in faults)
+    told = any(_needs_two_honest(fault) for fault in faults)
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
     return replace(
@@ -113,7 +113,7 @@ def disturbed(drawn: Schedule, need: int) -> Schedule:
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
     lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
     at_s, for_s, way = lots.ms(*FIRST_S), lots.long(*AWAY_S), lots.random.choice(FIRST)
-    if lot >= FIRST_SHARE or any(_is_told(fault) for fault in drawn.faults):
+    if lot >= FIRST_SHARE or any(_needs_two_honest(fault) for fault in drawn.faults):
         return drawn
     peer = 0 if lowest else order[0]
     first = way(peer, tuple(other for other in range(drawn.peers) if other != peer), at_s, for_s)
@@ -138,7 +138,7 @@ FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
 )
 
 
-def _is_told(fault: Fault) -> bool:
+def _needs_two_honest(fault: Fault) -> bool:
     """Whether it is a lie that there need to be two honest peers against, who say the same."""
     return isinstance(fault, ByzantineFault) or (
         isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS

@@ -334,7 +334,7 @@ class Swarm(Timeline, Generic[C]):
         host.trainer_stopped = False
         waiting, host.trainer_inbox = host.trainer_inbox, []
         for event in waiting:
-            self._say(host, event)
+            self._deliver_trainer_event(host, event)
         asked, host.asked = host.asked, []
         for effect in asked:
             self._ask_trainer(host, effect)
@@ -569,14 +569,14 @@ class Swarm(Timeline, Generic[C]):
         )
 
     def _from_trainer(self, host: SimProcess[C], event: Said) -> None:
-        if host.trainer is None or not host.trainer.still_says(event):
+        if host.trainer is None or not host.trainer.is_still_valid(event):
             return
         if host.trainer_stopped and not isinstance(event, events.Aggregated):
             host.trainer_inbox.append(event)
         else:
-            self._say(host, event)
+            self._deliver_trainer_event(host, event)
 
-    def _say(self, host: SimProcess[C], event: Said) -> None:
+    def _deliver_trainer_event(self, host: SimProcess[C], event: Said) -> None:
         if not isinstance(event, ComputedAhead):
             self.deliver(host, event)
         if host.trainer is not None:

@@ -31,23 +31,26 @@ class Launchers(Observer):
         swarm.hooks.append(self)
         for peer, at_s in newcomers.items():
             swarm.at(
-                max(0.0, at_s - ON_ITS_WAY_S), partial(self._say, swarm, peer, PeerExpected(peer))
+                max(0.0, at_s - ON_ITS_WAY_S),
+                partial(self._announce_event, swarm, peer, PeerExpected(peer)),
             )
 
     def has_ended(self, swarm: AnySwarm, peer: PeerId) -> None:
-        swarm.at(swarm.now + SEEN_AFTER_S, partial(self._say, swarm, peer, PeerEnded(peer)))
+        swarm.at(
+            swarm.now + SEEN_AFTER_S, partial(self._announce_event, swarm, peer, PeerEnded(peer))
+        )
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._said.pop(peer, None)
         for event in self._said.values():
-            swarm.at(swarm.now, partial(self._tell, swarm, peer, event))
+            swarm.at(swarm.now, partial(self._inject_event, swarm, peer, event))
 
-    def _say(self, swarm: AnySwarm, subject: PeerId, event: Event) -> None:
+    def _announce_event(self, swarm: AnySwarm, subject: PeerId, event: Event) -> None:
         self._said[subject] = event
         for peer in swarm.hosts:
-            self._tell(swarm, peer, event)
+            self._inject_event(swarm, peer, event)
 
-    def _tell(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+    def _inject_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         host = swarm.hosts[peer]
         if host.running and peer != getattr(event, "peer", None):
             swarm.inject(peer, event)

@@ -32,7 +32,7 @@ class ByzantinePeers:
         }
         self.active = True
 
-    def told(self) -> Counter[str]:
+    def count_attacks(self) -> Counter[str]:
         """How often each lie was told, by anybody."""
         total: Counter[str] = Counter()
         for attacker in self.attackers.values():

@@ -124,7 +124,7 @@ class StallBlindCore(MemberCore):
         return [] if isinstance(event, events.ClockJumped) else super().handle(event, now)
 
 
-def told(
+def find_changes(
     swarm: Swarm[MemberCore], what: str, since: float = 0.0, about: PeerId | None = None
 ) -> list[tuple[float, PeerId, Change]]:
     """(when, by whom noticed, change), of all present lives."""

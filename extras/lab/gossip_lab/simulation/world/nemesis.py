@@ -155,7 +155,7 @@ class Nemesis(Observer):
         self._calm = False
         self._rewritten: dict[Rewritten, bool] = {}  # those that were read
 
-    def _tell(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
+    def _call_fault_hooks(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         for look in swarm.hooks.fault:
             look(swarm, peer, text)
 
@@ -214,7 +214,7 @@ class Nemesis(Observer):
                     attackers.setdefault(peer, []).append(fault.lie)
         if attackers:
             swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
-        apart = {peer: lie for peer, lie in self.lies.items() if lie.tells_each}
+        apart = {peer: lie for peer, lie in self.lies.items() if lie.is_per_receiver}
         if apart:
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
 
@@ -249,7 +249,7 @@ class Nemesis(Observer):
         if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
             host.trainer.slowness = self.slowness(fault.peer)
             self.struck["slow"] += begins
-        self._tell(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
+        self._call_fault_hooks(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
         """It is there, or was waited for in vain until the calm. Took place if the others have
@@ -258,13 +258,13 @@ class Nemesis(Observer):
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
             self.struck[name_of(fault)] += 1
-        self._tell(swarm, fault.peer, str(fault))
+        self._call_fault_hooks(swarm, fault.peer, str(fault))
         if isinstance(fault, LateStart):
             self._join(swarm, fault.peer)
 
     def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
         """A newcomer has the same weather as the others."""
-        self._tell(swarm, peer, "joins")
+        self._call_fault_hooks(swarm, peer, "joins")
         swarm.join(peer)
         self._reshape(swarm)
 
@@ -278,7 +278,7 @@ class Nemesis(Observer):
             if isinstance(fault, NeverStarts):
                 self._come(swarm, fault)
         self._calm = True
-        self._tell(swarm, -1, "all faults are over")
+        self._call_fault_hooks(swarm, -1, "all faults are over")
         if self._attackers is not None:
             self._attackers.active = False
         self._at_round.clear()
@@ -309,7 +309,7 @@ class Nemesis(Observer):
                 found.update(host.trainer.told.keys())
         if self._attackers is not None:
             found.update(
-                {f"lie_{lie}": 1 for lie, times in self._attackers.told().items() if times}
+                {f"lie_{lie}": 1 for lie, times in self._attackers.count_attacks().items() if times}
             )
         for peer in {fault.peer for fault in self._slow if fault.at_s is None}:
             lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
@@ -362,7 +362,7 @@ class Nemesis(Observer):
 
     def _hang_server(self, swarm: AnySwarm, fault: HangServer, peer: PeerId) -> None:
         if swarm.hosts[peer].state == "up":
-            self._tell(swarm, peer, str(fault))
+            self._call_fault_hooks(swarm, peer, str(fault))
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
 
@@ -398,7 +398,7 @@ class Nemesis(Observer):
                 self._kill(swarm, fault, fault.peer, fault.after_s)
             case Hang():
                 if host.state == "up":
-                    self._tell(swarm, fault.peer, str(fault))
+                    self._call_fault_hooks(swarm, fault.peer, str(fault))
                     swarm.pause_for(fault.peer, fault.for_s)
                     self.struck["hang"] += 1
             case _:
@@ -410,7 +410,7 @@ class Nemesis(Observer):
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
-        self._tell(swarm, peer, str(fault))
+        self._call_fault_hooks(swarm, peer, str(fault))
         swarm.crash(peer)
         if again_after_s is not None:
             # Not from within an event of the life that ends here.
@@ -422,7 +422,7 @@ class Nemesis(Observer):
         host = swarm.hosts.get(fault.peer)
         if host is None or host.state != "up" or host.trainer is None:
             return
-        self._tell(swarm, fault.peer, str(fault))
+        self._call_fault_hooks(swarm, fault.peer, str(fault))
         match fault:
             case CrashMidway():
                 self._midway[fault.peer] = (fault.effect, fault)
@@ -470,7 +470,7 @@ class Nemesis(Observer):
 
     def _on(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
         self._on_now[number] = True
-        self._tell(swarm, -1, f"begins: {fault}")
+        self._call_fault_hooks(swarm, -1, f"begins: {fault}")
         if isinstance(fault, Flap):
             self._swing(swarm, number, fault)
         elif isinstance(fault, Partition | Ring):
@@ -484,7 +484,7 @@ class Nemesis(Observer):
         if self._on_now.pop(number, None) is None:
             return  # ended before its time
         self._proofs.rest(number)
-        self._tell(swarm, -1, f"ends: {fault}")
+        self._call_fault_hooks(swarm, -1, f"ends: {fault}")
         if isinstance(fault, Break):
             self._cuts.pop(number, None)
             self._cut(swarm)

@@ -87,7 +87,7 @@ class StageTrainer(ToyTrainer):
             for after_s, event in super().on_start(now)
         ]
 
-    def still_says(self, event: Said) -> bool:
+    def is_still_valid(self, event: Said) -> bool:
         return not isinstance(event, events.Contributed) or event is self._offered
 
     def put_off(self, said: Said) -> Sequence[Effect]:

@@ -56,7 +56,7 @@ class Timeline:
 
     def step(self) -> bool:
         """Lets the next thing happen. False when nothing is left to happen."""
-        self._look()
+        self._tend_if_changed()
         if not self._heap:
             return False
         self.now_ns, _, act, arguments = heappop(self._heap)
@@ -66,12 +66,12 @@ class Timeline:
     def run_for(self, duration_s: float) -> None:
         end_ns = self.now_ns + to_ns(duration_s)
         heap, pop, stirring = self._heap, heappop, self._stirring
-        self._look()
+        self._tend_if_changed()
         while heap and heap[0][0] <= end_ns:
             self.now_ns, _, act, arguments = pop(heap)
             act(*arguments)
             if stirring.changed != self._seen:
-                self._look()
+                self._tend_if_changed()
         self.now_ns = end_ns
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
@@ -80,7 +80,7 @@ class Timeline:
         start_ns = self.now_ns
         end_ns = start_ns + to_ns(limit_s)
         while not predicate():
-            self._look()
+            self._tend_if_changed()
             if (self._heap and self._heap[0][0] > end_ns) or not self.step():
                 raise SimulationStuck(
                     f"not so after {limit_s} s (virtual time {self.now:.3f} s)\n{self.summary()}"
@@ -91,7 +91,7 @@ class Timeline:
         """Describe the state of the run, to find out why nothing happens."""
         return f"{len(self._heap)} things to happen"
 
-    def _look(self) -> None:
+    def _tend_if_changed(self) -> None:
         if self._seen != self._stirring.changed:
             self._seen = self._stirring.changed
             self._tend()

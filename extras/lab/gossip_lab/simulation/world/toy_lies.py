@@ -57,13 +57,13 @@ class ToyAttack:
         self._rule: Callable[[Tensor], Tensor] | None = None
 
     @property
-    def tells_each(self) -> bool:
+    def is_per_receiver(self) -> bool:
         """Whether it tells each neighbour something else (``PerReceiverAttack``),
         and the trainer the truth."""
         return self.kind.shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
-        if self.tells_each:
+        if self.is_per_receiver:
             return update
         self.told += 1
         # None: of an attack of the library, which has its own
@@ -86,7 +86,7 @@ class ToyAttack:
             case _:
                 return self._of_group(update, round_id)
 
-    def tell(
+    def forge_for(
         self, update: Vector, receiver: PeerId, theirs: Vector | None, others: Iterable[Vector]
     ) -> Vector:
         """Return the vector that one neighbour receives."""
@@ -168,7 +168,7 @@ class PerReceiverAttack:
                     for (what, peer), vector in sorted(self._said.items())
                     if what == message.what and peer != to
                 ]
-                lie = self._lies[sender].tell(
+                lie = self._lies[sender].forge_for(
                     payload.data, to, self._said.get((message.what, to)), others
                 )
                 payload = payload_of(lie)

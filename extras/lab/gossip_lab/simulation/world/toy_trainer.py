@@ -107,7 +107,7 @@ class Trainer(Protocol):
         """Return the progress that the node would read from shared memory."""
         ...
 
-    def still_says(self, event: Said) -> bool:
+    def is_still_valid(self, event: Said) -> bool:
         """Whether an answer that it gave earlier is still what it has to say,
         now that the time has come."""
         ...
@@ -360,7 +360,7 @@ class ToyTrainer:
     def progress(self, now: float) -> events.TrainerProgress:
         return events.TrainerProgress(self.next_round, max(0.0, now - self.changed_at))
 
-    def still_says(self, event: Said) -> bool:
+    def is_still_valid(self, event: Said) -> bool:
         is_update = isinstance(event, events.Contributed | ComputedAhead)
         return not is_update or event is self.computing
 

@@ -144,7 +144,7 @@ class Wire:
         """When the sender's end of the link is done with it; None: its queue is full."""
         swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
-        if not sending.takes_bandwidth or payload is None or model.bytes_per_s is None:
+        if not sending.needs_bandwidth or payload is None or model.bytes_per_s is None:
             return leaves_ns
         sender, to, said = sending.sender, sending.to, sending.said
         waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
@@ -160,7 +160,7 @@ class Wire:
         if leaves_ns - begins_ns > TOLD_EVERY_NS and type(said) is Envelope:
             life = (lane.to_incarnation, lane.breaks, lane.let_go)
             under_way = _InFlight(said, payload.nbytes, begins_ns, leaves_ns, lane, life)
-            swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._tell, under_way, to)
+            swarm.at_ns(begins_ns + TOLD_EVERY_NS, self._deliver_progress, under_way, to)
         return leaves_ns
 
     def _delay_s(self, sending: _Sending) -> float:
@@ -168,7 +168,7 @@ class Wire:
         swarm, model, (least, most) = self.swarm, sending.model, sending.model.delay_s
         network = swarm.network
         delay_s = least + (most - least) * sending.roll
-        queues = model.queue_s and not sending.takes_bandwidth
+        queues = model.queue_s and not sending.needs_bandwidth
         if queues and swarm.now_ns < network.loaded_until_ns:
             delay_s += _chance(sending.lot, 12) * model.queue_s
         if delay_s > network.default.delay_s[1]:
@@ -220,7 +220,7 @@ class Wire:
             for trip in trips:
                 self.swarm.at_ns(self.swarm.now_ns, self._arrive, trip)
 
-    def _tell(self, under_way: _InFlight, to: PeerId) -> None:
+    def _deliver_progress(self, under_way: _InFlight, to: PeerId) -> None:
         """The receiver's transport says how much of a payload has come, now and then."""
         swarm, said, lane = self.swarm, under_way.said, under_way.lane
         host, now_ns = swarm.hosts[to], swarm.now_ns
@@ -240,7 +240,7 @@ class Wire:
                 host,
                 Arriving(said.sender, said.incarnation, said.message, received, under_way.nbytes),
             )
-        swarm.at_ns(now_ns + TOLD_EVERY_NS, self._tell, under_way, to)
+        swarm.at_ns(now_ns + TOLD_EVERY_NS, self._deliver_progress, under_way, to)
 
     def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
         """Counts what befalls a message, and tells whoever looks on."""
@@ -278,7 +278,7 @@ class Wire:
         if sender == to:
             self._note("own_name", source, to, sent)
             return
-        if payload is not None and not self._takes(host, envelope, payload):
+        if payload is not None and not self._is_accepted(host, envelope, payload):
             self._note("unwanted_payload", source, to, sent)
             return
         event = Received(sender, envelope.incarnation, envelope.message, payload)
@@ -314,7 +314,7 @@ class Wire:
         return envelope
 
     @staticmethod
-    def _takes(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
+    def _is_accepted(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
         """Whether the transports' gate accepts the payload."""
         return _expects(host, envelope, payload.nbytes)
 
@@ -343,7 +343,7 @@ class _Sending(NamedTuple):
     roll: float
 
     @property
-    def takes_bandwidth(self) -> bool:
+    def needs_bandwidth(self) -> bool:
         return self.model.bytes_per_s is not None and self.bulk and self.payload is not None
 
 

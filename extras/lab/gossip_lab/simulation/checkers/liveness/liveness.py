@@ -85,10 +85,10 @@ class Liveness(Checker):
         """When it must be content: counted from the beginning of the calm phase, or from the last
         start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
-        return max(self.calm_at, self._last_life_at) + self.takes_s(swarm)
+        return max(self.calm_at, self._last_life_at) + self.time_limit_s(swarm)
 
     @abstractmethod
-    def takes_s(self, swarm: AnySwarm) -> float:
+    def time_limit_s(self, swarm: AnySwarm) -> float:
         """How long it may take."""
 
     @abstractmethod
@@ -101,7 +101,7 @@ class Converges(Liveness):
 
     invariant = "L1"
 
-    def takes_s(self, swarm: AnySwarm) -> float:
+    def time_limit_s(self, swarm: AnySwarm) -> float:
         memberships = [m for host in swarm.hosts.values() if (m := host.membership) is not None]
         return converged_after_s(memberships[0].settings, len(swarm.hosts)) if memberships else 0.0
 
@@ -142,7 +142,7 @@ class Converges(Liveness):
 class RoundLiveness(Liveness):
     """Base of the demands on rounds while a quorum runs."""
 
-    def takes_s(self, swarm: AnySwarm) -> float:
+    def time_limit_s(self, swarm: AnySwarm) -> float:
         settings = settings_of(swarm)
         if settings is None:
             return 0.0
@@ -432,10 +432,10 @@ class NobodyStarves(DisturbedChecker):
             starved_after = STARVED_AFTER * sum(shares) / share
             waited, since_s = self._waits.get(candidate, (0, swarm.now))
             self._able[candidate] = (
-                self._able.get(candidate, 0) + 1 if _takes_part(swarm, candidate) else 0
+                self._able.get(candidate, 0) + 1 if _is_active(swarm, candidate) else 0
             )
             self.judged += self._able[candidate] > starved_after
-            if candidate == effect.commit.server or not _takes_part(swarm, candidate):
+            if candidate == effect.commit.server or not _is_active(swarm, candidate):
                 self._waits[candidate] = (0, swarm.now)
                 continue
             self._waits[candidate] = (waited + 1, since_s)
@@ -454,7 +454,7 @@ class NobodyStarves(DisturbedChecker):
                     )
 
 
-def _takes_part(swarm: AnySwarm, peer: PeerId) -> bool:
+def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
     core = swarm.inspections.get(peer)
     return (
         core is not None

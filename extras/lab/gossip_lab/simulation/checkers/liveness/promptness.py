@@ -75,7 +75,7 @@ class NobodyWaitsForTheSkipped(Checker):
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         match effect:
             case Report(event="skip", fields={"subject": subject, "round": round_id}):
-                self._look(swarm, peer, subject, round_id)
+                self._judge_shards(swarm, peer, subject, round_id)
             case Send(server, Update() as update):
                 core, asked = (
                     swarm.inspections.get(peer),
@@ -100,9 +100,9 @@ class NobodyWaitsForTheSkipped(Checker):
         ):
             core = swarm.inspections.get(peer)
             if core is not None:
-                self._look(swarm, peer, event.sender, core.rounds.round_id)
+                self._judge_shards(swarm, peer, event.sender, core.rounds.round_id)
 
-    def _look(self, swarm: AnySwarm, peer: PeerId, subject: PeerId, round_id: int) -> None:
+    def _judge_shards(self, swarm: AnySwarm, peer: PeerId, subject: PeerId, round_id: int) -> None:
         """``subject`` has come to be skipped in the round, by ``peer``,
         which is done with the event."""
         core = swarm.inspections.get(peer)
@@ -388,7 +388,7 @@ class AsksForWhatItLacks(Checker):
             return
         core = swarm.inspections.get(peer)
         rounds = core.rolling if core is not None else None
-        if core is None or rounds is None or _round_told(event) <= rounds.round_id:
+        if core is None or rounds is None or _read_sender_round(event) <= rounds.round_id:
             return
         if (
             core.phase != "running"
@@ -475,7 +475,7 @@ class TakesAStateInstead(Checker):
             self.demand(core.phase != "running" or core.recover_at is not None, swarm, peer, text)
 
 
-def _round_told(event: Received) -> int:
+def _read_sender_round(event: Received) -> int:
     """The round in which, by this message, somebody is."""
     message = event.message
     if isinstance(message, Ack):

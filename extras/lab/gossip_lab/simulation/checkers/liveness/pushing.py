@@ -102,13 +102,13 @@ class WaitsForSomebody(Checker):
     def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         # The core is done with the whole event.
         if isinstance(effect, Report) and effect.event in ("skip", "dead", "left"):
-            self._look(swarm, peer)
+            self._check_sources(swarm, peer)
 
     def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         if type(event.message if type(event) is Received else event) in self.afters:
-            self._look(swarm, peer)
+            self._check_sources(swarm, peer)
 
-    def _look(self, swarm: AnySwarm, peer: PeerId) -> None:
+    def _check_sources(self, swarm: AnySwarm, peer: PeerId) -> None:
         core = swarm.inspections.get(peer)
         rounds = core.gossip if core is not None else None
         if (

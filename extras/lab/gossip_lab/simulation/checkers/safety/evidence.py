@@ -121,7 +121,9 @@ class NoUnfoundedAccusation(TableChecker):
                 peer,
                 f"{text}, of not answering: it has {grace_s} s for its first connections",
             )
-        if self.circumstances.defaming or not _takes_part(swarm, subject, transition.incarnation):
+        if self.circumstances.defaming or not _is_alive_member(
+            swarm, subject, transition.incarnation
+        ):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
         if self.reach.direct(swarm, peer, subject, asked_s - LINKED_AFTER_S):
@@ -308,7 +310,7 @@ def _own_word(event: Event | None, subject: PeerId) -> bool:
     return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)
 
 
-def _takes_part(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
+def _is_alive_member(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
     host = swarm.hosts[peer]
     membership = host.membership
     return (

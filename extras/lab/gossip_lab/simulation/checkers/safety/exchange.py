@@ -117,7 +117,7 @@ class PushInbox:
         if len(self.kept) > most:
             del self.kept[min(self.kept)]
 
-    def take(self, round_id: int, staleness_max: int, is_source: bool) -> _Arrived | None:
+    def pop_push(self, round_id: int, staleness_max: int, is_source: bool) -> _Arrived | None:
         """Remove and return the push that ``round_id`` uses: the newest that is due, or, from a
         source that is ahead, the first one after ``round_id``."""
         due = [at for at in self.kept if round_id - staleness_max <= at <= round_id]
@@ -180,7 +180,7 @@ class TakesWhatItWasPushed(Checker):
         if core is None or rounds is None:
             return
         if isinstance(event, Contributed):
-            self._note_said(peer, event)
+            self._record_contribution(peer, event)
             doing = self._desks[peer].round
             if (
                 doing is not None
@@ -195,7 +195,7 @@ class TakesWhatItWasPushed(Checker):
         ):
             self._on_push(swarm, peer, core, event, event.message)
 
-    def _note_said(self, peer: PeerId, event: Contributed) -> None:
+    def _record_contribution(self, peer: PeerId, event: Contributed) -> None:
         said = self._said.setdefault(peer, {})
         gradient, parameters = event.payloads[0] if event.payloads else None, event.parameters
         said.setdefault(event.round_id, []).append((_content(gradient), _content(parameters)))
@@ -209,7 +209,7 @@ class TakesWhatItWasPushed(Checker):
         if (
             sender == peer
             or push.lineage != core.settings.lineage
-            or not _is_heard(swarm, peer, core, event)
+            or not _is_accepted(swarm, peer, core, event)
         ):
             return
         if not _may_push(core, sender, push.round_id):
@@ -355,7 +355,7 @@ class TakesWhatItWasPushed(Checker):
         barred, found = {*rounds.trust.quarantined(), *doing.released}, {}
         for kind in kinds:
             taken = {
-                sender: boxes[kind].take(
+                sender: boxes[kind].pop_push(
                     doing.round_id,
                     settings.staleness_max,
                     sender in doing.sources,
@@ -408,7 +408,7 @@ class TakesWhatItWasPushed(Checker):
                 raise self.violated(swarm, peer, text)
 
 
-def _is_heard(swarm: AnySwarm, peer: PeerId, core: Inspection, event: Received) -> bool:
+def _is_accepted(swarm: AnySwarm, peer: PeerId, core: Inspection, event: Received) -> bool:
     """Whether the message is not a stranger's, nor of a life after which another one has spoken or
     is known to have begun."""
     member = core.membership.members.get(event.sender)

@@ -107,17 +107,17 @@ class Bounded(Checker):
         if type(event) is TimerFired:
             count = self._timers[peer] = self._timers.get(peer, 0) + 1
             if count % EVERY == 0:
-                self.look(swarm, peer)
+                self.check_bounds(swarm, peer)
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self.look(swarm, peer)
+        self.check_bounds(swarm, peer)
 
     def finish(self, swarm: AnySwarm) -> None:
         """Looks at everybody once more."""
         for peer in swarm.up:
-            self.look(swarm, peer)
+            self.check_bounds(swarm, peer)
 
-    def look(self, swarm: AnySwarm, peer: PeerId) -> None:
+    def check_bounds(self, swarm: AnySwarm, peer: PeerId) -> None:
         """Compares all that a core keeps with its bounds."""
         host, n = swarm.hosts[peer], len(swarm.hosts)
         self.judged += 1

@@ -249,17 +249,19 @@ def _is_relayed(swarm: AnySwarm, to: PeerId) -> bool:
         or event.message.target != to
     ):
         return False
-    return _says_once(swarm, Ping, to)
+    return _is_sent_once(swarm, Ping, to)
 
 
 def _is_greeting(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
     """Whether it is said because the link to that peer came up, once."""
     return (
-        type(swarm.handling) is LinkUp and swarm.handling.peer == to and _says_once(swarm, kind, to)
+        type(swarm.handling) is LinkUp
+        and swarm.handling.peer == to
+        and _is_sent_once(swarm, kind, to)
     )
 
 
-def _says_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
+def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
     return (
         sum(
             type(asked) is Send and type(asked.message) is kind and asked.peer == to

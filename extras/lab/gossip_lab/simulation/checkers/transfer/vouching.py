@@ -19,7 +19,7 @@ from gossip.core import (
     attested_digest,
     parts_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, took_unattested_state
+from gossip_lab.simulation.checkers.base import Checker, has_unattested_state
 from gossip_lab.simulation.world import AnySwarm
 
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
@@ -74,7 +74,7 @@ class TakesNoFewersWord(Checker):
                     for attestation in self._vouched[peer].values()
                     if agreed is not None and _same(attestation, agreed)
                 ]
-                enough = len(alike) >= core.recovery.need or took_unattested_state(swarm, peer)
+                enough = len(alike) >= core.recovery.need or has_unattested_state(swarm, peer)
                 text = (
                     f"restores a state of round {effect.round_id} for which {len(alike)} have "
                     f"vouched, and f is {core.settings.f}"
