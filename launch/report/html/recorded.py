@@ -132,7 +132,7 @@ def read(folder: Path) -> RecordedRun:
         state=run_state.read_state(folder),
         config=config,
         settings=tuple(_settings(folder)),
-        # ``look`` says what is wrong with them
+        # ``read_state`` says what is wrong with them
         environment=run_state.read_known(folder, "environment.json", []) or {},
         summary=run_state.read_known(folder, "summary.json", []) or {},
         plan=_plan(config),
