@@ -244,9 +244,9 @@ def claims(found: Found) -> Iterator[tuple[str, bool]]:
             )
         for rule in ("mean", "median", "krum"):
             if (rule, attack) in found:
-                accuracy = format_accuracy(found[rule, attack])
                 yield (
-                    f"{rule} falls below 15 % under {TITLES[attack]} ({accuracy})",
+                    f"{rule} falls below 15 % under {TITLES[attack]} "
+                    f"({format_accuracy(found[rule, attack])})",
                     mean(rule, attack) < 15,
                 )
     if ("zeno", "none_0") in found and ("mean", "none_0") in found:

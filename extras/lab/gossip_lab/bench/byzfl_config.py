@@ -249,10 +249,8 @@ def _model(section: _Section) -> dict[str, Any]:
         )
     section.only("loss", "NLLLoss", "CrossEntropyLoss")
     section.only("optimizer_name", "SGD")
-    decay, milestones = (
-        section.pop_single("learning_rate_decay", 1.0),
-        section.pop_value("milestones", []),
-    )
+    decay = section.pop_single("learning_rate_decay", 1.0)
+    milestones = section.pop_value("milestones", [])
     options = {
         "lr_decay": decay,
         "milestones": _listed(milestones) if decay != 1 else [],
