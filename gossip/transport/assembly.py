@@ -388,7 +388,7 @@ class Reception:
         room = None
         if isinstance(message, Commit) and self.room is not None:
             room = self.room(message.round_id, message.shard, nbytes)
-        incoming.receive_in(self._pool.take(nbytes) if room is None else room)
+        incoming.receive_in(self._pool.allocate(nbytes) if room is None else room)
 
     def lent(
         self,

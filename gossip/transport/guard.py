@@ -100,15 +100,15 @@ class Guard:
             self._strangers.refuse(request.key, request.address)
         return False
 
-    def look(self, now: float) -> None:
+    def poll_events(self, now: float) -> None:
         """Lets in who may come, and takes notice of what has happened at the doors."""
         self._authenticator.answer()
         for join_server in self._join_servers:
-            join_server.look(now)
+            join_server.poll_events(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
         outside = set(self.keys.outside().values())  # people are told of these by peer
-        for key, address in self._strangers.to_tell(
+        for key, address in self._strangers.keys_to_report(
             now, lambda key: key in outside or self.keys.peer_of(key) is not None
         ):
             why, hint = self.keys.not_allowed(key) or (UNLISTED, LIST_IT)
@@ -167,7 +167,7 @@ class GuardedSocket:
         self._owners[fd] = key
         return peer
 
-    def look(self, now: float) -> None:
+    def poll_events(self, now: float) -> None:
         """Takes notice of what has happened here."""
         while True:
             try:

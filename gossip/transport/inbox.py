@@ -95,7 +95,7 @@ class _Router(ABC):
             frame = self.socket.recv(_DONTWAIT)
             if frame == GREETING and owner != ANYBODY and not self.socket.get(_RCVMORE):
                 continue
-            if not self.take(connection, owner, frame, arrivals, now):
+            if not self.read_message(connection, owner, frame, arrivals, now):
                 return False
             if self.empty():
                 return True
@@ -104,7 +104,7 @@ class _Router(ABC):
         return False
 
     @abstractmethod
-    def take(
+    def read_message(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
     ) -> bool:
         """The message that begins with ``frame``. False when its rest is still to be refused."""
@@ -156,7 +156,7 @@ class ControlInbox(_Router):
         self.on_offer: Callable[[PeerId, bytes], None] | None = None
         """Callback for sessions for payloads that peers offer; None: no session is accepted."""
 
-    def take(
+    def read_message(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
     ) -> bool:
         more = self.socket.get(_RCVMORE)
@@ -184,7 +184,7 @@ class BulkInbox(_Router):
         super().__init__(where, reception.traffic, bulk=True)
         self.reception = reception
 
-    def take(
+    def read_message(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
     ) -> bool:
         # a payload's later chunks are no messages
@@ -192,7 +192,7 @@ class BulkInbox(_Router):
         self.traffic.received_bytes += len(frame)
         if self.socket.get(_RCVMORE):
             incoming = self.reception.chunk(connection, frame, now, owner)
-            received = None if incoming is None else self._take_chunk(connection, incoming)
+            received = None if incoming is None else self._read_chunk(connection, incoming)
             if incoming is not None and received is None:
                 arrivals += incoming.news(now)
             if self.socket.get(_RCVMORE) and not self.refuse_rest():
@@ -203,7 +203,7 @@ class BulkInbox(_Router):
             arrivals.append(received)
         return True
 
-    def _take_chunk(self, connection: bytes, incoming: IncomingPayload) -> Received | None:
+    def _read_chunk(self, connection: bytes, incoming: IncomingPayload) -> Received | None:
         room = incoming.room()
         got = self.socket.recv_into(room, flags=_DONTWAIT)
         self.traffic.received_bytes += got

@@ -80,7 +80,7 @@ class BufferPool:
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
 
-    def take(self, nbytes: int) -> NDArray[np.uint8]:
+    def allocate(self, nbytes: int) -> NDArray[np.uint8]:
         """``nbytes``, with whatever was there before, the caller's for as long as an array over
         them lives."""
         free = [buffer for buffer in self._buffers if buffer.is_free]

@@ -134,9 +134,9 @@ class ZmqLane:
     def _greet(self) -> None:
         """By what it says first the other side knows whose the connection is (``guard``)."""
         # if it is not quite there yet: at the next look
-        self._owes_greeting = not self.say(GREETING)
+        self._owes_greeting = not self.send_frame(GREETING)
 
-    def say(self, frame: bytes) -> bool:
+    def send_frame(self, frame: bytes) -> bool:
         """Sends a message of one frame. False: there is no connection, or no room."""
         try:
             self.socket.send(frame, _DONTWAIT)
@@ -155,7 +155,7 @@ class ZmqLane:
         self._refused = bool(event & REFUSED)
 
     @property
-    def gives_up_hope(self) -> bool:
+    def is_persistently_rejected(self) -> bool:
         """Whether it was turned away so often, for so long, that people should hear of it."""
         return self.rejections >= 3 and time.monotonic() - self._rejected_since >= PATIENCE_S
 
@@ -306,7 +306,7 @@ class Link:
         if self.keys is not None:
             from .sealed import SealedLane  # takes a while, and is needed where there are keys
 
-            return SealedLane(address, self.keys, self.control.say)
+            return SealedLane(address, self.keys, self.control.send_frame)
         return UnixLane(address) if name_of(address) else ZmqLane(self._context, address, bulk=True)
 
     def has_room(self, nbytes: int) -> bool:

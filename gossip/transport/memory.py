@@ -89,7 +89,7 @@ class _Inbox:
         self.waiting.pop((connection, False), None)
         self.waiting.pop((connection, True), None)
 
-    def take(self) -> tuple[list[Packet], list[Packet], list[LinkUp | LinkDown]]:
+    def drain(self) -> tuple[list[Packet], list[Packet], list[LinkUp | LinkDown]]:
         taken = list(self.control), list(self.bulk), list(self.news)
         self.control.clear()
         self.bulk.clear()
@@ -245,7 +245,7 @@ class MemoryTransport:
     def _receive(self) -> list[Arrival]:
         with self._hub.lock:
             os.eventfd_read(self.inbox.bell)
-            control, bulk, news = self.inbox.take()
+            control, bulk, news = self.inbox.drain()
         arrivals: list[Arrival] = []
         for parcel in control:
             self._count(parcel)

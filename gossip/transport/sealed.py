@@ -41,7 +41,7 @@ from .sessions import (
     RecordOpener,
     RecordSealer,
     SessionOffer,
-    say_welcome,
+    make_welcome,
     session_of,
 )
 from .sockets import HANDSHAKE_S, address_of, bulk_options, host_and_port, listen
@@ -189,7 +189,7 @@ class SealedLane:
 
     def _sealed(self, outgoing: Outgoing, sealer: RecordSealer) -> memoryview:
         header, chunk = outgoing.frames()
-        room = view_of(self._keys.rooms.take(_SEALED_ROOM))
+        room = view_of(self._keys.rooms.allocate(_SEALED_ROOM))
         if chunk is None:
             return room[: sealer.seal_into(MESSAGE, header, room)]
         end = sealer.seal_into(HEADER, header, room)
@@ -256,9 +256,9 @@ class SealedStream:
         record = self._view[: self._need]
         kind, length = RECORD.unpack_from(record)
         arrivals = (
-            self._take_chunk(record, length, now)
+            self._read_chunk(record, length, now)
             if kind == CHUNK
-            else self._take_header(record, kind, length, now)
+            else self._read_header(record, kind, length, now)
         )
         self._traffic.received_bytes += length
         self._view, self._filled, self._need = self._small, 0, RECORD.size
@@ -278,10 +278,10 @@ class SealedStream:
             raise Malformed("not a record that may come here")
         self._need = length + OVERHEAD
         if self._need > _SMALL_BYTES:
-            self._view = view_of(self._rooms.take(_CHUNK_ROOM))
+            self._view = view_of(self._rooms.allocate(_CHUNK_ROOM))
             self._view[: RECORD.size] = self._small[: RECORD.size]
 
-    def _take_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
+    def _read_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
         header = memoryview(bytearray(length))
         self._opener.open_into(record[: RECORD.size], record[RECORD.size :], header)
         # a payload's later chunks are no messages
@@ -293,7 +293,7 @@ class SealedStream:
         received = self._reception.plain(header, self._owner)
         return [] if received is None else [received]
 
-    def _take_chunk(self, record: memoryview, length: int, now: float) -> list[Arrival]:
+    def _read_chunk(self, record: memoryview, length: int, now: float) -> list[Arrival]:
         incoming, self._incoming, self._awaits_chunk = self._incoming, None, False
         if incoming is None:
             self._opener.pass_over()
@@ -416,7 +416,7 @@ class SealedInbox:
         """A session is used once."""
         assert connection.session is not None
         owner, key, offer = self._offers.pop(connection.session)
-        welcome, connection.opener = say_welcome(
+        welcome, connection.opener = make_welcome(
             offer, key, self._guard.keys.pair.public, self._incarnation()
         )
         connection.owner = owner, key

@@ -248,7 +248,7 @@ class OpeningSession:
         return RecordSealer(there)
 
 
-def say_welcome(
+def make_welcome(
     offer: SessionOffer, sender: str, receiver: str, incarnation: int
 ) -> tuple[bytes, RecordOpener]:
     """The receiver's side: its answer to whoever names the session, and what opens his records.

@@ -35,7 +35,9 @@ class RefusedKeys:
             del self._since[next(iter(self._since))]
         self._since[key] = (0.0, address)
 
-    def to_tell(self, now: float, is_known: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
+    def keys_to_report(
+        self, now: float, is_known: Callable[[str], bool]
+    ) -> Iterator[tuple[str, str]]:
         """Keys and addresses that people should hear of: one for each address, once, and again when
         it comes back later."""
         for key, (since, address) in list(self._since.items()):

@@ -163,7 +163,7 @@ class UnixLane:
             self.up = True
             self._news.modify(end.fileno(), select.EPOLLIN)
             news.append(True)
-        if self._take_returns(end):
+        if self._read_returns(end):
             end.close()
             self._socket, self.up, self._shown = None, False, False
             self._lent.clear()
@@ -171,7 +171,7 @@ class UnixLane:
             news.append(False)
         return news
 
-    def _take_returns(self, end: socket.socket) -> bool:
+    def _read_returns(self, end: socket.socket) -> bool:
         """Takes note of what the other side has copied. Whether it has closed the connection.
 
         It can return what it was lent, or have it sent by value, and nothing else: it spoils its
@@ -306,7 +306,7 @@ class UnixInbox:
             if not got:
                 self._close(fd)
                 return
-            received = self._take(serial, connection, got, now, arrivals)
+            received = self._read_packet(serial, connection, got, now, arrivals)
             if received is not None:
                 arrivals.append(received)
                 return  # most often there is no more, and of more the descriptor tells
@@ -315,7 +315,7 @@ class UnixInbox:
             if self._traffic.received_bytes >= stop_at:
                 return
 
-    def _take(
+    def _read_packet(
         self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]
     ) -> Received | None:
         """One packet, whose first bytes are in the scratch buffer."""
@@ -421,7 +421,7 @@ class UnixInbox:
                 return
         arrivals += incoming.news(now)
 
-    def give_back(self) -> None:
+    def return_released(self) -> None:
         """Returns what nobody here refers to any more. Its connection may have ended since."""
         let_go = self.reception.let_go
         while let_go:

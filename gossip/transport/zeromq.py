@@ -257,7 +257,7 @@ class ZeroMQTransport:
         """Do what keys ask for: let in those who knock, and drop links and connections whose keys
         count no more."""
         assert self._guard is not None, "only where there are keys"
-        self._guard.look(now)
+        self._guard.poll_events(now)
         keys = self._guard.keys
         if keys.version == self._keys_seen:
             return
@@ -278,12 +278,12 @@ class ZeroMQTransport:
     def _on_rejected(self, link: Link, lane: ZmqLane) -> None:
         if self._keys is not None:
             self._keys.refresh()  # its key may be another one by now
-        if lane.gives_up_hope:
+        if lane.is_persistently_rejected:
             self.traffic.note(
                 ("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer
             )
 
-    def _hear(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
+    def _process_news(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
         news = lane.news()
         if isinstance(lane, ZmqLane) and lane.spoken_to and False in news:
             self.traffic.drop("spoken_to")
@@ -472,7 +472,7 @@ class ZeroMQTransport:
         deadline = now + timeout_s
         self._summed = self._said = None
         if isinstance(self._bulk_in, UnixInbox):
-            self._bulk_in.give_back()
+            self._bulk_in.return_released()
         wanted = frozenset(wake)
         if wanted != self._wake:
             self._set_wake(wanted)
@@ -483,7 +483,7 @@ class ZeroMQTransport:
                 if self._unread
                 else max(0.0, min(deadline - now, SAFETY_POLL_S, self._retry_at - now))
             )
-            heard = {fd for fd, _ in self._look(wait_s, awake_s)}
+            heard = {fd for fd, _ in self._poll_descriptors(wait_s, awake_s)}
             now = time.monotonic()
             self._retry(now)
             look_everywhere = now >= self._look_at
@@ -517,7 +517,7 @@ class ZeroMQTransport:
         if self._bulk_fd in self._unread and self._bulk_in.read(arrivals, now):
             self._unread.discard(self._bulk_fd)
 
-    def _look(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
+    def _poll_descriptors(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
         """Return the descriptors that have something, after at most ``wait_s``, of which the first
         ``awake_s`` are not slept."""
         look = self._poller.poll
@@ -552,7 +552,7 @@ class ZeroMQTransport:
             if lane is None:
                 self._flush(link)
             else:
-                self._hear(link, lane, arrivals)
+                self._process_news(link, lane, arrivals)
 
     # --- the end ----------------------------------------------------------------------------------
 

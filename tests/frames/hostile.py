@@ -64,7 +64,7 @@ from gossip.transport.sessions import (
     RecordOpener,
     RecordSealer,
     SessionOffer,
-    say_welcome,
+    make_welcome,
     session_of,
 )
 from gossip.vectors import PayloadKind, WireFormat, load_encoding
@@ -287,7 +287,7 @@ def sessions(random: Random) -> Reading:
     """What begins a sealed connection: the offer, the opening, the welcome and the proof."""
     opening = OpeningSession("sender", "receiver", 3)
     offered = opening.offer.encode()
-    welcome, opener = say_welcome(opening.offer, "sender", "receiver", 5)
+    welcome, opener = make_welcome(opening.offer, "sender", "receiver", 5)
     data = changed(random.choice((offered, opening.opening, welcome)), random)
     kind = random.randrange(4)
 

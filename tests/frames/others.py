@@ -331,7 +331,7 @@ class UnixReader:
             arrivals: list[Any] = []
             for _ in range(3):
                 self.inbox.read(arrivals, 0.0)
-                self.inbox.give_back()
+                self.inbox.return_released()
             while select.select([self.end], [], [], 0.0)[0] and self.end.recv(100):
                 pass
             if closes:

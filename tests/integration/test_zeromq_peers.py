@@ -329,12 +329,12 @@ def test_a_wait_is_slept_where_the_processor_is_somebody_elses(monkeypatch, turn
 
     def yields_of_a_wait(one: ZeroMQTransport) -> int:
         yielded.clear()
-        one._look(0.002, awake_s)
+        one._poll_descriptors(0.002, awake_s)
         return len(yielded)
 
     one = transport()
     try:
-        while one._look(0.0, 0.0):
+        while one._poll_descriptors(0.0, 0.0):
             one.poll(0.0)  # what there is to hear of sockets that are new
         with monkeypatch.context() as patched:
             patched.setattr(zeromq, "time", SimpleNamespace(monotonic=lambda: now[0]))

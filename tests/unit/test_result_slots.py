@@ -146,21 +146,21 @@ def test_slots_are_used_in_turn_and_no_more_of_them_than_results_are_kept(kept, 
 
 def test_memory_is_used_again_once_no_array_over_it_lives():
     pool = BufferPool()
-    first = pool.take(1000)
+    first = pool.allocate(1000)
     start = first.ctypes.data
     tail = first.view(np.float32)[100:]
     del first
-    other = pool.take(1000)
+    other = pool.allocate(1000)
     assert other.ctypes.data != start, "a part of it lives"
     del tail
-    assert pool.take(900).ctypes.data == start
+    assert pool.allocate(900).ctypes.data == start
 
 
 def test_memory_of_another_size_is_let_go():
     pool = BufferPool()
-    pool.take(1000)
-    kept = pool.take(5000)
-    pool.take(100)
+    pool.allocate(1000)
+    kept = pool.allocate(5000)
+    pool.allocate(100)
     assert [buffer.nbytes for buffer in pool._buffers] == [5000, 100]
     assert len(kept) == 5000
 

@@ -26,7 +26,7 @@ from gossip.transport.sessions import (
     SessionOffer,
     SessionParties,
     derive_secrets,
-    say_welcome,
+    make_welcome,
     session_of,
 )
 
@@ -219,7 +219,7 @@ def test_both_sides_of_a_session_come_to_the_same_keys():
     offer = SessionOffer.decode(sender.offer.encode())
     assert offer == sender.offer
     assert session_of(sender.opening) == offer.session
-    welcome, opener = say_welcome(offer, SENDER, RECEIVER, 9)
+    welcome, opener = make_welcome(offer, SENDER, RECEIVER, 9)
     sealer = sender.welcomed(welcome)
     opener.open_proof(memoryview(sealer.proof()))
     assert opened(opener, seal(sealer, b"data")) == b"data"
@@ -228,7 +228,7 @@ def test_both_sides_of_a_session_come_to_the_same_keys():
 @pytest.mark.parametrize("bit", [0, 8 * 32, 8 * 40, 8 * 44, 8 * WELCOME.size + 8 * 12])
 def test_a_welcome_that_was_changed_is_none(bit: int):
     sender = OpeningSession(SENDER, RECEIVER, 7)
-    welcome, _ = say_welcome(sender.offer, SENDER, RECEIVER, 9)
+    welcome, _ = make_welcome(sender.offer, SENDER, RECEIVER, 9)
     changed = bytearray(welcome)
     changed[bit // 8] ^= 1
     with pytest.raises(Malformed):
@@ -240,7 +240,7 @@ def test_a_welcome_that_was_changed_is_none(bit: int):
 )
 def test_a_welcome_is_for_these_two(sender: str, receiver: str):
     opening = OpeningSession(SENDER, RECEIVER, 7)
-    welcome, _ = say_welcome(opening.offer, sender, receiver, 9)
+    welcome, _ = make_welcome(opening.offer, sender, receiver, 9)
     with pytest.raises(Malformed):
         opening.welcomed(welcome)
 
@@ -248,7 +248,7 @@ def test_a_welcome_is_for_these_two(sender: str, receiver: str):
 def test_a_welcome_does_not_open_as_what_the_sender_says():
     """Its own record, sent back to who said it."""
     opening = OpeningSession(SENDER, RECEIVER, 7)
-    welcome, opener = say_welcome(opening.offer, SENDER, RECEIVER, 9)
+    welcome, opener = make_welcome(opening.offer, SENDER, RECEIVER, 9)
     with pytest.raises(Malformed):
         opener.open_proof(memoryview(welcome)[WELCOME.size :])
 
@@ -256,8 +256,8 @@ def test_a_welcome_does_not_open_as_what_the_sender_says():
 def test_each_connection_has_new_keys():
     """Also of the same two lives; and the receiver's part alone is enough."""
     opening = OpeningSession(SENDER, RECEIVER, 7)
-    first, _ = say_welcome(opening.offer, SENDER, RECEIVER, 9)
-    second, opener = say_welcome(opening.offer, SENDER, RECEIVER, 9)
+    first, _ = make_welcome(opening.offer, SENDER, RECEIVER, 9)
+    second, opener = make_welcome(opening.offer, SENDER, RECEIVER, 9)
     record = seal(opening.welcomed(first), b"", sessions.PROOF)
     with pytest.raises(Malformed):
         opener.open_proof(memoryview(record))

@@ -26,21 +26,23 @@ def nobody(key: str) -> bool:
 
 def told(strangers: RefusedKeys, now: float) -> list[tuple[str, str]]:
     """What is told at that time of those who were looked at once before."""
-    list(strangers.to_tell(now - NOTICE_S, nobody))
-    return list(strangers.to_tell(now, nobody))
+    list(strangers.keys_to_report(now - NOTICE_S, nobody))
+    return list(strangers.keys_to_report(now, nobody))
 
 
 def test_a_stranger_is_told_of_once_and_again_when_it_comes_back_later() -> None:
     strangers = RefusedKeys()
     strangers.refuse("key", "10.0.0.1")
-    assert not list(strangers.to_tell(100.0, nobody))
-    assert not list(strangers.to_tell(100.0 + NOTICE_S / 2, nobody)), "its key may be on its way"
-    assert list(strangers.to_tell(100.0 + NOTICE_S, nobody)) == [("key", "10.0.0.1")]
+    assert not list(strangers.keys_to_report(100.0, nobody))
+    assert not list(strangers.keys_to_report(100.0 + NOTICE_S / 2, nobody)), (
+        "its key may be on its way"
+    )
+    assert list(strangers.keys_to_report(100.0 + NOTICE_S, nobody)) == [("key", "10.0.0.1")]
     strangers.refuse("key", "10.0.0.1")
-    assert not list(strangers.to_tell(110.0, nobody))
+    assert not list(strangers.keys_to_report(110.0, nobody))
     assert strangers.settled(110.0) == []
     assert strangers.settled(102.0 + FORGET_S) == ["10.0.0.1"]
-    assert not list(strangers.to_tell(103.0 + FORGET_S, nobody)), "it has gone"
+    assert not list(strangers.keys_to_report(103.0 + FORGET_S, nobody)), "it has gone"
     strangers.refuse("key", "10.0.0.1")
     assert told(strangers, 300.0) == [("key", "10.0.0.1")]
 
@@ -48,8 +50,8 @@ def test_a_stranger_is_told_of_once_and_again_when_it_comes_back_later() -> None
 def test_one_whose_key_has_come_is_told_of_never() -> None:
     strangers = RefusedKeys()
     strangers.refuse("key", "10.0.0.1")
-    assert not list(strangers.to_tell(0.1, nobody))
-    assert not list(strangers.to_tell(50.0, lambda key: key == "key"))
+    assert not list(strangers.keys_to_report(0.1, nobody))
+    assert not list(strangers.keys_to_report(50.0, lambda key: key == "key"))
     assert not by_address(strangers)
 
 
