@@ -10,7 +10,7 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import loop
     from .loop import Node, NodeSpec
-    from .shard_steps import take_step
+    from .shard_steps import run_step
     from .spec import wire_of
 else:
     __getattr__, __dir__ = lazy(__name__)

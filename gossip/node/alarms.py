@@ -72,7 +72,7 @@ class StallDetector:
         self._tolerance_s = tolerance_s
         self._expected = now
 
-    def look(self, now: float) -> float:
+    def measure_delay(self, now: float) -> float:
         """Seconds by which the loop is late, 0.0 when that is within the tolerance."""
         late_s = now - self._expected
         return late_s if late_s > self._tolerance_s else 0.0

@@ -30,7 +30,7 @@ class GpuMeter:
         self._trainer_pid = trainer_pid
         self._asked: subprocess.Popen[bytes] | None = None
 
-    def look(self) -> list[dict[str, float]]:
+    def measure(self) -> list[dict[str, float]]:
         """Return the answer to the last query, and start the next. It has, for each GPU that this
         process may see, its index, the share of the last second in which it worked, its used and
         total bytes, and degrees Celsius, as far as known. ``[]``: nothing is known."""

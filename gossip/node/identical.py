@@ -22,7 +22,7 @@ class IdenticalUpdates:
     def __init__(self) -> None:
         self._found = False
 
-    def look(self, rows: Sequence[Row]) -> tuple[PeerId, ...]:
+    def find_identical(self, rows: Sequence[Row]) -> tuple[PeerId, ...]:
         """Peers whose updates are the same to the last bit; () where there are none, and ever after
         there were some."""
         if self._found or len(rows) < 2:

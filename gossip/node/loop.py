@@ -288,7 +288,7 @@ class Node:
             # the script has not come to its end
             halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
         self.transport.close(LINGER_S)
-        self._tell_usage()
+        self._report_usage()
         traffic = dataclasses.asdict(self.transport.traffic)
         how = {"reason": halt.reason, "exit_code": halt.exit_code, "round": self._round}
         self._journal.event(
@@ -303,10 +303,10 @@ class Node:
                 self._trainer_gone = True  # It has not waited for the answer to its goodbye.
         return halt.exit_code
 
-    def _tell_usage(self) -> None:
+    def _report_usage(self) -> None:
         traffic = self.transport.traffic
         sent, received = traffic.sent_bytes, traffic.received_bytes
-        used = self._usage.look()
+        used = self._usage.measure()
         self._journal.event("usage", **used, sent_bytes=sent, received_bytes=received)
 
     def _die(self, error: Exception) -> int:
@@ -349,7 +349,7 @@ class Node:
     def _turn(self) -> None:
         clock = time.monotonic
         now = clock()
-        late_s = self._stall_detector.look(now)  # the last turn took too long
+        late_s = self._stall_detector.measure_delay(now)  # the last turn took too long
         next_at = self._alarms.next_at()
         timeout_s = POLL_S if next_at is None else min(POLL_S, max(0.0, next_at - now))
         self._stall_detector.expect(now + timeout_s)
@@ -358,12 +358,12 @@ class Node:
         )
         arrivals = self.transport.poll(timeout_s, self._wake, awake_s)
         now = clock()
-        late_s += self._stall_detector.look(now)
+        late_s += self._stall_detector.measure_delay(now)
         self._stall_detector.expect(now)
-        self._take(arrivals, now)
+        self._handle_arrivals(arrivals, now)
         if late_s:
             for arrivals in piled_up(self.transport.poll, late_s, clock):
-                self._take(arrivals, clock())
+                self._handle_arrivals(arrivals, clock())
             now = clock()
         if self.transport.woken or late_s:
             self._receive(now, everything=late_s > 0)
@@ -399,7 +399,7 @@ class Node:
             )
         self._handle(events.Stop(reason), now)
 
-    def _take(self, arrivals: list[Arrival], now: float) -> None:
+    def _handle_arrivals(self, arrivals: list[Arrival], now: float) -> None:
         for arrival in arrivals:
             if isinstance(arrival, events.LinkUp):
                 self._linked.add(arrival.peer)
@@ -532,7 +532,7 @@ class Node:
                 if not self._trainer_gone:
                     self.trainer.apply(effect)
             case events.TakeSnapshot():
-                self.trainer.take_snapshot()
+                self.trainer.request_snapshot()
             case events.Restore():
                 self._judge.forget()
                 self.trainer.restore(effect)
@@ -541,7 +541,7 @@ class Node:
             case events.StateConfirmed():
                 self.trainer.confirmed(effect)
             case events.LedgerReply():
-                self.trainer.give_ledger(effect)
+                self.trainer.queue_ledger(effect)
             case _ as never:
                 assert_never(never)
 
@@ -549,7 +549,7 @@ class Node:
         if self.spec.config.pipeline is not None:
             effect = by_samples(effect)
         # The rows of a mix are parameters, which all begin with.
-        if not effect.mix and (identical := self._identical.look(effect.rows)):
+        if not effect.mix and (identical := self._identical.find_identical(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if effect.step in ("whole", "measure"):
             self._rule_clock.asked(effect.round_id, effect.shard)
@@ -616,7 +616,7 @@ class Node:
             if progress is not None and not self._trainer_gone:
                 self._handle(progress, now)
             if self._seed_folder is not None:
-                self._look_for_later_life(self._seed_folder)
+                self._check_later_life(self._seed_folder)
         if self._announcement is not None:
             self._announcement.tick(now)
         if self._seed_folder is not None:
@@ -632,7 +632,7 @@ class Node:
                 self._handle(
                     events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
                 )
-        self._topology.look_ahead()
+        self._topology.precompute_plan()
         self._write_what_is_due(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
@@ -642,10 +642,10 @@ class Node:
             self._journal.event("notice", **dataclasses.asdict(notice))
         self.transport.traffic.notices.clear()
         if self._usage.due(now):
-            self._tell_usage()
+            self._report_usage()
         self._journal.flush_due(now)
 
-    def _look_for_later_life(self, folder: SeedFolder) -> None:
+    def _check_later_life(self, folder: SeedFolder) -> None:
         """Whoever has our number and a later life is heard in our place from now on."""
         later = None if self._told_of_later_life else folder.later_life(self.spec.incarnation)
         if later is None:

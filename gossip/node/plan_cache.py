@@ -27,7 +27,7 @@ class PlanCache(Topology):
             return self._cached_plan[1]
         return super().__call__(roster, round_id, seed, **options)
 
-    def look_ahead(self) -> None:
+    def precompute_plan(self) -> None:
         """To be called when there is time."""
         if self._asked is not None:
             roster, round_id, seed, options = self._asked

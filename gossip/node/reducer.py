@@ -42,7 +42,7 @@ from gossip.vectors import (
     to_bytes,
 )
 
-from .shard_steps import scores, take_step
+from .shard_steps import run_step, scores
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
@@ -256,7 +256,7 @@ class Reducer:
             and len(work.rows) * len(work.rows[0].payload.data) <= QUICK_ELEMENTS
         )
 
-    def _take_step(
+    def _run_step(
         self, work: Aggregate, maker: ResultMaker, gradient: np.ndarray | None
     ) -> Aggregated:
         assert self._sharded is not None, f"{self._rule.name} was asked for a step"
@@ -267,7 +267,7 @@ class Reducer:
             if vector is not None
         }
         updates = [row.payload.data for row in work.rows]
-        return take_step(
+        return run_step(
             self._sharded,
             work,
             updates,
@@ -283,7 +283,7 @@ class Reducer:
         gradient: np.ndarray | None = None,
     ) -> Aggregated:
         if work.step != "whole":
-            return self._take_step(work, maker, gradient)
+            return self._run_step(work, maker, gradient)
         if self._from_rows is not None and not work.mix and not work.own_share:
             added_up = self._add_up(self._from_rows, work, rows, maker)
             if added_up is not None:

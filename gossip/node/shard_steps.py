@@ -23,7 +23,7 @@ def scores(numbers: Sequence[float]) -> tuple[float, ...]:
     return tuple([min(number, _LARGEST) if number == number else _LARGEST for number in numbers])
 
 
-def take_step(
+def run_step(
     rule: ShardedRule,
     ask: Aggregate,
     updates: Updates,

@@ -158,7 +158,7 @@ class TrainerLink:
     def go(self, effect: events.StartRound) -> None:
         self._outbox.append(_Outgoing(effect))
 
-    def take_snapshot(self) -> None:
+    def request_snapshot(self) -> None:
         self._outbox.append(_Outgoing(control.SnapshotCommand()))
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
@@ -168,12 +168,14 @@ class TrainerLink:
 
     def restore(self, effect: events.Restore) -> None:
         nbytes = effect.payload.nbytes
-        self._give(control.RestoreCommand(effect.round_id, nbytes, effect.settings), effect.payload)
+        self._queue_payload(
+            control.RestoreCommand(effect.round_id, nbytes, effect.settings), effect.payload
+        )
 
     def rebuild(self, effect: events.RebuildState) -> None:
         """Queues what asks for a state of the stage, behind those of others."""
         for stage, payload in effect.beside:
-            self._give(control.BesideCommand(stage, payload.nbytes), payload)
+            self._queue_payload(control.BesideCommand(stage, payload.nbytes), payload)
         self._outbox.append(_Outgoing(control.RebuildCommand(effect.round_id, effect.is_last)))
 
     def run(self, effect: events.RunForward | events.RunBackward) -> None:
@@ -187,7 +189,7 @@ class TrainerLink:
         if given is None:
             self._outbox.append(_Outgoing(command))
         else:
-            self._give(command, given)
+            self._queue_payload(command, given)
 
     def forget(self, effect: events.DropForward | events.ResetSum) -> None:
         """Queues what is to be forgotten of a pipeline's round."""
@@ -203,7 +205,7 @@ class TrainerLink:
         """Queues what asks for the update of a pipeline's round."""
         self._outbox.append(_Outgoing(effect))
 
-    def _give(self, message: control.FromNode, payload: Payload) -> None:
+    def _queue_payload(self, message: control.FromNode, payload: Payload) -> None:
         """Queues a message with memory that holds a copy of the payload."""
         data = payload.data
         state = data if isinstance(data, tuple) else (data,)
@@ -222,7 +224,7 @@ class TrainerLink:
         """Behind the state that it may have to take over first."""
         self._outbox.append(_Outgoing(control.ConfirmReply(effect.round_id, effect.agreed)))
 
-    def give_ledger(self, effect: events.LedgerReply) -> None:
+    def queue_ledger(self, effect: events.LedgerReply) -> None:
         """Behind the rounds that it comes after."""
         self._outbox.append(_Outgoing(control.LedgerReply(effect.round_id, effect.ledger)))
 
@@ -402,11 +404,11 @@ class TrainerLink:
         messages, fds = self._channel.receive(0)
         waiting = deque(fds)
         for message in messages:
-            self._hear(message, waiting)
+            self._handle_message(message, waiting)
         for fd in waiting:
             os.close(fd)
 
-    def _hear(self, message: control.FromTrainer, fds: deque[int]) -> None:
+    def _handle_message(self, message: control.FromTrainer, fds: deque[int]) -> None:
         match message:
             case control.Contribute():
                 self._contribute(message)

@@ -42,7 +42,7 @@ class UsageMeter:
         """Nobody looks any more."""
         self._gpus.close()
 
-    def look(self) -> dict[str, Any]:
+    def measure(self) -> dict[str, Any]:
         """The fields of an event ``usage``: seconds of processor time and bytes of memory of the
         processes that are there, the machine's load and available bytes, those that are free on
         the disk, and what GPUs do that the trainer uses. What cannot be found out is left out."""
@@ -53,7 +53,7 @@ class UsageMeter:
             found["machine_memory_free"] = available
         if (free := _free_on(self._folder)) is not None:
             found["disk_free"] = free
-        if gpus := self._gpus.look():
+        if gpus := self._gpus.measure():
             found["gpus"] = gpus
         return found
 

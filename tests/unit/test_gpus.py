@@ -34,11 +34,11 @@ def answered(meter: GpuMeter) -> None:
 
 def test_the_answer_is_there_the_next_time(tool: Path) -> None:
     meter = GpuMeter(os.getpid())
-    assert meter.look() == []
+    assert meter.measure() == []
     answered(meter)
     first = {"index": 0.0, "busy": 0.93, "memory": 70000 << 20, "memory_total": 81559 << 20}
     second = {"index": 1.0, "memory": 20 << 20, "memory_total": 81559 << 20}
-    assert meter.look() == [{**first, "celsius": 61.0}, second]
+    assert meter.measure() == [{**first, "celsius": 61.0}, second]
     answered(meter)
     meter.close()
     assert "--query-gpu=index,utilization.gpu" in (tool / "asked").read_text()
@@ -50,7 +50,7 @@ def test_only_those_that_the_peer_may_see_are_asked_for(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     meter = GpuMeter(os.getpid())
-    meter.look()
+    meter.measure()
     answered(meter)
     meter.close()
     assert (tool / "asked").read_text().rstrip().endswith("-i 2,3")
@@ -60,10 +60,10 @@ def test_a_tool_that_hangs_is_not_asked_again_and_not_left_behind(tool: Path) ->
     (tool / "answer").unlink()
     os.mkfifo(tool / "answer")
     meter = GpuMeter(os.getpid())
-    meter.look()
+    meter.measure()
     asked = meter._asked
     assert asked is not None
-    assert [meter.look(), meter.look()] == [[], []]
+    assert [meter.measure(), meter.measure()] == [[], []]
     assert meter._asked is asked
     assert asked.poll() is None
     meter.close()  # it returns, whatever holds the tool
@@ -74,7 +74,7 @@ def test_a_trainer_without_a_gpu_is_not_asked_about(tool: Path) -> None:
     gpus_used = GpuMeter(os.getpid())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gpus, "uses_gpu", lambda pid: False)
-        gpus_used.look()
+        gpus_used.measure()
     assert gpus_used._asked is None
     assert not (tool / "asked").exists()
 

@@ -17,7 +17,7 @@ def noise(seed: int, elements: int = 1000) -> np.ndarray:
 
 
 def looked_at(*updates: np.ndarray) -> tuple[PeerId, ...]:
-    return IdenticalUpdates().look(rows(*updates))
+    return IdenticalUpdates().find_identical(rows(*updates))
 
 
 def test_those_that_are_the_same_to_the_last_bit_are_named() -> None:
@@ -40,6 +40,6 @@ def test_zeros_say_nothing() -> None:
 
 def test_it_is_said_once() -> None:
     look = IdenticalUpdates()
-    assert look.look(rows(noise(1), noise(2))) == ()
-    assert look.look(rows(noise(1), noise(1))) == (0, 1)
-    assert look.look(rows(noise(1), noise(1))) == ()
+    assert look.find_identical(rows(noise(1), noise(2))) == ()
+    assert look.find_identical(rows(noise(1), noise(1))) == (0, 1)
+    assert look.find_identical(rows(noise(1), noise(1))) == ()

@@ -77,9 +77,9 @@ def test_cancelled_alarms_do_not_pile_up() -> None:
 def test_being_a_little_late_is_nothing_and_being_very_late_is_told() -> None:
     sleep = StallDetector(0.2, 10.0)
     sleep.expect(10.1)
-    assert sleep.look(10.25) == 0.0
+    assert sleep.measure_delay(10.25) == 0.0
     sleep.expect(10.3)
-    assert sleep.look(11.3) == pytest.approx(1.0)
+    assert sleep.measure_delay(11.3) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("late_s", "turns"), [(0.3, 3), (10.0, 4)])
@@ -446,14 +446,14 @@ def test_a_plan_that_was_foreseen_is_the_one_that_would_be_drawn_and_is_drawn_on
 
     four, three = Roster((0, 1, 2, 3), b"lineage1"), Roster((0, 1, 3), b"lineage1")
     rolling, lookahead = topologies.load("rolling"), PlanCache(counted)
-    lookahead.look_ahead()  # nobody has asked for anything
+    lookahead.precompute_plan()  # nobody has asked for anything
     assert lookahead(four, 5, 1, shards=2) == rolling(four, 5, 1, shards=2)
-    lookahead.look_ahead()
-    lookahead.look_ahead()
+    lookahead.precompute_plan()
+    lookahead.precompute_plan()
     assert drawn == [5, 6]
     assert lookahead(four, 6, 1, shards=2) == rolling(four, 6, 1, shards=2)
     assert drawn == [5, 6]
-    lookahead.look_ahead()
+    lookahead.precompute_plan()
     assert lookahead(three, 7, 1, shards=2) == rolling(three, 7, 1, shards=2)  # somebody has gone
     assert lookahead(three, 7, 1, shards=1) == rolling(three, 7, 1, shards=1)
     assert drawn == [5, 6, 7, 7, 7]

@@ -26,8 +26,8 @@ def test_both_processes_count_and_a_thread_counts_once(tmp_path: Path) -> None:
         assert trainer.stdin is not None
         assert trainer.stdout is not None
         trainer.stdout.readline()
-        alone = UsageMeter(os.getpid(), tmp_path, 0.0).look()
-        both = UsageMeter(trainer.pid, tmp_path, 0.0).look()
+        alone = UsageMeter(os.getpid(), tmp_path, 0.0).measure()
+        both = UsageMeter(trainer.pid, tmp_path, 0.0).measure()
         trainer.stdin.close()
     assert both["memory"] - alone["memory"] > 50 << 20
     assert both["cpu_s"] >= alone["cpu_s"] > 0

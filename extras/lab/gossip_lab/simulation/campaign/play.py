@@ -627,7 +627,7 @@ def step_of(aggregator: str) -> Step | None:
 
     from gossip import aggregators
     from gossip.aggregators import ShardedRule
-    from gossip.node import take_step
+    from gossip.node import run_step
 
     bound = aggregators.load(aggregator)
     if not bound.cross_shard:
@@ -642,7 +642,7 @@ def step_of(aggregator: str) -> Step | None:
         updates = torch.tensor(np.array([row.payload.data for row in ask.rows]))
         last = {} if ask.previous is None else {"previous": torch.tensor(ask.previous.data)}
         with torch.no_grad():
-            return take_step(rule, ask, updates, last, payload_of)
+            return run_step(rule, ask, updates, last, payload_of)
 
     return step
 
