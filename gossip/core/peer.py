@@ -215,7 +215,7 @@ class Peer:
             settings,
             self._rolling.attendance.skip_reason if self._rolling else members.skip_reason,
             self.shutdown,
-            self.recovery.giving.taken_by,
+            self.recovery.giving.current_receivers,
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
@@ -256,14 +256,14 @@ class Peer:
         # proves a pause, with or without a gap.
         looks = kind is Aggregated or kind is TimerFired
         if (looks or still_s > self._tolerance_s) and self.phase == "running":
-            effects += self._look_at_clock(still_s, looks, now)
+            effects += self._check_clock(still_s, looks, now)
         take: Any = self._on_received if kind is Received else self._dispatch
         effects += take(event, now)
         membership = self.membership
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
         if self.final_check.round_id is not None:
-            effects += self.final_check.look(self.rounds.mode != "off", now)
+            effects += self.final_check.check_result(self.rounds.mode != "off", now)
         if rolling is not None and rolling.lag_detector.lost_track is not None:
             effects += self._lost_track(rolling, rolling.lag_detector.lost_track, now)
         effects += (
@@ -285,7 +285,7 @@ class Peer:
             effects += membership.speak(now)
         return effects
 
-    def _look_at_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
+    def _check_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
         """Return the effects of a pause of this peer, which handled no event for ``still_s``. After
         a tolerated pause, the timers are checked only if ``looks`` is set."""
         loaded = self.membership.prober.is_loaded(now)
@@ -347,7 +347,7 @@ class Peer:
                 return self._on_timer(event, now)
             # about the others, the links to them, and the clock
             case Arriving(sender, incarnation):
-                if not membership.heard(sender, incarnation, now):
+                if not membership.accept_sender(sender, incarnation, now):
                     return []
                 membership.sends(sender, now)
                 return self._on_arriving(event, now)
@@ -409,7 +409,7 @@ class Peer:
         return self.rounds.on_arriving(event, now) if self.phase == "running" else []
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
-        if not self.membership.heard(event.sender, event.incarnation, now):
+        if not self.membership.accept_sender(event.sender, event.incarnation, now):
             return self._on_last_words(event, now)
         message, kind = event.message, type(event.message)
         match message:
@@ -419,7 +419,7 @@ class Peer:
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 elif type(message) is Ack and self.phase == "draining":
                     # so that nobody stays for it in vain
-                    self.rounds.future_buffer.heard(message.target, message.progress.step)
+                    self.rounds.future_buffer.record_round(message.target, message.progress.step)
                 return effects
             case (
                 Push()
@@ -557,7 +557,7 @@ class Peer:
         return LedgerReply(round_id, ledger if len(ledger) <= CORE_BYTES_MAX else b"")
 
     def _gather(self, now: float) -> list[Effect]:
-        self.bootstrap.hear(self.local, self.hello_exchange.hello(), now)
+        self.bootstrap.record_hello(self.local, self.hello_exchange.hello(), now)
         effects: list[Effect] = [*self.hello_exchange.to_all()]
         effects += self._decide(now)
         if self.phase == "gathering":
@@ -613,7 +613,7 @@ class Peer:
         return [
             *self.bootstrap.begun_anew(),
             Report("ready", {"present": list(present), "waited_s": waited_s}),
-            *(self._rolling.replicated.tell_standings() if self._rolling is not None else ()),
+            *(self._rolling.replicated.report_standings() if self._rolling is not None else ()),
             *self._configured(),
             *self.rounds.start(now),
         ]
@@ -621,14 +621,14 @@ class Peer:
     def _on_hello(self, sender: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         if hello.lineage != self.settings.lineage:
             return []
-        self.shutdown.hear(sender, hello)
+        self.shutdown.record_hello(sender, hello)
         effects = self.membership.learn(sender, hello.address, hello.bulk, incarnation, now)
         new = self.peer_progress.on_hello(sender, incarnation, hello, now)
         if self.phase == "unprepared":
             return effects
         if self.phase == "gathering":
             return effects + ([self.hello_exchange.to(sender)] if new else []) + self._decide(now)
-        effects += self.rounds.on_hello(sender, hello, now) + self.final_check.hear(
+        effects += self.rounds.on_hello(sender, hello, now) + self.final_check.on_hello(
             sender, incarnation, hello, now
         )
         effects += self.recovery.on_hello(sender, hello.round_id)
@@ -712,7 +712,7 @@ class Peer:
     def _resume(self, now: float) -> list[Effect]:
         """Give up the recovery, as no peer has a state to send. Resume with the local state, or
         gather again if the run has not begun here."""
-        self.recovery.give_up()
+        self.recovery.cancel()
         if self.phase != "recovering":
             return []
         if not self.hello_exchange.begun:
@@ -733,9 +733,9 @@ class Peer:
             return effects + self._end(Halt(why, REFUSED), self.membership.leave(now))
         if done and self.phase == "recovering":
             self._enter("state restored")
-            self.hello_exchange.adopt(self.bootstrap.said_by(self.recovery.donor))
+            self.hello_exchange.adopt(self.bootstrap.initial_digest(self.recovery.donor))
             if self.rounds.round_id > 0:
-                self.peer_progress.hear_first()
+                self.peer_progress.mark_unreported_members()
                 if self._rolling is not None:
                     self._rolling.come_back()
             # Peers that saw the former incarnation leave skip this peer until it announces a round.
@@ -781,7 +781,7 @@ class Peer:
         # also a state that is being restored
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
-        reports, halt = self.quorum_watch.look(
+        reports, halt = self.quorum_watch.check_quorum(
             roster if has_state else {*roster, *self.shutdown.members.met()},
             self.rounds.quorum(),
             self.rounds.round_id,

@@ -132,7 +132,7 @@ class StagePeer(Peer):
         of_stage = pipeline.is_of_stage(message.target if isinstance(message, Ack) else sender)
         if not isinstance(message, PipelineMessage) and of_stage:
             return super()._on_received(event, now)
-        if not self.membership.heard(sender, event.incarnation, now):
+        if not self.membership.accept_sender(sender, event.incarnation, now):
             return []
         if isinstance(message, MembershipMessage):
             return self.membership.on_message(sender, event.incarnation, message, now)
@@ -154,7 +154,7 @@ class StagePeer(Peer):
         pipeline = self.pipeline
         if not isinstance(event.message, StateRequest):
             return pipeline.rebuild.on_message(event, now) if self.phase == "gathering" else []
-        if not pipeline.gives_to(event):
+        if not pipeline.is_neighbour_request(event):
             return pipeline.refuse(event)
         return self.recovery.on_message(event, self.phase in TRAINING, now)
 
@@ -188,7 +188,7 @@ class StagePeer(Peer):
                 # The other stages learn of it, and do not wait for this one.
                 return self._end(gathering.end_of(decision), self.membership.leave(now))
             case gathering.TakeState():
-                self.pipeline.rebuild.give_up()
+                self.pipeline.rebuild.cancel()
         return super()._follow(decision, now)
 
     def _begin(
@@ -253,7 +253,7 @@ class StagePeer(Peer):
         effects = super()._watch_quorum(now)
         if self.phase not in ("running", "recovering"):
             return effects
-        reports, halt = self.pipeline.watch.look(self.rounds.round_id, now)
+        reports, halt = self.pipeline.watch.check_lost_stages(self.rounds.round_id, now)
         end = [] if halt is None else self._end(halt, self.membership.leave(now))
         return [*effects, *reports, *end]
 

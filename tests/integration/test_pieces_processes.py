@@ -84,7 +84,7 @@ def start_again(swarm: ProcessSwarm, peer: int, incarnation: int = 1) -> dict[st
 DEATH = """
 import contextlib, os
 from gossip.core.transfer import donor as donating
-give = donating.Donor._give
+give = donating.Donor._send_state
 
 def _give(self, peer, ask, *rest):
     if ask.piece:
@@ -94,7 +94,7 @@ def _give(self, peer, ask, *rest):
             os.kill(os.getpid(), 9)
     return give(self, peer, ask, *rest)
 
-donating.Donor._give = _give
+donating.Donor._send_state = _give
 """
 
 

@@ -30,11 +30,15 @@ def test_guesses_hold_until_somebody_fails(
         local = roster[0]
         before = cursor.pack()
         ranges = cursor.assign(roster)[local]
-        coming = lookahead.look(cursor, roster, local)
+        coming = lookahead.predict_rounds(cursor, roster, local)
         assert cursor.pack() == before
         fresh = CursorLookahead()
         fresh.ahead = ahead
-        assert coming == fresh.look(cursor, roster, local) == lookahead.look(cursor, roster, local)
+        assert (
+            coming
+            == fresh.predict_rounds(cursor, roster, local)
+            == lookahead.predict_rounds(cursor, roster, local)
+        )
         assert len(coming) <= ahead
         assert all(ranges for _, ranges in coming)
         assert sum(len(ranges) for _, ranges in coming) <= PAIRS_MAX

@@ -127,7 +127,7 @@ class Observed:
     def let(self, happening: tuple[Any, ...]) -> None:
         match happening:
             case ("message", sender, incarnation, message):
-                if self.core.heard(sender, incarnation, self.now):
+                if self.core.accept_sender(sender, incarnation, self.now):
                     self.run(self.core.on_message(sender, incarnation, message, self.now))
             case ("link", peer, up, reason):
                 self.run(self.core.on_link(peer, up, reason, self.now))

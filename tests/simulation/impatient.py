@@ -12,14 +12,14 @@ from gossip.core.rounds.server import Server
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(punctuality, "PATIENCE_S", 0.0)
     monkeypatch.setattr(punctuality, "PATIENCE_ROUNDS", 0.0)
-    take = Server.take
+    take = Server.accept_update
 
     def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
         if sender == self.local and update.attempt == shard.serving and shard.ticket is None:
             self.deadline.observe(now - shard.first_at if shard.answers else 0.0)
         return take(self, shard, sender, update, payload, now)
 
-    monkeypatch.setattr(Server, "take", observed)
+    monkeypatch.setattr(Server, "accept_update", observed)
     monkeypatch.setattr(
         punctuality.LatenessTracker, "came_late", lambda self, sender, update, now: None
     )

@@ -59,12 +59,12 @@ def test_an_update_of_older_parameters_is_found_out(monkeypatch: pytest.MonkeyPa
 def test_without_a_fault_every_guess_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     calm = replace(SCHEDULE, faults=())
     assert run(calm).violation is None
-    look = CursorLookahead.look
+    look = CursorLookahead.predict_rounds
 
     def present(self: CursorLookahead, *asked: Any) -> Any:
         return tuple([(epoch, ((0, 1),)) for epoch, _ in look(self, *asked)])
 
-    monkeypatch.setattr(CursorLookahead, "look", present)
+    monkeypatch.setattr(CursorLookahead, "predict_rounds", present)
     outcome = run(calm)
     assert outcome.violation is not None
     assert outcome.violation.invariant == "S24"

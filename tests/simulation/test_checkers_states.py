@@ -89,7 +89,7 @@ def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
 
 def never_mind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has failed is asked again at once."""
-    monkeypatch.setattr(PieceFetcher, "give_up", PieceFetcher.release)
+    monkeypatch.setattr(PieceFetcher, "exclude_peers", PieceFetcher.release)
     monkeypatch.setattr(Backoff, "is_resting", lambda rests, peer, now: False)
 
 
@@ -103,14 +103,14 @@ def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(
 
 
 def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = PieceFetcher.take
+    take = PieceFetcher.accept_piece
 
     def forgets(self: PieceFetcher, *what: Any) -> bool:
         right = take(self, *what)
         self.kept.clear()
         return right
 
-    monkeypatch.setattr(PieceFetcher, "take", forgets)
+    monkeypatch.setattr(PieceFetcher, "accept_piece", forgets)
     assert "which is here" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 

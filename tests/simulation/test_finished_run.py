@@ -286,7 +286,7 @@ def test_who_has_ended_for_good_keeps_nobody() -> None:
 
 def test_who_had_no_state_and_has_one_now_counts_again() -> None:
     evidence = NoStateEvidence(0, 0, finished_again(3, 0, began=2).hosts[0].core.peer_progress)
-    evidence.hear(1, NO_STATE)
+    evidence.record_refusal(1, NO_STATE)
     assert evidence.stateless == {1}
     evidence.note_state(1)
     assert not evidence.stateless

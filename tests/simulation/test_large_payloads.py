@@ -185,14 +185,14 @@ def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -
         LatenessTracker, "patience_s", lambda self, missing: self._deadline.grace_s()
     )
     monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
-    take = Server.take
+    take = Server.accept_update
 
     def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
         if sender == self.local:
             self.deadline.observe(0.0)
         return take(self, shard, sender, update, payload, now)
 
-    monkeypatch.setattr(Server, "take", observed)
+    monkeypatch.setattr(Server, "accept_update", observed)
     violation = run(replace(LARGE, bytes_per_s=100.0, compute_s=(0.05, 0.3))).violation
     assert violation is not None
     assert violation.invariant == "L8"

@@ -368,7 +368,9 @@ def test_a_sound_end_is_judged_and_nobody_waits_in_vain() -> None:
 
 
 def test_who_takes_its_own_state_for_everybodys_is_caught() -> None:
-    swarm, _ = lied_to_at_last(look=lambda confirming, takes_part, now: confirming._confirm(True))
+    swarm, _ = lied_to_at_last(
+        check_result=lambda confirming, takes_part, now: confirming._confirm(True)
+    )
     with pytest.raises(
         Violation, match=r"S9 .* it ends before round 60 with \w+, peer \d with \w+"
     ):
@@ -377,14 +379,14 @@ def test_who_takes_its_own_state_for_everybodys_is_caught() -> None:
 
 def test_who_cannot_say_though_all_are_there_is_caught() -> None:
     swarm, _ = lied_to_at_last(
-        look=lambda confirming, takes_part, now: confirming._give_up(1, {}, [])
+        check_result=lambda confirming, takes_part, now: confirming._decide_at_deadline(1, {}, [])
     )
     with pytest.raises(Violation, match="its last state may be another than that of 4 others"):
         swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
 
 
 def test_who_is_never_answered_is_caught() -> None:
-    swarm, checker = lied_to_at_last(look=lambda confirming, takes_part, now: [])
+    swarm, checker = lied_to_at_last(check_result=lambda confirming, takes_part, now: [])
     swarm.run_for(20.0)
     with pytest.raises(Violation, match="whether its last state is everybody's, in vain"):
         checker.judge_end(swarm, swarm.hosts)

@@ -98,7 +98,7 @@ def test_one_that_wakes_up_asks_for_what_it_lacks_whatever_it_had_waited_for_bef
 def test_l5_one_that_takes_silence_between_payloads_for_that_of_a_slow_link_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = TransferTracker.told
+    told = TransferTracker.record_progress
 
     def as_before(
         self: TransferTracker, peer: PeerId, received: int, pause_s: float, now: float
@@ -107,7 +107,7 @@ def test_l5_one_that_takes_silence_between_payloads_for_that_of_a_slow_link_is_c
         gap_s = now - at
         told(self, peer, received, GAPS * gap_s if gap_s <= FORGOTTEN_S else 0.0, now)
 
-    monkeypatch.setattr(TransferTracker, "told", as_before)
+    monkeypatch.setattr(TransferTracker, "record_progress", as_before)
     violation = run(BETWEEN_PAYLOADS).violation
     assert violation is not None
     assert violation.invariant == "L5"
@@ -147,7 +147,7 @@ def test_l3_one_that_waits_for_a_server_that_has_finished_is_caught() -> None:
 
     def notes(sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         if hello.stage != "ready":
-            waiting.departures.hear(sender, hello)
+            waiting.departures.record_departure(sender, hello)
         return []
 
     waiting.on_hello = notes

@@ -77,7 +77,7 @@ def test_l2_who_comes_back_is_asked_for_the_latest_attempt(schedule: Schedule) -
 def test_l2_asking_those_who_have_told_of_no_round_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(PeerProgress, "hear_first", lambda self: None)
+    monkeypatch.setattr(PeerProgress, "mark_unreported_members", lambda self: None)
     monkeypatch.setattr(FutureBuffer, "stash", lambda self, now_round, round_id, event, shard: True)
     violation = run(ONE_AFTER_THE_OTHER).violation
     assert violation is not None

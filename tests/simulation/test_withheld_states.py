@@ -49,7 +49,7 @@ class WithheldOffers:
 
 def never_give_up(swarm: Swarm[Peer], peer: PeerId) -> None:
     """Though too few are left for a round."""
-    swarm.hosts[peer].core.quorum_watch.look = lambda *_, **__: ([], None)  # type: ignore[method-assign]
+    swarm.hosts[peer].core.quorum_watch.check_quorum = lambda *_, **__: ([], None)  # type: ignore[method-assign]
 
 
 def left_with(attackers: int, n: int, f: int, lie: str = "", **options: Any) -> Swarm[Peer]:

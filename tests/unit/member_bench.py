@@ -96,7 +96,7 @@ class MemberBench:
         self.now = end
 
     def say(self, sender: int, message: Message, incarnation: int = 0) -> None:
-        if self.core.heard(sender, incarnation, self.now):
+        if self.core.accept_sender(sender, incarnation, self.now):
             self.do(self.core.on_message(sender, incarnation, message, self.now))  # type: ignore[arg-type]
 
     def gossip(self, sender: int, *rumors: Rumor) -> None:

@@ -63,8 +63,8 @@ def test_a_payload_of_which_only_the_beginning_was_told_is_on_its_way() -> None:
 
 def test_who_tells_of_chunks_that_come_seldom_is_busy_between_them() -> None:
     tracker = tracker_of()
-    tracker.told(1, 2**20, 4.5, 0.0)
-    tracker.told(2, 2**20, 0.9, 0.0)
+    tracker.record_progress(1, 2**20, 4.5, 0.0)
+    tracker.record_progress(2, 2**20, 0.9, 0.0)
     assert tracker.is_busy(1, 4.0)
     assert not tracker.is_busy(1, 5.0)
     assert tracker.is_busy(2, 1.5)
@@ -73,7 +73,7 @@ def test_who_tells_of_chunks_that_come_seldom_is_busy_between_them() -> None:
 
 def test_nobody_is_busy_for_long_on_one_word() -> None:
     tracker = tracker_of()
-    tracker.told(1, 2**20, 1e9, 0.0)
+    tracker.record_progress(1, 2**20, 1e9, 0.0)
     assert not tracker.is_busy(1, PAUSE_MAX_S + 0.1)
 
 
@@ -118,8 +118,8 @@ def test_who_was_busy_lately_is_at_work_until_the_beginning_of_what_it_sends_can
     tracker = tracker_of()
     done = comes(tracker, 2, 1.0)
     tracker.contributed(0.5)
-    tracker.told(1, 2**20, 1.5, done - 0.5)
-    tracker.told(1, 2**21, 1.5, done)
+    tracker.record_progress(1, 2**20, 1.5, done - 0.5)
+    tracker.record_progress(1, 2**21, 1.5, done)
     assert not tracker.is_busy(1, done + 2.5)
     assert tracker.is_at_work(1, done + 5.0)  # 1.5 s, 1 s and 3 s
     assert not tracker.is_at_work(1, done + 6.0)

@@ -95,7 +95,7 @@ def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
     idle.adopt(ROUND, b"a branch", idle.replicated.first_snapshot())
     idle.stop(table.now)
     for peer, round_id in ((1, 90), (2, 90), (3, 1000)):  # one of them lies
-        idle.future_buffer.heard(peer, round_id)
+        idle.future_buffer.record_round(peer, round_id)
     query = UpdateRequest(LINEAGE, asked, 0, 1, b"parent")
     effects = idle.on_message(Received(3, 1, query), table.now)
     told = [effect.message for effect in effects if isinstance(effect, Send)]
@@ -106,12 +106,12 @@ def test_one_without_a_round_says_so_when_it_cannot_keep_what_it_is_asked(
 
 def test_after_a_state_was_taken_over_those_who_have_told_of_no_round_are_not_waited_for() -> None:
     kept = FutureBuffer()
-    kept.heard(1, 7)
-    kept.hear_first([2])
+    kept.record_round(1, 7)
+    kept.mark_unreported([2])
     assert kept.why_not(1) == ""
     assert kept.why_not(2) == "it has told of no round yet"
-    assert not kept.heard(2, 0)
-    assert kept.heard(2, 7)
+    assert not kept.record_round(2, 0)
+    assert kept.record_round(2, 7)
     assert kept.why_not(2) == ""
 
 

@@ -328,17 +328,17 @@ def test_who_is_locked_up_gets_no_work_once_enough_of_its_stage_say_so() -> None
     rig = Rig(3, 3, stages=STAGES, audit=0.1)
     rig.begin(1)
     barrier = rig.barrier
-    assert barrier.hear(6, 0, done(2, 6, 8))
+    assert barrier.record_report(6, 0, done(2, 6, 8))
     assert barrier.working(2) == (6, 7, 8)
-    assert barrier.hear(7, 0, done(2, 7, 8))
+    assert barrier.record_report(7, 0, done(2, 7, 8))
     assert barrier.working(2) == (6, 7)
-    assert not barrier.hear(8, 0, done(2, 8, 7, 6)), "not ascending"
-    assert not barrier.hear(8, 0, done(2, 8, 3)), "of another stage"
+    assert not barrier.record_report(8, 0, done(2, 8, 7, 6)), "not ascending"
+    assert not barrier.record_report(8, 0, done(2, 8, 3)), "of another stage"
     (forward,) = passes(rig.activation(0, 0, round_id=1))
     sent = messages(rig.forward(forward), Activation)  # type: ignore[arg-type]
     assert {peer for peer, _ in sent} <= {6, 7}
     for peer in (0, 1):
-        assert barrier.hear(peer, 0, done(0, peer, 2))
+        assert barrier.record_report(peer, 0, done(0, peer, 2))
     rig.activation(2, 1, round_id=1)
     assert 1 not in rig.flow.works, "from one that is locked up"
 

@@ -42,7 +42,7 @@ class Bench:
         self.gather = DirectGather(0, self.settings, self.view, self.timers)  # type: ignore[arg-type]
 
     def give(self, data: bytes) -> list[Effect]:
-        return self.gather.give(data, OTHERS, 0.0)
+        return self.gather.broadcast_value(data, OTHERS, 0.0)
 
     def hear(self, sender: int, number: int, data: bytes, incarnation: int = 0) -> list[Effect]:
         value = GatherValue(self.settings.lineage, number, data)

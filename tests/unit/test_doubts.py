@@ -540,7 +540,7 @@ def test_a_roster_without_those_who_are_here_is_doubted() -> None:
     assert desk.why(roster=tuple(everybody - {1})) == "", "nobody knows of itself how others see it"
     desk.skipped[3] = "suspect"
     assert desk.why(roster=tuple(everybody - {3})) == ""
-    desk.departures.hear(4, Hello(b"l", b"", b"", 5, "leaving", "", ""))
+    desk.departures.record_departure(4, Hello(b"l", b"", b"", 5, "leaving", "", ""))
     assert desk.why(roster=tuple(everybody - {3, 4})) == ""
     assert "leaves out [1, 2, 5, 6, 7], who are here" in desk.why(roster=(0,))
     desk.passed = True
@@ -590,10 +590,10 @@ def test_what_more_than_f_hand_over_is_taken_whatever_it_claims() -> None:
 
 def test_who_has_waited_for_a_result_in_vain_says_so() -> None:
     desk = ResultBench(8, f=2)
-    desk.result_validator.give_up(desk.shard, 1.0)
+    desk.result_validator.on_server_timeout(desk.shard, 1.0)
     assert desk.handed_on == ["no commit from 0 in time"]
     assert desk.result_validator.accusations() == (Accusation(0, 7, silent=True),)
-    desk.result_validator.give_up(desk.shard, 1.0)  # of attempt 1, which it serves itself
+    desk.result_validator.on_server_timeout(desk.shard, 1.0)  # of attempt 1, which it serves itself
     assert desk.result_validator.accusations() == (Accusation(0, 7, silent=True),)
 
 
@@ -601,9 +601,9 @@ def test_a_server_with_no_majority_in_reach_is_not_blamed_nor_anybody_where_f_is
     desk = ResultBench(8, f=2)
     # six are there, five are needed, and two of the six may be liars
     desk.skipped = dict.fromkeys((2, 3), "disconnected")
-    desk.result_validator.give_up(desk.shard, 1.0)
+    desk.result_validator.on_server_timeout(desk.shard, 1.0)
     trusting = ResultBench(8, f=0)
-    trusting.result_validator.give_up(trusting.shard, 1.0)
+    trusting.result_validator.on_server_timeout(trusting.shard, 1.0)
     assert (desk.result_validator.accusations(), trusting.result_validator.accusations()) == (
         (),
         (),

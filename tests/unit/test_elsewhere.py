@@ -17,4 +17,4 @@ def test_what_a_former_life_has_said_is_void_as_soon_as_the_next_one_speaks() ->
         kept.stash(6, 7, query(sender, life), 0)
     kept.begins_anew(1, 1)
     kept.begins_anew(2, 3)
-    assert [event.sender for event in kept.take(7)] == [2]
+    assert [event.sender for event in kept.pop_round(7)] == [2]

@@ -32,7 +32,7 @@ def after(
     emptiness = NoStateEvidence(0, f, PolledPeers(far or {}))
     for answers in said:
         for peer, reason in answers.items():
-            emptiness.hear(peer, reason)
+            emptiness.record_refusal(peer, reason)
         emptiness.turn_is_over(waited)
     return emptiness.is_sure
 

@@ -39,7 +39,7 @@ class BootstrapBench:
         said = Hello(
             b"lineage!", b"layout", b"weights of %d" % peer, 0, "ready", "control", "bulk", b"", ()
         )
-        self.core.hear(peer, replace(said, **fields), self.now)  # type: ignore[arg-type]
+        self.core.record_hello(peer, replace(said, **fields), self.now)  # type: ignore[arg-type]
 
     def all_say_hello(self) -> None:
         for peer in PEERS:

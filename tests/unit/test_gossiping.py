@@ -390,13 +390,13 @@ def test_a_push_that_the_network_doubles_is_used_once(what: Kind) -> None:
     pushes = PushStore(staleness_max=2)
     for at in (4, 5):
         pushes.add(what, 1, Pushed(at, 32, None))
-    assert pushes.take(what, 5, [1])[1].round_id == 5
+    assert pushes.pop_pushes(what, 5, [1])[1].round_id == 5
     for at in (4, 5):
         pushes.add(what, 1, Pushed(at, 32, None))
-    assert pushes.take(what, 6, [1]) == {}
+    assert pushes.pop_pushes(what, 6, [1]) == {}
     pushes.forget(1)  # its next life begins where it likes
     pushes.add(what, 1, Pushed(5, 32, None))
-    assert pushes.take(what, 6, [1])[1].round_id == 5
+    assert pushes.pop_pushes(what, 6, [1])[1].round_id == 5
 
 
 def test_nothing_outside_the_schedule_is_taken() -> None:

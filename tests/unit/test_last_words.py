@@ -99,7 +99,7 @@ def test_of_a_round_to_come_it_is_kept() -> None:
     taker = next(peer for peer in table.peers if peer.local != first.server)
     second = replace(first, round_id=1)
     taker.on_last_words(handed(table, second, payload), table.now)
-    assert [event.message for event in taker.future_buffer.take_last_words(1)] == [second]
+    assert [event.message for event in taker.future_buffer.pop_last_words(1)] == [second]
 
 
 def test_of_what_a_former_life_has_sent_early_only_commits_are_kept() -> None:
@@ -109,26 +109,26 @@ def test_of_what_a_former_life_has_sent_early_only_commits_are_kept() -> None:
     for message in (commit, update):
         kept.stash(6, 7, Received(1, 0, message, None), 0)
     kept.begins_anew(1, 1)
-    assert kept.take(7) == []
-    assert [event.message for event in kept.take_last_words(7)] == [commit]
-    assert kept.take_last_words(7) == []
+    assert kept.pop_round(7) == []
+    assert [event.message for event in kept.pop_last_words(7)] == [commit]
+    assert kept.pop_last_words(7) == []
 
 
 def test_who_takes_over_a_state_keeps_what_is_of_the_round_that_the_others_are_in() -> None:
     kept = FutureBuffer(f=1)
     assert kept.next_round(2) == 2, "nobody has told of a round"
-    kept.heard(1, 73)
+    kept.record_round(1, 73)
     assert kept.next_round(2) == 2, "that one may lie"
     kept.stash(2, 5, Received(1, 0, Update(LINEAGE, 5, 0, 0, b"parent", 4, None), None), 0)
-    kept.heard(2, 71)
+    kept.record_round(2, 71)
     assert kept.next_round(2) == 71
-    assert kept.take(5) == [], "it was forgotten: memory is for so many rounds and no more"
+    assert kept.pop_round(5) == [], "it was forgotten: memory is for so many rounds and no more"
     last = 71 + STASH_ROUNDS
     event = Received(1, 0, Update(LINEAGE, last, 0, 0, b"parent", 4, None), None)
     kept.stash(71, last, event, 0)
     kept.seen.clear()
     kept.next_round(2)
-    assert kept.take(last) == []
+    assert kept.pop_round(last) == []
 
 
 def test_only_a_life_before_the_known_one_is_a_former_one() -> None:

@@ -118,9 +118,9 @@ def test_a_credit_comes_back_slowly_and_in_turns() -> None:
     assert credit.spent(3, 5.0, 100.0) == 2.0
     assert credit.spent(3, 5.0, 100.0 + 5.0 / REGAINED) == pytest.approx(1.0)
     assert credit.spent(3, 1.0, 100.0 + 2.0 / REGAINED) == 0.0
-    credit.give_back(3, 1.5, 5.0, 100.0)
+    credit.refund(3, 1.5, 5.0, 100.0)
     assert credit.spent(3, 5.0, 100.0) == 0.5
-    credit.give_back(3, 1.5, 5.0, 100.0)
+    credit.refund(3, 1.5, 5.0, 100.0)
     assert credit.spent(3, 5.0, 100.0) == 0.0
     credit.spend(3, 1000.0, 5.0, 100.0)
     assert credit.spent(3, 5.0, 100.0) == CREDIT_TURNS + 1, "nobody is put off for ever"

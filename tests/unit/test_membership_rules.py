@@ -53,7 +53,7 @@ def test_a_hello_from_one_whose_address_was_unknown_makes_it_a_member_at_once() 
         random.Random(1),
         frozenset(range(3)),
     )
-    assert core.heard(2, 5, 1.0)
+    assert core.accept_sender(2, 5, 1.0)
     assert core.learn(2, "c2", "b2", 5, 1.0) == [Connect(2, "c2", "b2")]
     assert [(c.peer, c.what) for c in core.drain()] == [(2, "joined")]
     assert core.members[2].incarnation == 5
@@ -70,20 +70,20 @@ def test_a_member_that_others_tell_of_is_connected_to() -> None:
 
 def test_strangers_are_dropped_however_they_come() -> None:
     bench = MemberBench(3)
-    assert not bench.core.heard(7, 0, 0.0)
+    assert not bench.core.accept_sender(7, 0, 0.0)
     assert bench.core.learn(7, "x", "y", 0, 0.0) == []
     bench.gossip(1, rumor(7, "alive", 0, control="x"), rumor(2, "suspect", 0, origin=7))
     assert 7 not in bench.core.members
     assert bench.status(2) == "alive"
-    assert not bench.core.heard(0, 0, 0.0)  # nor is anybody else us
+    assert not bench.core.accept_sender(0, 0, 0.0)  # nor is anybody else us
 
 
 def test_messages_of_a_former_life_are_dropped() -> None:
     bench = MemberBench(3)
     bench.speak_again(1)
     bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="new"))
-    assert not bench.core.heard(1, 0, bench.now)
-    assert bench.core.heard(1, 1, bench.now)
+    assert not bench.core.accept_sender(1, 0, bench.now)
+    assert bench.core.accept_sender(1, 1, bench.now)
 
 
 # --- probing --------------------------------------------------------------------------------------
@@ -680,7 +680,7 @@ def test_rumours_of_a_former_life_of_oneself_are_nothing_to_refute() -> None:
         random.Random(1),
         frozenset(range(3)),
     )
-    core.heard(1, 0, 0.0)
+    core.accept_sender(1, 0, 0.0)
     core.learn(1, "c1", "b1", 0, 0.0)
     before = core.standing
     core.on_message(1, 0, Gossip((rumor(0, "dead", NEXT_LIFE + 9, origin=1),)), 0.0)

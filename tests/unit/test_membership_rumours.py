@@ -57,9 +57,9 @@ def test_who_has_told_a_rumour_is_not_told_it_until_it_lives_anew() -> None:
     rumors = RumorQueue(SETTINGS)
     accusation = rumor(3, "suspect", 0, origin=1)
     rumors.add(accusation)
-    rumors.told_by(5, rumor(3, "suspect", 0, origin=2))  # of that one we know nothing
+    rumors.record_sender(5, rumor(3, "suspect", 0, origin=2))  # of that one we know nothing
     assert rumors.pick(8, 12, to=5) == (accusation,)
-    rumors.told_by(5, accusation)
+    rumors.record_sender(5, accusation)
     assert rumors.pick(8, 12, to=5) == ()
     assert rumors.pick(8, 12, to=6) == (accusation,)
     rumors.begins_anew(5)
@@ -70,7 +70,7 @@ def test_of_a_few_peers_only_is_kept_that_they_have_told_a_rumour() -> None:
     rumors = RumorQueue(SETTINGS)
     rumors.add(rumor(3, "alive"))
     for sender in range(4, 6 + TELLERS_MAX):
-        rumors.told_by(sender, rumor(3, "alive"))
+        rumors.record_sender(sender, rumor(3, "alive"))
     assert rumors.pick(31, 12, to=3 + TELLERS_MAX) == ()
     assert rumors.pick(31, 12, to=5 + TELLERS_MAX) != ()
 
@@ -78,7 +78,7 @@ def test_of_a_few_peers_only_is_kept_that_they_have_told_a_rumour() -> None:
 def test_what_a_peer_need_not_be_told_counts_as_said() -> None:
     rumors = RumorQueue(SETTINGS)
     rumors.add(rumor(3, "alive"))
-    rumors.told_by(5, rumor(3, "alive"))
+    rumors.record_sender(5, rumor(3, "alive"))
     for _ in range(retransmit_limit(8, SETTINGS)):
         assert rumors.waiting
         assert rumors.pick(8, 12, to=5) == ()

@@ -59,7 +59,7 @@ def gathering(min_peers: int, peers: int = 5, view: NobodyGone | None = None) ->
 
 def come(found: Bootstrap, *peers: int, at: float) -> Decision:
     for peer in peers:
-        found.hear(peer, HELLO, at)
+        found.record_hello(peer, HELLO, at)
     return found.decide(at)
 
 

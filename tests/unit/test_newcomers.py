@@ -38,7 +38,7 @@ def decided(local: int, hellos: dict[int, Hello], after_s: float = 0.1, f: int =
     gathering = Bootstrap(local, settings, FixedView())
     gathering.start(0.0)
     for peer, said in hellos.items():
-        gathering.hear(peer, said, 0.0)
+        gathering.record_hello(peer, said, 0.0)
     return gathering.decide(after_s)
 
 

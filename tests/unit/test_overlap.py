@@ -272,7 +272,7 @@ def test_who_was_missing_last_is_not_expected_in_the_rounds_to_come() -> None:
         slices = cursor.assign(sharers)
         if guesses:
             assert guesses[-1] == slices[0]
-        ((_, ranges),) = lookahead.look(cursor, sharers, 0, absent)
+        ((_, ranges),) = lookahead.predict_rounds(cursor, sharers, 0, absent)
         guesses.append(ranges)
         cursor.commit(sharers, {0: 4, 1: 4})
 

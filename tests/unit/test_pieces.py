@@ -117,7 +117,7 @@ def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_f
     gathering = PieceFetcher(outline, kept, (1, 2))
     assert kept == {payload_digest(b"bbbb"): b"bbbb"}, "of what it has no use for nothing is kept"
     assert gathering.ask((1, 2), 9.0) == [(1, 1)]
-    assert gathering.take(1, 1, Payload(b"aaaa", 4, True, payload_digest(b"aaaa")))
+    assert gathering.accept_piece(1, 1, Payload(b"aaaa", 4, True, payload_digest(b"aaaa")))
     assert gathering.whole
     assert (
         b"".join(gathering.joined(Payload(b"cc", 2, True, b"", parts[1:])).data)
@@ -381,7 +381,7 @@ def test_a_state_much_larger_than_the_model_comes_in_pieces_of_the_usual_length(
         pieces = -(-200 * 2**22 // piece)
         offer(bench, 1, TRUE, PieceManifest(200 * 2**22, piece, pieces * (b"d" * 16,)).packed())
         assert (bench.core.pieces is not None) == accepted
-        bench.core.give_up()
+        bench.core.cancel()
         bench.begin()
 
 

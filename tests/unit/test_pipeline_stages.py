@@ -183,8 +183,8 @@ def done(
 def test_a_round_is_over_when_everybody_within_reach_of_each_stage_holds_it() -> None:
     gate, members = barrier()
     assert not gate.is_open(0)
-    assert gate.hear(2, 0, done(1))
-    assert gate.hear(3, 0, done(1))
+    assert gate.record_report(2, 0, done(1))
+    assert gate.record_report(3, 0, done(1))
     assert not gate.is_open(0)
     members.skipped = {4}
     assert gate.is_open(0)
@@ -196,39 +196,39 @@ def test_a_round_is_over_when_everybody_within_reach_of_each_stage_holds_it() ->
 def test_nobody_is_waited_for_who_is_in_the_stage_no_more() -> None:
     gate, _ = barrier()
     for member in (2, 3):
-        gate.hear(member, 0, done(1, roster=(2, 3)))
+        gate.record_report(member, 0, done(1, roster=(2, 3)))
     assert gate.is_open(0)
 
 
 def test_another_life_has_to_say_anew_what_it_holds() -> None:
     gate, members = barrier()
     for member in (2, 3, 4):
-        gate.hear(member, 0, done(1))
+        gate.record_report(member, 0, done(1))
     members.lives[3] = 1
     assert not gate.is_open(0)
-    gate.hear(3, 1, done(1))
+    gate.record_report(3, 1, done(1))
     assert gate.is_open(0)
 
 
 def test_who_has_gone_on_opens_the_round_and_more_than_f_have_to() -> None:
     gate, _ = barrier()
-    gate.hear(3, 0, done(1, round_id=1))
+    gate.record_report(3, 0, done(1, round_id=1))
     assert gate.is_open(0)
     careful, _ = barrier(f=1)
-    careful.hear(3, 0, done(1, round_id=1))
+    careful.record_report(3, 0, done(1, round_id=1))
     assert not careful.is_open(0)
-    careful.hear(4, 0, done(1, round_id=1))
+    careful.record_report(4, 0, done(1, round_id=1))
     assert careful.is_open(0)
 
 
 def test_old_and_impossible_words_are_no_news() -> None:
     gate, _ = barrier()
-    assert gate.hear(2, 0, done(3))
-    assert not gate.hear(2, 0, done(2))
-    assert not gate.hear(3, 0, replace(done(3), stage=0))
+    assert gate.record_report(2, 0, done(3))
+    assert not gate.record_report(2, 0, done(2))
+    assert not gate.record_report(3, 0, replace(done(3), stage=0))
     for roster in ((), (3, 2), (2, 2), (0, 2), (77,)):
-        assert not gate.hear(4, 0, done(3, roster=roster)), roster
-    assert gate.heard_of == 1
+        assert not gate.record_report(4, 0, done(3, roster=roster)), roster
+    assert gate.report_count == 1
 
 
 # --- which updates make a step --------------------------------------------------------------------

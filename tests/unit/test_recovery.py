@@ -99,7 +99,7 @@ class FakePeers:
     def round_of(self, peer: int) -> int:
         return self.rounds.get(peer, 0)
 
-    def heard_in(self, peer: int, round_id: int) -> None:
+    def record_round(self, peer: int, round_id: int) -> None:
         self.rounds[peer] = max(round_id, self.round_of(peer))
 
     def note_state(self, peer: int, until: float) -> None:
@@ -629,9 +629,9 @@ def test_who_is_given_the_same_again_and_again_in_one_round_is_not_about_to_come
         for _ in range(GIVEN_TIMES_MAX + 2):
             ask(bench, 1, 0, "state")
             packed(bench, round_id)
-            counts.append(bench.core.giving.taken_by(bench.now) == {1})
+            counts.append(bench.core.giving.current_receivers(bench.now) == {1})
             bench.wait(timeout_s)
-            assert not bench.core.giving.taken_by(bench.now)
+            assert not bench.core.giving.current_receivers(bench.now)
     assert counts == 2 * (GIVEN_TIMES_MAX * [True] + 2 * [False])
 
 

@@ -876,7 +876,7 @@ def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> 
     assert isinstance(answer, Send)
     assert isinstance(answer.message, NotServing)
     assert (answer.message.asked_round, answer.message.attempt) == (5, 0)
-    assert not out.future_buffer.take(5)
+    assert not out.future_buffer.pop_round(5)
 
 
 def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> None:

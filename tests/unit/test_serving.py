@@ -60,6 +60,6 @@ def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
     shard.answers = {peer: (update, vector(1.0)) for peer in (server.local, others[0])}
     shard.serving, shard.first_at = 0, 100.0
     late_at = 100.0 + server.deadline.round_timeout_s()
-    tracker.told(others[0], 2**20, 0.0, late_at)
+    tracker.record_progress(others[0], 2**20, 0.0, late_at)
     assert bool(server.server.maybe_close(shard, late_at))
     assert (shard.ticket is None) is waits

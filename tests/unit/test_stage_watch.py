@@ -56,7 +56,7 @@ class Members:
     def has_ended(self, peer: int) -> bool:
         return peer in self.ended
 
-    def last_heard(self, peer: int) -> float:
+    def last_message_at(self, peer: int) -> float:
         return self.heard.get(peer, 0.0)
 
 
@@ -82,7 +82,7 @@ class Watch:
 
     def look(self, now: float, *away: int) -> tuple[list[str], Halt | None]:
         self.members.away = set(away)
-        reports, halt = self.watch.look(7, now)
+        reports, halt = self.watch.check_lost_stages(7, now)
         assert all(report.fields["round"] == 7 for report in reports)
         return [f"{each.event} {each.fields['stage']}" for each in reports], halt
 
@@ -201,9 +201,9 @@ def test_the_round_of_the_others_is_known_when_all_within_reach_have_said_theirs
     members = Members()
     barrier = barrier_of(1, members)
     assert barrier.furthest() is None
-    barrier.hear(0, 0, done(0, 6, 6, (0,)))
+    barrier.record_report(0, 0, done(0, 6, 6, (0,)))
     assert barrier.furthest() is None
-    barrier.hear(3, 0, done(2, 7, 7, (3,)))
+    barrier.record_report(3, 0, done(2, 7, 7, (3,)))
     assert barrier.furthest() == 7
     members.lives[0] = 1  # what another life of it has said counts no more
     assert barrier.furthest() is None
@@ -216,10 +216,10 @@ def test_the_round_of_the_others_is_known_when_all_within_reach_have_said_theirs
 def test_the_roster_of_a_stage_is_that_of_those_who_are_there() -> None:
     members = Members()
     barrier = barrier_of(0, members)
-    barrier.hear(2, 0, done(1, 8, 9, (2,)))  # 1 was lost before
+    barrier.record_report(2, 0, done(1, 8, 9, (2,)))  # 1 was lost before
     assert barrier.roster_of(1) == (2,)
     members.away = {2}
-    barrier.hear(1, 1, done(1, 8, 8, (1, 2)))  # and is back, alone
+    barrier.record_report(1, 1, done(1, 8, 8, (1, 2)))  # and is back, alone
     assert barrier.roster_of(1) == (1, 2)
 
 
@@ -255,7 +255,7 @@ def decision(
     state = b"fresh" if bootstrap.may_begin else b""
     for peer in {1, 2} - gone:
         hello = Hello(of.lineage, b"layout", state, round_id, "ready", "tcp://b:1", "tcp://b:2")
-        bootstrap.hear(peer, hello, 0.1)
+        bootstrap.record_hello(peer, hello, 0.1)
     return bootstrap.decide(1.0)
 
 
@@ -289,7 +289,7 @@ def test_a_report_of_a_lost_stage_names_its_peers() -> None:
     watch = Watch()
     watch.look(0.0)
     watch.members.away = {1, 2}
-    (report,), _ = watch.watch.look(7, 1.0)
+    (report,), _ = watch.watch.check_lost_stages(7, 1.0)
     assert report == Report("stage_lost", {"stage": 1, "peers": [1, 2], "round": 7})
 
 

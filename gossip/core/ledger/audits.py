@@ -80,14 +80,14 @@ class AuditTable:
 
     def _is_found(self, peer: PeerId) -> bool:
         contradicted: set[PeerId] = set()
-        for sides in self._said_of(peer).values():
+        for sides in self._collect_votes(peer).values():
             if sides.count(ADMITTED) >= self.needed:
                 return True
             if len(sides) >= self.needed:
                 contradicted |= _contradicted(sides)
         return len(contradicted) >= self.needed
 
-    def _said_of(self, peer: PeerId) -> dict[Answer, list[Sides]]:
+    def _collect_votes(self, peer: PeerId) -> dict[Answer, list[Sides]]:
         """By its answers, what each member says, in the order of the members."""
         found: dict[Answer, list[Sides]] = {}
         for _, known in sorted(self._votes.items()):

@@ -79,7 +79,7 @@ def header_bytes(commit: Commit) -> bytes:
         ]
         parts += [_blob(digest) for digest in commit.measured]
     if commit.accusations or commit.audits:
-        parts += _said_by_server(commit)
+        parts += _pack_accusations_and_votes(commit)
     if commit.collected:
         parts += _collected(commit.collected)
     if commit.replica:
@@ -90,7 +90,7 @@ def header_bytes(commit: Commit) -> bytes:
     return b"".join(parts)
 
 
-def _said_by_server(commit: Commit) -> list[bytes]:
+def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
     """Charges and votes; nothing where there are none."""
     parts: list[bytes] = []
     if commit.accusations:

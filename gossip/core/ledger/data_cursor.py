@@ -226,7 +226,7 @@ class DataCursor:
         out_before = self._skipped + self._given_up
         # else it does not matter who had what
         if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
-            back = self._take_back(roster, used, unused)
+            back = self._reclaim_unused(roster, used, unused)
         # Who gets a handful of samples takes hardly less time for them than one that is slow.
         usual = min(self._most(sharers), self.batch * self.peers)
         telling = len(roster) <= given and 2 * given >= usual
@@ -239,7 +239,7 @@ class DataCursor:
             # Each of these samples was handed to every peer in turn.
             if self._idle > SPARE_ROUNDS + len(roster):
                 self._idle -= len(roster)
-                self._give_up(back)
+                self._abandon_ranges(back)
                 self._returned = tuple(kept)
         self._turn += 1
         self._step += 1
@@ -251,7 +251,7 @@ class DataCursor:
         extends = self.epoch + 1 == self.extended and self.remaining >= enough
         return None if extends else self._end_epoch()
 
-    def _take_back(
+    def _reclaim_unused(
         self,
         roster: Sequence[PeerId],
         used: Mapping[PeerId, int],
@@ -266,12 +266,14 @@ class DataCursor:
                 rest = []
             elif unused.get(peer) == "non_finite":
                 fresh = self._position
-                self._give_up([(start, min(stop, fresh)) for start, stop in rest if start < fresh])
+                self._abandon_ranges(
+                    [(start, min(stop, fresh)) for start, stop in rest if start < fresh]
+                )
                 rest = [(max(start, fresh), stop) for start, stop in rest if stop > fresh]
             back += rest
         return back
 
-    def _give_up(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def _abandon_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Note that no round will hand these samples out again."""
         if ranges:
             self._given_up += _length(ranges)
@@ -296,7 +298,7 @@ class DataCursor:
             return max(self.batch * self.peers, min(self.at_least, len(sharers)))
         return self.batch * len(sharers) if self.pace.even else sum(self._batches(sharers))
 
-    def _give(self, sharers: Sequence[PeerId]) -> int:
+    def _plan_round_size(self, sharers: Sequence[PeerId]) -> int:
         """How many positions their round gives out.
 
         Batches are whole as long as that leaves enough for the rounds that the epoch has still, and
@@ -307,22 +309,22 @@ class DataCursor:
         rounds = self.steps_per_epoch - self._step
         if rounds < 1:  # further ones, for what is left
             rounds = -(-remaining // most) or 1
-        give = -(-remaining // rounds)
+        size = -(-remaining // rounds)
         if rounds > 2:
-            give = max(give, self.batch * self.peers)
-        give = min(give, most, remaining)
-        return give if give >= min(self.at_least, len(sharers)) else min(most, remaining)
+            size = max(size, self.batch * self.peers)
+        size = min(size, most, remaining)
+        return size if size >= min(self.at_least, len(sharers)) else min(most, remaining)
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
         """How many positions each of them gets; of equals the earlier ones not fewer."""
-        give, n = self._give(sharers), len(sharers)
+        size, n = self._plan_round_size(sharers), len(sharers)
         if self.pace.even:
-            each, extra = divmod(give, n)
+            each, extra = divmod(size, n)
             return [each + 1] * extra + [each] * (n - extra)
         if self.fixed_global:
-            return _apportioned(give, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
+            return _apportioned(size, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
         batches = self._batches(sharers)
-        return batches if give == sum(batches) else _apportioned(give, batches)
+        return batches if size == sum(batches) else _apportioned(size, batches)
 
     def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
         """The returned ranges and the first fresh position once ``given``
@@ -339,7 +341,7 @@ class DataCursor:
         if self.epoch + 1 == self.extended:  # no round follows that could hand out the rest
             end = self.samples_total * self.extended
             fresh = [(self._position, end)] if self._position < end else []
-            self._give_up([*self._returned, *fresh])
+            self._abandon_ranges([*self._returned, *fresh])
             self._returned, self._position = (), end
         self._last = EpochReport(
             self.epoch,
@@ -389,7 +391,7 @@ class DataCursor:
                 fresh.configure(self.samples_total, self.batch, self.extended)
             except ConfigError as error:
                 raise ValueError(f"data: {error}") from error
-            self._take(fresh)
+            self._copy_from(fresh)
             return
         if self.configured and (samples_total, batch) != (self.samples_total, self.batch):
             raise ValueError(f"data: the donor has {samples_total} samples in batches of {batch}")
@@ -401,7 +403,7 @@ class DataCursor:
         self._last = EpochReport(*last[:-1], given_up_ranges=last[-1]) if last else None
         self._pending, self.pace = pending, pace
 
-    def _take(self, other: DataCursor) -> None:
+    def _copy_from(self, other: DataCursor) -> None:
         for name, value in vars(other).items():
             setattr(self, name, value)
 

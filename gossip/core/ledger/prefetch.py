@@ -44,7 +44,7 @@ class CursorLookahead:
         """Set the number of rounds to look ahead, at most ``AHEAD_MAX``."""
         self.ahead = min(ahead, AHEAD_MAX)
 
-    def look(
+    def predict_rounds(
         self,
         cursor: DataCursor,
         sharers: tuple[PeerId, ...],

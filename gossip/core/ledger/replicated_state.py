@@ -122,9 +122,9 @@ class ReplicatedState:
         self.lookahead.reach(ahead)
         self.cursor.configure(samples_total, batch, extended)
         self._slices = self.cursor.assign(self._sharers)
-        return self._tell_batch(len(self._sharers))
+        return self._report_batch(len(self._sharers))
 
-    def _tell_batch(self, n: int) -> list[Effect]:
+    def _report_batch(self, n: int) -> list[Effect]:
         """Says what a round of n peers gives out from the next one on, where that has changed."""
         if n == self._told or not n:
             return []
@@ -137,7 +137,7 @@ class ReplicatedState:
         }
         return [Report("batch", {"round": self.lineage.next_round, **fields})]
 
-    def _tell_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Effect]:
+    def _report_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Effect]:
         """Says whose share of a round is another than it was."""
         after = self.cursor.pace.levels()
         if after == before:
@@ -151,7 +151,7 @@ class ReplicatedState:
             for p in moved
         ]
 
-    def _tell_round(self, commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
+    def _report_round(self, commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
         """A round in a line, by the commit of its first shard."""
         fields = {
             "round": commit.round_id,
@@ -195,7 +195,7 @@ class ReplicatedState:
         """A peer's samples of this round; None while nobody has said how many there are."""
         if not self.cursor.configured:
             return None
-        coming = self.lookahead.look(self.cursor, self._sharers, peer, self._absent)
+        coming = self.lookahead.predict_rounds(self.cursor, self._sharers, peer, self._absent)
         return DataSlice(
             self.cursor.epoch, self._slices.get(peer, ()), coming, self.cursor.epoch_report()
         )
@@ -282,12 +282,12 @@ class ReplicatedState:
                 effects.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
         self.roster = Roster(commits[0].roster, self.roster.lineage)
         if before or not self.cursor.pace.even:
-            effects += self._tell_shares(round_id, before)
+            effects += self._report_shares(round_id, before)
         if configured:
             out = self.trust.proven() if locked else locked
-            effects += self._tell_batch(len(self._next_sharers(out)))
+            effects += self._report_batch(len(self._next_sharers(out)))
         unlike = self._observe_speeds(self.speeds, commits) if self.speeds is not None else ()
-        effects += [*unlike, self._tell_round(commits[0], alive, scores)]
+        effects += [*unlike, self._report_round(commits[0], alive, scores)]
         return effects
 
     def _count_step(self, first: Commit) -> tuple[Collected, ...]:
@@ -497,7 +497,7 @@ class ReplicatedState:
         collective operations."""
         self.collectives = collectives
 
-    def tell_standings(self) -> list[Effect]:
+    def report_standings(self) -> list[Effect]:
         """Says who is suspected and who is in quarantine as a run goes on from a checkpoint."""
         found = self.trust.standing_out(self.lineage.next_round - 1)
         return [each.report() for each in found if each.peer in self.roster]

@@ -44,7 +44,7 @@ class StageSpeeds:
 
     def observe_round(self, commits: Sequence[Commit]) -> None:
         """Learns from the commits of one round."""
-        for peer, took_us in _told_by(commits):
+        for peer, took_us in _reported_pass_times(commits):
             self._told.setdefault(peer, deque(maxlen=KEPT)).append(took_us)
 
     def measured_us(self, peer: PeerId) -> int | None:
@@ -67,7 +67,7 @@ class StageSpeeds:
         Args:
             to_come: commits of a round that was not observed yet.
         """
-        news = dict(_told_by(to_come))
+        news = dict(_reported_pass_times(to_come))
         known = {peer: self._known_us(peer, news.get(peer)) for peer in roster}
         said = sorted([took_us for took_us in known.values() if took_us])
         if not said:
@@ -110,7 +110,7 @@ def weights_of(pass_us: Mapping[PeerId, int]) -> dict[PeerId, float]:
     return {peer: 1.0 / min(took_us, most) for peer, took_us in pass_us.items()}
 
 
-def _told_by(commits: Sequence[Commit]) -> Iterable[tuple[PeerId, int]]:
+def _reported_pass_times(commits: Sequence[Commit]) -> Iterable[tuple[PeerId, int]]:
     """Yield each peer that reports its time in the commits of a round, with this time in
     microseconds."""
     for given in commits[0].contributors if commits else ():

@@ -183,7 +183,7 @@ class Bootstrap:
     def waited_s(self, now: float) -> float:
         return now - self._started_at
 
-    def hear(self, peer: PeerId, hello: Hello, now: float) -> bool:
+    def record_hello(self, peer: PeerId, hello: Hello, now: float) -> bool:
         """Whether that is the first that we hear of it."""
         new = peer not in self.hellos
         self.hellos[peer] = hello
@@ -202,7 +202,7 @@ class Bootstrap:
         """Return the first peers of the run that have not said anything yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
-    def said_by(self, donor: PeerId | None) -> bytes:
+    def initial_digest(self, donor: PeerId | None) -> bytes:
         """The weights that it has said it begins with."""
         return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
 

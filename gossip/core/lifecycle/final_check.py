@@ -73,9 +73,9 @@ class FinalCheck:
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
         self.hello_exchange.ask(True)
-        return self._tell(now)
+        return self._send_hellos(now)
 
-    def hear(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
+    def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> list[Effect]:
         """Record the round and branch of a hello, and reply if the sender requests it in the same
         round. During its own final check, this peer need not reply, as it sends hellos
         periodically."""
@@ -111,7 +111,7 @@ class FinalCheck:
             or (self.lag is not None and self.lag.fork_choice.may_differ)
         )
 
-    def look(self, takes_part: bool, now: float) -> list[Effect]:
+    def check_result(self, takes_part: bool, now: float) -> list[Effect]:
         """To be called after whatever happens, while ``round_id`` is not None. ``takes_part``: in
         the rounds, which it does not while it takes over a state."""
         lag, asked, here = self.lag, self.round_id, self.progress.round_id
@@ -126,7 +126,7 @@ class FinalCheck:
         missing = [
             peer
             for peer in self.progress.roster
-            if not self._has_said(peer) and not self.members.skip_reason(peer)
+            if not self._has_reported(peer) and not self.members.skip_reason(peer)
         ]
         voices = Counter([chain for at, chain in self._said.values() if at == asked])
         own, f = lag.lineage.head, lag.settings.f
@@ -154,8 +154,8 @@ class FinalCheck:
         ):
             return self._confirm(True)
         if over or (not missing and max(theirs, ours) <= f):
-            return self._give_up(ours, dict(voices), missing)
-        return self._tell(now) if now >= self._again_at else []
+            return self._decide_at_deadline(ours, dict(voices), missing)
+        return self._send_hellos(now) if now >= self._again_at else []
 
     def _patience_s(self, lag: LagDetector, differ: bool) -> float:
         """How long others' word is waited for. Where results take long to arrive, some have the
@@ -180,11 +180,11 @@ class FinalCheck:
                 if at == self.round_id and chain != self.lag.lineage.head
             ]
         )
-        return self._give_up(
-            0, dict(voices), [peer for peer in self.progress.roster if not self._has_said(peer)]
+        return self._decide_at_deadline(
+            0, dict(voices), [peer for peer in self.progress.roster if not self._has_reported(peer)]
         )
 
-    def _tell(self, now: float) -> list[Effect]:
+    def _send_hellos(self, now: float) -> list[Effect]:
         self._again_at = now + ASK_EVERY_S
         return [
             *self.hello_exchange.to_all(),
@@ -196,7 +196,7 @@ class FinalCheck:
         self.round_id = None
         self.hello_exchange.ask(False)
 
-    def _has_said(self, peer: PeerId) -> bool:
+    def _has_reported(self, peer: PeerId) -> bool:
         return peer == self.local or self._said.get(peer, (-1, b""))[0] == self.round_id
 
     def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
@@ -215,7 +215,9 @@ class FinalCheck:
         self.stop()
         return [confirmed]
 
-    def _give_up(self, ours: int, others: dict[bytes, int], missing: list[PeerId]) -> list[Effect]:
+    def _decide_at_deadline(
+        self, ours: int, others: dict[bytes, int], missing: list[PeerId]
+    ) -> list[Effect]:
         """Time is up: what speaks for our result has to do."""
         assert self.lag is not None
         agreed = ours > self.lag.settings.f + sum(others.values())

@@ -49,7 +49,7 @@ class PeerProgress:
         elif peer in self._wordless:
             self.note_state(peer, now)
         self._wordless.discard(peer)
-        return self.bootstrap.hear(peer, hello, now)
+        return self.bootstrap.record_hello(peer, hello, now)
 
     def expect_words(self, peer: PeerId) -> None:
         """``peer`` is here and has not announced its round yet. Its link may be full of payloads
@@ -111,21 +111,23 @@ class PeerProgress:
             applied,
         )
 
-    def hear_first(self) -> None:
+    def mark_unreported_members(self) -> None:
         """This peer begins to follow the rounds. Nobody waits for a member that has announced no
         round: it may be newly started."""
         others = [peer for peer in self.local_progress.roster if peer != self.local]
-        self.future_buffer.hear_first([peer for peer in others if not self._has_told(peer)])
+        self.future_buffer.mark_unreported(
+            [peer for peer in others if not self._has_reported_round(peer)]
+        )
 
-    def _has_told(self, peer: PeerId) -> bool:
+    def _has_reported_round(self, peer: PeerId) -> bool:
         """Whether this life of it has told of a round."""
         member = self.members.members.get(peer)
         is_former = member is not None and self._lives.get(peer, -1) < member.incarnation
         return not is_former and self.round_of(peer) > 0
 
-    def heard_in(self, peer: PeerId, round_id: int) -> None:
+    def record_round(self, peer: PeerId, round_id: int) -> None:
         """``peer`` says that it is in that round."""
-        self.future_buffer.heard(peer, round_id)
+        self.future_buffer.record_round(peer, round_id)
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether it is dead or has left."""

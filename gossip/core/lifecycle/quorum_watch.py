@@ -26,14 +26,14 @@ class QuorumWatch:
         settings: CoreSettings,
         skip_reason: Callable[[PeerId], str],
         shutdown: Shutdown,
-        taken_by: Callable[[float], set[PeerId]],
+        receivers: Callable[[float], set[PeerId]],
     ) -> None:
-        """``taken_by``: who is being given our state now."""
+        """``receivers``: who is being given our state now."""
         self.local, self.settings, self.skip_reason = local, settings, skip_reason
-        self.shutdown, self.taken_by = shutdown, taken_by
+        self.shutdown, self.receivers = shutdown, receivers
         self._missing_since: float | None = None
 
-    def look(
+    def check_quorum(
         self,
         roster: Collection[PeerId],
         need: int,
@@ -73,7 +73,7 @@ class QuorumWatch:
                     "paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()}
                 )
             ], None
-        if has_state and self.taken_by(now).intersection(roster).difference(here):
+        if has_state and self.receivers(now).intersection(roster).difference(here):
             self._missing_since = now  # with our state it is about to come back
         waited_s = now - self._missing_since
         # Who is back at a rule's service need not be of the roster yet; to agree on anything, it

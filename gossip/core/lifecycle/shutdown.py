@@ -63,7 +63,7 @@ class Shutdown:
 
     # --- what happens -----------------------------------------------------------------------------
 
-    def hear(self, peer: PeerId, hello: Hello) -> None:
+    def record_hello(self, peer: PeerId, hello: Hello) -> None:
         """It says whether it has had all its rounds. One that was started again has not."""
         if hello.stage == "completed":
             self.completed[peer] = hello.round_id

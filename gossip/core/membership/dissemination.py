@@ -57,10 +57,10 @@ class RumorQueue:
             for r in others
         ):
             for saying in sayings.values():
-                self._take(saying.order)
+                self._remove_rumor(saying.order)
             sayings.clear()
         if rumor.origin in sayings:
-            self._take(sayings[rumor.origin].order)
+            self._remove_rumor(sayings[rumor.origin].order)
         elif len(sayings) >= self.accusers_max:
             return
         self._order += 1
@@ -69,7 +69,7 @@ class RumorQueue:
         )
         self._put(saying.order, 0)
 
-    def told_by(self, sender: PeerId, rumor: Rumor) -> None:
+    def record_sender(self, sender: PeerId, rumor: Rumor) -> None:
         """``sender`` has sent this rumor, so it need not be sent to it."""
         sayings = self._about.get(rumor.peer)
         saying = sayings.get(rumor.origin) if sayings else None
@@ -105,7 +105,7 @@ class RumorQueue:
         last = retransmit_limit(n, self.settings)
         for saying in chosen:
             said = self._said[saying.order] + 1
-            self._take(saying.order)
+            self._remove_rumor(saying.order)
             if said < last:
                 self._queued[saying.order] = saying
                 self._put(saying.order, said)
@@ -122,7 +122,7 @@ class RumorQueue:
         insort(self._waiting[said], order)
         self._said[order] = said
 
-    def _take(self, order: int) -> None:
+    def _remove_rumor(self, order: int) -> None:
         orders = self._waiting[self._said.pop(order)]
         del orders[bisect_left(orders, order)]
         del self._queued[order]

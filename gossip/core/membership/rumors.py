@@ -42,7 +42,7 @@ class RumorHandler:
         self.voices: dict[PeerId, int] = {}
         self._broadcast_at = NEVER
 
-    def hear(
+    def apply_rumors(
         self, rumors: tuple[Rumor, ...], sender: PeerId, now: float, table: bool = False
     ) -> list[Effect]:
         most = TABLE_MAX if table else 2 * self.settings.rumors_per_message
@@ -66,10 +66,10 @@ class RumorHandler:
                     known = known and (member.spoken or sender != rumor.peer)
                 if known:
                     if self.rumors.waiting:
-                        self.rumors.told_by(sender, rumor)
+                        self.rumors.record_sender(sender, rumor)
                     continue
             effects += self._about(rumor, sender, now, table)
-            self.rumors.told_by(sender, rumor)
+            self.rumors.record_sender(sender, rumor)
             if self.voices:
                 self._recognize(rumor.peer, now)
         return effects
@@ -89,7 +89,7 @@ class RumorHandler:
             return []
         if member is not None and incarnation_of(rumor.incarnation) != member.incarnation:
             if not self._is_its_life(rumor, member, sender):
-                return self._look_there(rumor, member, now)
+                return self._try_rumored_address(rumor, member, now)
             if rumor.incarnation < member.standing:  # the later life was invented
                 alive = rumor.status == "alive"
                 return self.transitions.revive(member, rumor, sender, now) if alive else []
@@ -197,7 +197,7 @@ class RumorHandler:
         heard = member.spoken and member.linked and not member.gone
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
 
-    def _look_there(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
+    def _try_rumored_address(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
         """Others know a peer in an earlier life than we do, and we have never heard the later one
         where it is said to be.
 
@@ -208,7 +208,7 @@ class RumorHandler:
         heard_of_long_ago = now - member.known_since >= LAST_WORDS_S
         if rumor.status != "alive" or member.spoken or member.gone or not heard_of_long_ago:
             return []
-        return self.transitions.look_at(member, rumor.control, rumor.bulk)
+        return self.transitions.try_address(member, rumor.control, rumor.bulk)
 
     def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
         """A peer speaks of which others have told a later life: that was invented. Where it is, it

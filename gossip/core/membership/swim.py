@@ -179,10 +179,10 @@ class Membership:
             effects += self.transitions.set_address(member, control, bulk)
         if self._voices.get(peer) == member.incarnation:
             del self._voices[peer]
-            self.heard(peer, member.incarnation, now)
+            self.accept_sender(peer, member.incarnation, now)
         return effects + self.prober.restart(member, now)
 
-    def heard(self, sender: PeerId, incarnation: int, now: float) -> bool:
+    def accept_sender(self, sender: PeerId, incarnation: int, now: float) -> bool:
         """A message came. False when it must be dropped: from a stranger,
         or from a former life of its sender."""
         member = self.view.members.get(sender)
@@ -233,10 +233,10 @@ class Membership:
         )
         match message:
             case Gossip(rumors):
-                effects += self.rumor_handler.hear(rumors, sender, now)
+                effects += self.rumor_handler.apply_rumors(rumors, sender, now)
             case Ping(nonce, target, rumors):
                 if rumors:
-                    effects += self.rumor_handler.hear(rumors, sender, now)
+                    effects += self.rumor_handler.apply_rumors(rumors, sender, now)
                 if target == self.local:
                     effects += self._answer(sender, nonce, now)
             case PingRequest():
@@ -259,7 +259,7 @@ class Membership:
         return [Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))]
 
     def _on_ping_request(self, sender: PeerId, request: PingRequest, now: float) -> list[Effect]:
-        effects = self.rumor_handler.hear(request.rumors, sender, now)
+        effects = self.rumor_handler.apply_rumors(request.rumors, sender, now)
         if request.target == self.local:
             effects += self._answer(sender, request.nonce, now)
         elif sender in self.members:
@@ -273,11 +273,11 @@ class Membership:
             self.awareness.improve()
             effects += self.transitions.on_answer(answer, self._is_stalled(answer.progress), now)
         if ack.rumors:
-            effects += self.rumor_handler.hear(ack.rumors, sender, now)
+            effects += self.rumor_handler.apply_rumors(ack.rumors, sender, now)
         return effects
 
     def _on_push_pull(self, sender: PeerId, told: PushPull, now: float) -> list[Effect]:
-        effects = self.rumor_handler.hear(told.members[:TABLE_MAX], sender, now, table=True)
+        effects = self.rumor_handler.apply_rumors(told.members[:TABLE_MAX], sender, now, table=True)
         member = self.members.get(sender)
         if not told.reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
             member.told_table_at = now

@@ -211,7 +211,7 @@ class MemberTable:
         which sees their processes end."""
         return peer in self._ended
 
-    def last_heard(self, peer: PeerId) -> float:
+    def last_message_at(self, peer: PeerId) -> float:
         """When a message of its own came last, in its latest life; -inf: never."""
         member = self.members.get(peer)
         return NEVER if member is None else member.heard_at

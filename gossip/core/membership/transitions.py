@@ -70,7 +70,7 @@ class StatusTransitions:
         self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
-    def look_at(self, member: Member, control: str, bulk: str) -> list[Effect]:
+    def try_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
         """Connects to an address where the member may be, while nobody answers at the one that is
         known. What is known of the member stays as it is."""
         if member.lane_up or not control or control == member.lane:

@@ -312,7 +312,9 @@ class Auditor:
         side = next(side for side in audit.sides if side.peer == event.sender)
         if payload is None or payload.digest != reply.digest or len(reply.came) != DIGEST_BYTES:
             if not side.others:
-                return self._give_up(audit, f"it has no neighbour in the stage of {side.peer}")
+                return self._abandon_audit(
+                    audit, f"it has no neighbour in the stage of {side.peer}"
+                )
             side.peer, audit.tries = side.others.pop(0), 0
             return self._ask(audit, now)
         side.payload, side.came = payload, reply.came
@@ -343,7 +345,7 @@ class Auditor:
             return []
         side = audit.behind if isinstance(event, ForwardDone) else audit.before
         if side is not None and event.payload is None:
-            return self._give_up(audit, "it could not be computed")
+            return self._abandon_audit(audit, "it could not be computed")
         if side is not None and event.payload is not None:
             side.found = event.payload.digest
         if isinstance(event, ForwardDone) and audit.before is not None:
@@ -379,7 +381,7 @@ class Auditor:
         cancelled, audit.overdue = self.timers.cancel(audit.overdue), None
         return [*cancelled, *answers]
 
-    def _give_up(self, audit: Audit, why: str) -> list[Effect]:
+    def _abandon_audit(self, audit: Audit, why: str) -> list[Effect]:
         fields = {"subject": audit.peer, "round": self.round_id, "micro_batch": audit.micro_batch}
         return [Report("audit_given_up", {**fields, "reason": why}), *self._end(audit)]
 
@@ -425,7 +427,7 @@ class Auditor:
             return []  # the trainer takes its time
         if audit.tries < TRIES_MAX:
             return self._ask(audit, now)
-        return self._give_up(audit, "it took too long")
+        return self._abandon_audit(audit, "it took too long")
 
     def on_view_change(self) -> list[Effect]:
         """Somebody is skipped or back. Nobody waits for who is skipped."""
@@ -433,7 +435,7 @@ class Auditor:
         for audit in [each for each in self._audits.values() if each.is_open]:
             asked = [side.peer for side in audit.sides] if audit.step == "asking" else []
             if gone := self._skipped([audit.peer, *asked]):
-                effects += self._give_up(audit, f"peer {gone[0]} is skipped")
+                effects += self._abandon_audit(audit, f"peer {gone[0]} is skipped")
                 continue
             audit.waits_for.difference_update(self._skipped(audit.waits_for))
             if audit.step == "telling" and not audit.waits_for:

@@ -43,7 +43,7 @@ class Presence(Members, Protocol):
     def has_ended(self, peer: PeerId) -> bool:
         """Known not to come back."""
 
-    def last_heard(self, peer: PeerId) -> float:
+    def last_message_at(self, peer: PeerId) -> float:
         """When something of its own came last; seconds, -inf: never."""
 
 
@@ -167,11 +167,11 @@ class StageBarrier:
         return sorted(told, reverse=True)[self.settings.f]
 
     @property
-    def heard_of(self) -> int:
+    def report_count(self) -> int:
         """How many have said how far their stage is."""
         return len(self._told)
 
-    def hear(self, sender: PeerId, incarnation: int, done: StageDone) -> bool:
+    def record_report(self, sender: PeerId, incarnation: int, done: StageDone) -> bool:
         """Whether it is news, of the sender's own stage, and can be."""
         if self.pipeline.stage_of(sender) != done.stage or not done.roster:
             return False
@@ -219,7 +219,7 @@ class StageBarrier:
         """Tells all others of a commit of the own stage, and asks them until it may be applied.
         ``roster``: of the next round; ``pass_us``: of each of it."""
         here = StageProgress(round_id, round_id + 1, roster, pass_us, self.locked_here)
-        effects = self.tell(here)
+        effects = self.broadcast_progress(here)
         if not self.is_open(round_id):
             effects.append(self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id)))
         return effects
@@ -230,9 +230,9 @@ class StageBarrier:
         if here.locked == self.locked_here:
             return []
         self.locked_here = here.locked
-        return self.tell(here)
+        return self.broadcast_progress(here)
 
-    def tell(self, here: StageProgress) -> list[Effect]:
+    def broadcast_progress(self, here: StageProgress) -> list[Effect]:
         """All others hear how far this peer is, and who is in its stage."""
         done = self._done(here, asks=False)
         return [Send(peer, done) for peer in self._everybody]

@@ -240,9 +240,9 @@ class MicroBatchFlow:
             work.sent_at = float("-inf")  # it may be lost with the link
             effects += self._send_elsewhere(work, now) if work.waits else []
         effects += [] if self.auditor is None else self.auditor.on_view_change()
-        return effects + self._give_again() + self._reclaim() + self._go_on()
+        return effects + self._resend_gradients() + self._reclaim() + self._go_on()
 
-    def _give_again(self) -> list[Effect]:
+    def _resend_gradients(self) -> list[Effect]:
         """To whoever of the stage before is within reach again, the gradients of this round: they
         may be lost with the link, of which the other end may know nothing."""
         before = () if self.first else self.pipeline.stages[self.stage - 1]
@@ -251,7 +251,7 @@ class MicroBatchFlow:
         return [
             effect
             for work in self.works.values()
-            for effect in self._give_back(work, [p for p in work.requesters if p in back])
+            for effect in self._send_input_gradient(work, [p for p in work.requesters if p in back])
         ]
 
     def on_audit_timer(self, timer: AuditTimer, now: float) -> list[Effect]:
@@ -284,7 +284,7 @@ class MicroBatchFlow:
             return []
         if timer.what == "pulse":
             self._pulse = None
-            said = self._say_counted(again=True)
+            said = self._send_counted(again=True)
             return said + self._beat(now) + self._reclaim() + self._go_on()
         work = self.works.get(timer.micro_batch)
         if work is None or not work.waits or work.out_attempt != timer.attempt:
@@ -402,7 +402,7 @@ class MicroBatchFlow:
         work.attempt = message.attempt
         work.requesters[sender] = message.attempt
         if work.step in DONE:
-            return self._give_back(work, [sender])
+            return self._send_input_gradient(work, [sender])
         if work.step == "queued" and work.gradient is None:
             work.source, work.life, work.input = sender, event.incarnation, payload
         return []
@@ -544,8 +544,8 @@ class MicroBatchFlow:
         if event.payload is None and not self.first:
             return self._drop(work) + self._go_on()
         work.step, work.was_counted, work.input_gradient = "counted", True, event.payload
-        effects = self._give_back(work, work.requesters)
-        return effects + self._say_counted() + self._go_on()
+        effects = self._send_input_gradient(work, work.requesters)
+        return effects + self._send_counted() + self._go_on()
 
     def _answered(self, event: ForwardDone | BackwardDone) -> Work | None:
         """The work that the trainer has finished; None: it is of no use any more."""
@@ -564,7 +564,7 @@ class MicroBatchFlow:
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects = self._leave_to_others()
-        effects += self._give_up_doubles()
+        effects += self._drop_duplicates()
         effects += self._next_task()
         return effects + self._collect()
 
@@ -677,7 +677,7 @@ class MicroBatchFlow:
         before, work.overdue = work.overdue, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def _give_back(self, work: Work, to: Iterable[PeerId]) -> list[Effect]:
+    def _send_input_gradient(self, work: Work, to: Iterable[PeerId]) -> list[Effect]:
         """The gradient of its input, to those of the stage before who wait for it."""
         payload = work.input_gradient
         if payload is None:
@@ -701,7 +701,7 @@ class MicroBatchFlow:
         alive = told is not None and life >= self.members.incarnation_of(peer)
         return told.micro_batches if told is not None and alive else ()
 
-    def _say_counted(self, again: bool = False) -> list[Effect]:
+    def _send_counted(self, again: bool = False) -> list[Effect]:
         self._number += 1
         where = self.settings.lineage, self.round_id, self.stage, self._number
         counted = self.counted
@@ -767,7 +767,7 @@ class MicroBatchFlow:
         work.step = "given"
         return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
-    def _give_up_doubles(self) -> list[Effect]:
+    def _drop_duplicates(self) -> list[Effect]:
         """Begin the sum anew where another has counted the same and is the first in order: that one
         keeps it, since a sum cannot be taken apart."""
         lost = [b for b in self.counted if not self._keeps(b)]
@@ -780,7 +780,7 @@ class MicroBatchFlow:
                 work.step = "queued"
         self._stale, self._collected = self._task is not None, None
         fields = {"round": self.round_id, "micro_batches": lost}
-        return [Report("counted_twice", fields), ResetSum(self.round_id), *self._say_counted()]
+        return [Report("counted_twice", fields), ResetSum(self.round_id), *self._send_counted()]
 
     def _keeps(self, micro_batch: int) -> bool:
         others = [p for p in self._mates() if micro_batch in self._counted_by(p)]

@@ -76,7 +76,7 @@ class StageRebuild:
         fields = {"round": round_id, "stage": self.barrier.stage}
         return [Report("rebuilding_stage", fields), RebuildState(round_id)]
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Somebody has a state after all."""
         self.round_id = None
         self._fetching.clear()
@@ -87,13 +87,13 @@ class StageRebuild:
         if self.round_id is None or event.round_id != self.round_id:
             return [], False
         if event.source:
-            self.give_up()
+            self.cancel()
             return [], True
         self._until = now + self.settings.rounds.start_timeout_s
         effects: list[Effect] = [self.timers.set(self._until, RebuildTimer(-1, None))]
         for stage, nbytes in event.needs:
             self._fetching[stage] = fetching = self._fetch_from(stage, nbytes)
-            effects += self._taken(stage, fetching.begin(None, "", now))
+            effects += self._store_fetched(stage, fetching.begin(None, "", now))
         return effects, False
 
     def _fetch_from(self, stage: int, nbytes: int) -> Recovery:
@@ -118,7 +118,7 @@ class StageRebuild:
         fetching = self._fetching.get(stage)
         if fetching is None or isinstance(event.message, StateRequest):
             return []
-        return self._taken(stage, fetching.on_message(event, False, now))
+        return self._store_fetched(stage, fetching.on_message(event, False, now))
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         fetching = self._fetching.get(self._stage_of(event.sender))
@@ -127,7 +127,7 @@ class StageRebuild:
     def on_view_change(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for stage, fetching in tuple(self._fetching.items()):
-            effects += self._taken(stage, fetching.on_view_change(now))
+            effects += self._store_fetched(stage, fetching.on_view_change(now))
         return effects
 
     def on_timer(self, timer: RebuildTimer, now: float) -> list[Effect]:
@@ -135,13 +135,13 @@ class StageRebuild:
             return self._go_on() if self._fetching and now >= self._until else []
         if (fetching := self._fetching.get(timer.stage)) is None:
             return []
-        return self._taken(timer.stage, fetching.on_timer(timer.what, now))
+        return self._store_fetched(timer.stage, fetching.on_timer(timer.what, now))
 
     def _stage_of(self, peer: PeerId) -> int:
         stage = self.barrier.pipeline.stage_of(peer)
         return -1 if stage is None else stage
 
-    def _taken(self, stage: int, effects: list[Effect]) -> list[Effect]:
+    def _store_fetched(self, stage: int, effects: list[Effect]) -> list[Effect]:
         """Return the effects of a transfer, and store the state that it has brought. Its reports
         are dropped: they describe the state as this peer's own."""
         kept: list[Effect] = []
@@ -185,7 +185,7 @@ class _Beside:
     def round_of(self, peer: PeerId) -> int:
         return self.barrier.round_of(peer)
 
-    def heard_in(self, peer: PeerId, round_id: int) -> None:
+    def record_round(self, peer: PeerId, round_id: int) -> None:
         """The barrier hears that itself."""
 
     def note_state(self, peer: PeerId, until: float) -> None:

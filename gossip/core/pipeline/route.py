@@ -71,7 +71,7 @@ class Router:
         if round_id % ALL_EVERY == 0:
             if self.micro_batches < len(weights):
                 return self._in_turn(round_id // ALL_EVERY, sorted(weights))
-            _give_everybody(homes, taken)
+            _assign_to_idle_peers(homes, taken)
         return homes
 
     def _in_turn(self, turn: int, members: list[PeerId]) -> list[PeerId]:
@@ -87,7 +87,7 @@ class Router:
         return weight / -log((draw + 0.5) / 2.0**56)
 
 
-def _give_everybody(homes: list[PeerId], taken: dict[PeerId, int]) -> None:
+def _assign_to_idle_peers(homes: list[PeerId], taken: dict[PeerId, int]) -> None:
     """Whoever has no micro-batch gets the last one of whoever has most."""
     for peer in [peer for peer, count in taken.items() if not count]:
         most = max(taken, key=lambda other: (taken[other], -other))

@@ -75,7 +75,7 @@ class StagePipeline:
         """Whether a peer is of the own stage: the rounds know of no others."""
         return self.pipeline.stage_of(peer) == self.barrier.stage
 
-    def gives_to(self, event: Received) -> bool:
+    def is_neighbour_request(self, event: Received) -> bool:
         """Whether it is one of a stage beside, which may have lost its state, that asks for
         ours."""
         request, stage = event.message, self.pipeline.stage_of(event.sender)
@@ -111,8 +111,8 @@ class StagePipeline:
             case StageDone():
                 return self._on_done(event, message, now)
             case Counted(again=True) if self.is_of_stage(event.sender):
-                held = self.rounds.give_held(event.sender, message.round_id)
-                return held + self.flow.on_message(event, self._takes_part(trains), now)
+                held = self.rounds.resend_commits(event.sender, message.round_id)
+                return held + self.flow.on_message(event, self._active_round(trains), now)
             case (
                 Counted()
                 | Activation()
@@ -124,7 +124,7 @@ class StagePipeline:
                 | AuditReply()
                 | AuditFinding()
             ):
-                return self.flow.on_message(event, self._takes_part(trains), now)
+                return self.flow.on_message(event, self._active_round(trains), now)
             case _:
                 raise AssertionError(f"{type(message).__name__} is no message of a pipeline")
 
@@ -134,7 +134,7 @@ class StagePipeline:
         news = hello.begun and self.barrier.note_begun(event.sender, event.incarnation)
         return self.flow.on_begun(now) if news and trains else []
 
-    def _takes_part(self, trains: bool) -> int | None:
+    def _active_round(self, trains: bool) -> int | None:
         return self.rounds.round_id if trains and self.rounds.mode == "active" else None
 
     def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
@@ -144,7 +144,7 @@ class StagePipeline:
         waits = self.rounds.mode == "off" and self.rounds.round_id == 0
         asked = done.asks and not waits
         answers = self.barrier.answer(event.sender, self._here()) if asked else []
-        if not self.barrier.hear(event.sender, event.incarnation, done):
+        if not self.barrier.record_report(event.sender, event.incarnation, done):
             return answers
         return answers + self.rounds.pass_gate(now)
 
@@ -159,7 +159,7 @@ class StagePipeline:
         told = state + round_id.to_bytes(8, "little")
         chain = genesis(stage.run, stage.lineage, told)
         rounds.adopt(round_id, chain, rounds.replicated.first_snapshot())
-        return self.barrier.tell(self._here())
+        return self.barrier.broadcast_progress(self._here())
 
     def on_timer(
         self, timer: BarrierTimer | FlowTimer | AuditTimer | RebuildTimer, now: float
@@ -186,7 +186,7 @@ class StagePipeline:
 
     def stores(self) -> dict[str, int]:
         """How much there is of what is bounded."""
-        return {**self.flow.stores(), "stages' words": self.barrier.heard_of}
+        return {**self.flow.stores(), "stages' words": self.barrier.report_count}
 
     def current(self, event: Contributed) -> Contributed | None:
         """An update that is of the sum as it is, or of a collective operation, with the time that

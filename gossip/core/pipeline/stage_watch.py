@@ -29,7 +29,7 @@ class StageWatch:
         """A peer of another stage says whether it has had all its rounds."""
         (self._completed.add if completed else self._completed.discard)(peer)
 
-    def look(self, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
+    def check_lost_stages(self, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
         """Returns what there is to say, and how this peer ends, if it does."""
         changed = self._note_lost(now)
         lost = sorted(self._lost_at, key=self._order)
@@ -65,16 +65,18 @@ class StageWatch:
     def _order(self, stage: int) -> tuple[float, float]:
         """The stage that was lost first is why others end, and say goodbye: often before the next
         look, so that both are seen to be lost at once. It was heard of last before they were."""
-        return self._lost_at[stage], self._last_heard(stage)
+        return self._lost_at[stage], self._last_message_at(stage)
 
-    def _last_heard(self, stage: int) -> float:
-        return max(self.members.last_heard(peer) for peer in self.pipeline.stages[stage])
+    def _last_message_at(self, stage: int) -> float:
+        return max(self.members.last_message_at(peer) for peer in self.pipeline.stages[stage])
 
     def _left_after(self, first: int, stage: int) -> bool:
         """Whether one of a stage has said goodbye when nobody of the first was heard any more."""
-        members, since = self.members, self._last_heard(first)
+        members, since = self.members, self._last_message_at(first)
         peers = self.pipeline.stages[stage]
-        return any(members.has_left(peer) and members.last_heard(peer) > since for peer in peers)
+        return any(
+            members.has_left(peer) and members.last_message_at(peer) > since for peer in peers
+        )
 
     def _is_lost(self, peers: tuple[PeerId, ...]) -> bool:
         away = all(self.members.skip_reason(peer) for peer in peers)

@@ -228,14 +228,14 @@ class TransferTracker:
         """Return how long to wait for a payload of which nothing is here yet, in seconds: the links
         may carry others first. More than ``f`` peers needed a third of that."""
         senders = self._usual.senders | self._last.keys()
-        return LINK_FACTOR * self._credible([self._takes_s(peer, now) for peer in senders])
+        return LINK_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 
     def _credible(self, seconds: Iterable[float]) -> float:
         """Return the time that more than ``f`` peers need. Each peer needs one of ``seconds``."""
         longest = sorted(seconds, reverse=True)
         return longest[self.f] if len(longest) > self.f else 0.0
 
-    def _takes_s(self, peer: PeerId, now: float) -> float:
+    def _transfer_time_s(self, peer: PeerId, now: float) -> float:
         """A payload of this peer: the first one while it is on its way."""
         if (usual_s := self._usual.usual_s(peer)) is not None:
             return usual_s
@@ -281,7 +281,7 @@ class TransferTracker:
         return is_first and not self.takes_time
 
     @property
-    def may_take_time(self) -> bool:
+    def may_be_slow(self) -> bool:
         """Whether what we send now may be on its way for a while: until one has come,
         nothing is known of that."""
         return self.takes_time or not self._came
@@ -308,7 +308,7 @@ class TransferTracker:
         most_s = self._usual.most_s(peer, transfer.nbytes)
         return max(now, transfer.ends_at(now)) - transfer.since <= most_s
 
-    def tell_now(self, now: float) -> bool:
+    def begin_report(self, now: float) -> bool:
         """Whether the others have not been told lately that payloads come here."""
         if now < self._tell_at:
             return False
@@ -329,7 +329,7 @@ class TransferTracker:
         """The link to it broke. What was on its way begins anew, if it comes at all."""
         self._last.pop(peer, None)
 
-    def told(self, peer: PeerId, received: int, pause_s: float, now: float) -> None:
+    def record_progress(self, peer: PeerId, received: int, pause_s: float, now: float) -> None:
         """``peer``, or this one, has received so much, and for ``pause_s`` nothing more need come.
         Trickles count for nothing."""
         at, before = self._told.get(peer, (float("-inf"), 0))

@@ -17,7 +17,7 @@ class CompileTracker:
         self._told_at: dict[PeerId, float] = {}
         self.credit = WordCredit()
 
-    def told(self, peer: PeerId, now: float) -> None:
+    def record_compiling(self, peer: PeerId, now: float) -> None:
         """``peer``, or this one, says so. It says it again while it compiles."""
         self._told_at[peer] = now
 

@@ -126,9 +126,9 @@ class CrossShardRound:
             )
             shard.lack = timer.token
             effects.append(timer)
-        return effects + self.give() + self.go_on(now)
+        return effects + self.send_measurements() + self.go_on(now)
 
-    def give(self) -> list[Effect]:
+    def send_measurements(self) -> list[Effect]:
         """Gives whoever decides what was measured here, once;
         to the next one when that has been handed on."""
         effects: list[Effect] = []
@@ -367,7 +367,7 @@ class CrossShardRound:
         if self._renewed >= first.attempt or first.give_up is None:
             return []
         self._renewed = first.attempt
-        return self.server.give_time(first, now)
+        return self.server.start_timeout(first, now)
 
     # --- a shard is committed ---------------------------------------------------------------------
 
@@ -383,11 +383,11 @@ class CrossShardRound:
         effects: list[Effect] = []
         for each in self.shards[1:] if shard.index == 0 and offered else ():
             if each.commit is None:
-                effects += self.server.give_time(each, now)
+                effects += self.server.start_timeout(each, now)
         first = self.shards[0]
         if first.commit is None and first.cross_shard_progress is not None:
             # somebody has decided already, or lies: then there is none
-            first.cross_shard_progress.take_back()
+            first.cross_shard_progress.cancel_decision()
         return effects + self.go_on(now)
 
     def _want(self) -> None:

@@ -32,7 +32,7 @@ class Departures:
     def __len__(self) -> int:
         return len(self.done)
 
-    def hear(self, peer: PeerId, hello: Hello) -> None:
+    def record_departure(self, peer: PeerId, hello: Hello) -> None:
         """``peer`` has announced its end: it has completed the training, or leaves before that."""
         self.done[peer] = hello.round_id
         if hello.stage == "leaving":
@@ -47,7 +47,7 @@ class Departures:
         later still hands out the result of this one."""
         return not 0 < self.done.get(peer, round_id + 1) - round_id <= self.kept
 
-    def said_so(self, peer: PeerId) -> bool:
+    def has_announced(self, peer: PeerId) -> bool:
         """Whether ``peer`` has announced its end itself."""
         return peer in self.done
 

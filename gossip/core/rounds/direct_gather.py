@@ -49,7 +49,7 @@ class DirectGather:
         self._overdue: Token | None = None
         self._waits = False
 
-    def give(self, data: bytes, others: tuple[PeerId, ...], now: float) -> list[Effect]:
+    def broadcast_value(self, data: bytes, others: tuple[PeerId, ...], now: float) -> list[Effect]:
         """The trainer's value for its next operation; the same again where it has asked again."""
         if data != self._own:
             self._given, self._own = self._given + 1, data

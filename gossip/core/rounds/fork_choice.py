@@ -40,7 +40,7 @@ class ForkChoice:
         self._said: dict[PeerId, frozenset[PeerId]] = {}  # with whom a peer says that it trains
         self._chosen: frozenset[PeerId] = frozenset()
 
-    def told(self) -> tuple[bytes, tuple[PeerId, ...]]:
+    def describe_branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
         """Return the part of a hello about this peer: H of the last round, and the recent
         contributors if two sides may differ."""
         return self.lineage.head, tuple(sorted(self._contributors())) if self.may_differ else ()
@@ -70,7 +70,7 @@ class ForkChoice:
             self._note(sender, stance == "same")
         return stance
 
-    def heard(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
+    def check_branch(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
         """Whether ``peer``, for whom ``parent`` is H of the round before ``round_id`` (empty: it
         does not know), can be on our branch.
         Of rounds that we do not remember nothing can be said."""

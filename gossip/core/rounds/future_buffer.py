@@ -30,7 +30,7 @@ class FutureBuffer:
         # round, then the latest attempt of each that asked
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
-    def heard(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
+    def record_round(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
         """It says where it is. Returns whether nobody need have waited for it until now, and all
         may from now on."""
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
@@ -51,7 +51,7 @@ class FutureBuffer:
         before its trainer's state."""
         self.unheard.add(peer)
 
-    def hear_first(self, peers: Iterable[PeerId]) -> None:
+    def mark_unreported(self, peers: Iterable[PeerId]) -> None:
         """A state was taken over here. They have told of no round yet, and may be newly started."""
         self.unheard.update(peers)
 
@@ -108,14 +108,14 @@ class FutureBuffer:
         before, self._answered[1][key] = self._answered[1].get(key, -1), query.attempt
         return query.attempt > before
 
-    def take(self, round_id: int) -> list[Received]:
+    def pop_round(self, round_id: int) -> list[Received]:
         """Return the messages kept for ``round_id``, which begins now. Drop all older ones."""
         due = list(self._stash.pop(round_id, {}).values())
         for old in [known for known in self._stash if known < round_id]:
             del self._stash[old]
         return due
 
-    def take_last_words(self, round_id: int) -> list[Received]:
+    def pop_last_words(self, round_id: int) -> list[Received]:
         """Likewise, of what lives that are over have committed."""
         due = list(self.last_words.pop(round_id, {}).values())
         for old in [known for known in self.last_words if known < round_id]:

@@ -261,7 +261,7 @@ class GossipRounds:
             return []
         if event.collective:
             others = self._others()
-            return [*self._gather.give(event.collective, others, now), *self._gathered()]
+            return [*self._gather.broadcast_value(event.collective, others, now), *self._gathered()]
         self._own, self.phase = event, "collecting"
         self._contributed_at[self.round_id] = now
         while len(self._contributed_at) > TIMES_KEPT:
@@ -342,13 +342,13 @@ class GossipRounds:
             payload = None  # it has answered: nobody waits for it, and nothing is used
         if push.what == "parameters" and payload is not None:
             self.mixing.learn(sender, push.round_id, push.sketch)
-        self.future_buffer.heard(sender, push.round_id)
+        self.future_buffer.record_round(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
         return self._maybe_close(now)
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is, and whether it goes on."""
-        self.future_buffer.heard(sender, hello.round_id)
+        self.future_buffer.record_round(sender, hello.round_id)
         if hello.stage == "ready":
             self.finished.discard(sender)
             return []
@@ -477,7 +477,7 @@ class GossipRounds:
         locked = self.trust.quarantined()
         taken = {
             peer: pushed
-            for peer, pushed in self.pushes.take(kind, self.round_id, self._sources).items()
+            for peer, pushed in self.pushes.pop_pushes(kind, self.round_id, self._sources).items()
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
@@ -650,5 +650,5 @@ class GossipRounds:
         """The latest round that more than f others have reached:
         no liar's word alone takes us anywhere."""
         others = [peer for peer in self._members() if peer != self.local]
-        reached = sorted((self.pushes.heard(peer) for peer in others), reverse=True)
+        reached = sorted((self.pushes.latest_round(peer) for peer in others), reverse=True)
         return reached[self.settings.f] if len(reached) > self.settings.f else -1

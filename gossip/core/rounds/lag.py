@@ -364,7 +364,9 @@ class LagDetector:
         tells = self.fork_choice.may_differ and (
             notice.chain or self.fork_choice.is_partitioned(peer)
         )
-        return bool(tells) and not self.fork_choice.heard(peer, notice.asked_round, notice.chain)
+        return bool(tells) and not self.fork_choice.check_branch(
+            peer, notice.asked_round, notice.chain
+        )
 
     def _weigh(self) -> None:
         if self.fork_choice.may_differ and (heavier := self.fork_choice.heavier()) is not None:
@@ -392,7 +394,7 @@ class LagDetector:
             # one of us has not begun, or says so: nobody changes over for that
             return parent != ours
         if self.fork_choice.may_differ:
-            apart = not self.fork_choice.heard(peer, self.lineage.next_round, parent)
+            apart = not self.fork_choice.check_branch(peer, self.lineage.next_round, parent)
             self._weigh()
             return apart
         self._branches[peer] = parent

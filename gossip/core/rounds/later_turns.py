@@ -44,7 +44,7 @@ class TurnCredit:
         spent = min(self.spent(peer, turn_s, now) + turns, CREDIT_TURNS + 1)
         self.by_peer[peer] = spent, now
 
-    def give_back(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
+    def refund(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
         if peer in self.by_peer:
             self.by_peer[peer] = self.spent(peer, turn_s, now) - turns, now
 
@@ -76,7 +76,7 @@ class LaterTurns:
             return True
         return self._waited(shard, now) >= ENOUGH and not self.server.is_under_way(shard, now)
 
-    def take_word(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
+    def follow_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """Whether ``sender`` is followed to ``attempt`` at once. Then the present one is over; else
         the word is kept."""
         if self.put_off(shard, sender, attempt, now):
@@ -119,9 +119,9 @@ class LaterTurns:
         if shard.on_word is not None and self._waited(shard, now) < ENOUGH:
             shard.on_word = None
         self.leave(shard, now)
-        self.credit.give_back(server, AMENDS, self.server.deadline.round_timeout_s(), now)
+        self.credit.refund(server, AMENDS, self.server.deadline.round_timeout_s(), now)
 
-    def take_up(self, shard: ShardRound, serves: bool, now: float) -> int | None:
+    def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """The present attempt is over, and this may be where somebody is whose word was put off:
         the latest. None: nowhere. All others may have a turn before that is granted to the same one
         again, in the same round twice as many each time. ``serves``: whether this peer may."""

@@ -48,7 +48,7 @@ class RollingProgress:
         self.snapshot, self.quorum, self.branch = (
             replicated.snapshot,
             server.quorum,
-            fork_choice.told,
+            fork_choice.describe_branch,
         )
 
     @property

@@ -57,7 +57,7 @@ class PushStore:
         """It is in ``round_id`` at least."""
         self._heard[kind, peer] = max(self._heard.get((kind, peer), -1), round_id)
 
-    def heard(self, peer: PeerId) -> int:
+    def latest_round(self, peer: PeerId) -> int:
         """The latest round that the peer has pushed in, -1 for none."""
         return max(
             self._heard.get(("gradient", peer), -1), self._heard.get(("parameters", peer), -1)
@@ -66,7 +66,7 @@ class PushStore:
     def has_delivered(self, kind: Kind, peer: PeerId, round_id: int) -> bool:
         """Whether nothing more of this kind will come from the peer for ``round_id``:
         pushes arrive in order."""
-        return self._heard.get((kind, peer), -1) >= round_id or self.heard(peer) > round_id
+        return self._heard.get((kind, peer), -1) >= round_id or self.latest_round(peer) > round_id
 
     def missing(
         self, kinds: Collection[Kind], peers: Collection[PeerId], round_id: int
@@ -83,7 +83,9 @@ class PushStore:
                     break
         return found
 
-    def take(self, kind: Kind, round_id: int, expected: Collection[PeerId]) -> dict[PeerId, Pushed]:
+    def pop_pushes(
+        self, kind: Kind, round_id: int, expected: Collection[PeerId]
+    ) -> dict[PeerId, Pushed]:
         """Removes and returns what ``round_id`` uses, one a sender, by sender.
 
         That is the newest up to ``round_id``, or for those expected the oldest of later rounds when

@@ -352,25 +352,29 @@ class RollingRounds:
                 # Its link may carry less than the rounds, and then it is never empty.
                 self.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
-            self.server.compile_tracker.told(sender, now)
+            self.server.compile_tracker.record_compiling(sender, now)
             return []
         if isinstance(message, ReceivingPayload):
-            self.server.transfer_tracker.told(sender, message.received, message.pause_s, now)
+            self.server.transfer_tracker.record_progress(
+                sender, message.received, message.pause_s, now
+            )
             if self.server.transfer_tracker.is_busy(sender, now):
                 self._note_load(now)
             return []
-        return self._on_told(event, message.round_id, now)
+        return self._on_round_message(event, message.round_id, now)
 
-    def _on_told(self, event: Received, round_id: int, now: float) -> list[Effect]:
+    def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
         """Handle a message that says where its sender is. The roster of a commit is judged by what
         was known before it: whoever had been silent until it handed that over was rightly left out.
         """
         if isinstance(event.message, Commit):
-            effects = self._on_heard(event, now)
-            returns = self.future_buffer.heard(event.sender, round_id)
+            effects = self._dispatch_message(event, now)
+            returns = self.future_buffer.record_round(event.sender, round_id)
             return effects + self.on_view_change(now) if returns else effects
-        heard = self._heard(event.sender, round_id, isinstance(event.message, Update), now)
-        return heard + self._on_heard(event, now) if heard else self._on_heard(event, now)
+        contributes = isinstance(event.message, Update)
+        changes = self._record_round(event.sender, round_id, contributes, now)
+        effects = self._dispatch_message(event, now)
+        return changes + effects if changes else effects
 
     def _note_load(self, now: float) -> None:
         """They come again in the next round, all at once. The first answers that wait behind them
@@ -378,13 +382,15 @@ class RollingRounds:
         usual_s = self.deadline.typical_round_s() or self.deadline.round_timeout_s()
         self.view.note_load(now, LOADED_ROUNDS * usual_s)
 
-    def _heard(self, peer: PeerId, round_id: int, contributes: bool, now: float) -> list[Effect]:
+    def _record_round(
+        self, peer: PeerId, round_id: int, contributes: bool, now: float
+    ) -> list[Effect]:
         """It says where it is. Until then nobody was to be served by it;
         now it may be the only one who can."""
-        returns = self.future_buffer.heard(peer, round_id, contributes)
+        returns = self.future_buffer.record_round(peer, round_id, contributes)
         return self.on_view_change(now) if returns else []
 
-    def _on_heard(self, event: Received, now: float) -> list[Effect]:
+    def _dispatch_message(self, event: Received, now: float) -> list[Effect]:
         sender, message = event.sender, event.message
         assert isinstance(
             message,
@@ -419,18 +425,15 @@ class RollingRounds:
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         """A peer says how far it is: ready to be in the roster, or finished."""
-        heard = self._heard(sender, hello.round_id, False, now)
-        return (
-            heard + self._on_hello(sender, hello, now)
-            if heard
-            else self._on_hello(sender, hello, now)
-        )
+        changes = self._record_round(sender, hello.round_id, False, now)
+        effects = self._on_hello(sender, hello, now)
+        return changes + effects if changes else effects
 
     def _on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
         close = hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
         if hello.stage != "ready":
             self.joining.discard(sender)
-            self.departures.hear(sender, hello)
+            self.departures.record_departure(sender, hello)
             # While a state is on its way, older commits would only delay it on a slow link.
             ahead = (
                 self.lag_detector.behind(sender, hello.round_id, now)
@@ -489,17 +492,17 @@ class RollingRounds:
             if shard.result is None or event.received < shard.result.received:
                 shard.result = Transfer.begun(event.nbytes, event.received, now)
             shard.result.grew(event.received, now)
-        if not transfer_tracker.tell_now(now):
+        if not transfer_tracker.begin_report(now):
             return []
         received, pause_s = min(transfer_tracker.total, ROUND_MAX), transfer_tracker.pause_s(now)
-        transfer_tracker.told(self.local, received, pause_s, now)
+        transfer_tracker.record_progress(self.local, received, pause_s, now)
         return self._to_roster(ReceivingPayload(self.settings.lineage, received, pause_s))
 
     def on_compiling(self, now: float) -> list[Effect]:
         """The own trainer compiles, and is asked again soon. The others hear of it."""
         if self.mode == "off":
             return []
-        self.server.compile_tracker.told(self.local, now)
+        self.server.compile_tracker.record_compiling(self.local, now)
         return self._to_roster(Compiling(self.settings.lineage))
 
     def _to_roster(self, message: Compiling | ReceivingPayload) -> list[Effect]:
@@ -512,8 +515,9 @@ class RollingRounds:
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         """An ack tells how many rounds a trainer has applied. So it has a state, though its link
         broke a moment ago. More than we know of means that we have missed some."""
-        heard = self._heard(peer, step, False, now) if step > 0 and self.mode != "off" else []
-        return heard + self._on_progress(peer, step, now)
+        known = step > 0 and self.mode != "off"
+        changes = self._record_round(peer, step, False, now) if known else []
+        return changes + self._on_progress(peer, step, now)
 
     def _on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         if step <= self.round_id or self.mode == "off":
@@ -553,15 +557,15 @@ class RollingRounds:
                 Send(sender, self.lag_detector.not_serving(update)),
             ]
         before, later = shard.attempt, update.attempt > shard.attempt
-        if later and not self.later_turns.take_word(shard, sender, update.attempt, now):
+        if later and not self.later_turns.follow_claim(shard, sender, update.attempt, now):
             return []
-        effects = self._take_back(shard, before) if later else []
+        effects = self._withdraw_update(shard, before) if later else []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
             if later:
                 shard.attempt = update.attempt
                 effects += self.server.pulse(shard, now) + self._offer(shard, now)
-        return effects + self.server.take(shard, sender, update, payload, now)
+        return effects + self.server.accept_update(shard, sender, update, payload, now)
 
     def _on_query(
         self, event: Received, shard: ShardRound, query: UpdateRequest, now: float
@@ -582,13 +586,13 @@ class RollingRounds:
         left: list[Effect] = []
         if query.attempt > shard.attempt:
             before = shard.attempt
-            if not self.later_turns.take_word(shard, event.sender, query.attempt, now):
+            if not self.later_turns.follow_claim(shard, event.sender, query.attempt, now):
                 return []
-            left = self._take_back(shard, before)
+            left = self._withdraw_update(shard, before)
         shard.attempt = query.attempt
         return left + self._offer(shard, now)
 
-    def _take_back(self, shard: ShardRound, attempt: int) -> list[Effect]:
+    def _withdraw_update(self, shard: ShardRound, attempt: int) -> list[Effect]:
         """The server of ``attempt`` has our update, and may not believe who has drawn us away: it
         must not make a result of it any more."""
         server = shard.server(attempt)
@@ -624,9 +628,11 @@ class RollingRounds:
         against = self.result_validator.judge(event, shard, commit, self._own)
         if against is not None:
             return self.result_validator.refuse(sender, shard, commit, against, now)
-        return self._take(event, shard, commit, now)
+        return self._accept_commit(event, shard, commit, now)
 
-    def _take(self, event: Received, shard: ShardRound, commit: Commit, now: float) -> list[Effect]:
+    def _accept_commit(
+        self, event: Received, shard: ShardRound, commit: Commit, now: float
+    ) -> list[Effect]:
         """Nothing speaks against it, but that this peer may have promised not to take it."""
         payload = event.payload
         present = commit.made_at == shard.attempt  # it was made in its turn
@@ -644,10 +650,10 @@ class RollingRounds:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         if commit.made_at < shard.attempt and not serves:
-            effects = self._tell_server(event.sender, shard, commit, payload)
+            effects = self._forward_commit(event.sender, shard, commit, payload)
         return effects + self._hold(shard, commit, payload, False, now)
 
-    def _tell_server(
+    def _forward_commit(
         self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None
     ) -> list[Effect]:
         """A result of an earlier attempt was taken. Who serves our attempt has our update and may
@@ -683,7 +689,7 @@ class RollingRounds:
             or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
             return []
-        return self._take(event, shard, commit, now)
+        return self._accept_commit(event, shard, commit, now)
 
     def _on_not_serving(self, sender: PeerId, notice: NotServing, now: float) -> list[Effect]:
         if notice.round_id > self.round_id:
@@ -700,8 +706,8 @@ class RollingRounds:
         shard = self._shards[notice.shard]
         if notice.attempt == shard.serving and notice.round_id == 0:  # it is in no round
             shard.had_nothing.add(sender)
-        if self._takes_back(shard, notice):
-            shard.take_back(sender, notice.attempt)
+        if self._is_withdrawal(shard, notice):
+            shard.withdraw_update(sender, notice.attempt)
         refused = (
             shard.commit is None
             and notice.attempt == shard.attempt
@@ -719,7 +725,7 @@ class RollingRounds:
             )
         return []
 
-    def _takes_back(self, shard: ShardRound, notice: NotServing) -> bool:
+    def _is_withdrawal(self, shard: ShardRound, notice: NotServing) -> bool:
         """Whether its sender has gone on to another server, and its update is not to be used."""
         here = (notice.round_id, notice.chain) == (self.round_id, self.chain)
         to_us = shard.server(notice.attempt) == self.local
@@ -779,7 +785,7 @@ class RollingRounds:
                 if more := self.server.more_time(shard, now):
                     return more
                 shard.given_up += 1
-                return self.result_validator.give_up(shard, now)
+                return self.result_validator.on_server_timeout(shard, now)
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
@@ -838,9 +844,9 @@ class RollingRounds:
             return effects + self._wait(self._stage_gate, now)
         # One of them may end the round, and begin the next.
         last_words = self.future_buffer.last_words
-        for event in self.future_buffer.take_last_words(round_id) if last_words else ():
+        for event in self.future_buffer.pop_last_words(round_id) if last_words else ():
             effects += self.on_last_words(event, now)
-        for event in self.future_buffer.take(round_id):
+        for event in self.future_buffer.pop_round(round_id):
             effects += self.on_message(event, now)
         return effects
 
@@ -859,7 +865,7 @@ class RollingRounds:
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
         """Sends our update to whoever serves our attempt, and gives that server its time."""
         own = self._own
-        effects = self.cross_shard.give() if shard.index == 0 else []
+        effects = self.cross_shard.send_measurements() if shard.index == 0 else []
         if own is None or shard.commit is not None:
             return effects
         payload = own.payloads[shard.index] if own.samples else None
@@ -879,11 +885,11 @@ class RollingRounds:
             own.kind,
         )
         if self.cross_shard.is_timed(shard):
-            effects += self.server.give_time(shard, now, bool(own.collective))
+            effects += self.server.start_timeout(shard, now, bool(own.collective))
         if (server := shard.server(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
-        if payload is not None and self.server.transfer_tracker.may_take_time:
+        if payload is not None and self.server.transfer_tracker.may_be_slow:
             self._note_load(now)
         return effects
 
@@ -891,9 +897,9 @@ class RollingRounds:
         """Hands on: to where somebody is whose word was put off, or else to the next server in the
         order that is not skipped."""
         self.later_turns.leave(shard, now)
-        told = self.later_turns.take_up(shard, self._serves(now), now)
+        granted = self.later_turns.grant_claim(shard, self._serves(now), now)
         following = self._next_attempt(shard, shard.attempt + 1, now)
-        shard.attempt = following if told is None else told
+        shard.attempt = following if granted is None else granted
         effects: list[Effect] = [
             attempt_report(self.round_id, shard, reason),
             *self.server.pulse(shard, now),
@@ -952,9 +958,9 @@ class RollingRounds:
             return self._serve_later(shard, shard.refused_of, attempt, now)
         effects: list[Effect] = []
         if (before := shard.attempt) < attempt:
-            if not self.later_turns.take_word(shard, shard.refused_of, attempt, now):
+            if not self.later_turns.follow_claim(shard, shard.refused_of, attempt, now):
                 return []
-            effects = self._take_back(shard, before)
+            effects = self._withdraw_update(shard, before)
         shard.attempt = attempt
         if shard.serving is None or shard.serving < attempt:
             effects += self.server.serve(shard, attempt, now)
@@ -1006,7 +1012,7 @@ class RollingRounds:
         is_over = self.is_held and (gate is None or gate.is_open(self.round_id))
         return self._finish(now) if is_over else []
 
-    def give_held(self, peer: PeerId, round_id: int) -> list[Effect]:
+    def resend_commits(self, peer: PeerId, round_id: int) -> list[Effect]:
         """To one that is still in a round of which we hold all commits, or that is over here."""
         if round_id < self.round_id:
             over = self.log.get(round_id) or ()

@@ -52,7 +52,7 @@ class Attendance:
             # A farewell that was forged for this server alone would cost it others' trust,
             # who see that peer.
             return not view.is_gone(peer) or (
-                view.speaks_on(peer, now) and not departures.said_so(peer)
+                view.speaks_on(peer, now) and not departures.has_announced(peer)
             )
 
         came = [peer for peer in roster if peer not in absent]

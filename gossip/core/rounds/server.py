@@ -248,7 +248,9 @@ class Server:
         before, shard.pulse = shard.pulse, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def give_time(self, shard: ShardRound, now: float, collective: bool = False) -> list[Effect]:
+    def start_timeout(
+        self, shard: ShardRound, now: float, collective: bool = False
+    ) -> list[Effect]:
         """The server of the attempt that we are at has its time from now on. For a ``collective``
         operation it waits longer for the others."""
         if shard.given_to != shard.attempt:
@@ -282,13 +284,13 @@ class Server:
         """Whether somebody on whom this round depends compiles, or is being sent payloads, as fast
         as can be asked: then it is not for lack of will that a result is not here."""
         awaited = [p for p in self.roster if not self.lateness.is_missed(p)]
-        if self._take_word(self.compile_tracker, awaited, shard.given_to_compile, now):
+        if self._accept_busy_claims(self.compile_tracker, awaited, shard.given_to_compile, now):
             return True
         if now > self._patience_ends_at(shard, now):
             return False
-        return self._take_word(self.transfer_tracker, awaited, shard.given_on_word, now)
+        return self._accept_busy_claims(self.transfer_tracker, awaited, shard.given_on_word, now)
 
-    def _take_word(
+    def _accept_busy_claims(
         self,
         tracker: TransferTracker | CompileTracker,
         peers: Iterable[PeerId],
@@ -360,7 +362,7 @@ class Server:
         earlier attempt, or one that a former life of this peer has made."""
         return attempt > 0 or self._came_into == self.round_id
 
-    def take(
+    def accept_update(
         self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
     ) -> list[Effect]:
         """An update for the attempt that is served here."""
@@ -423,7 +425,7 @@ class Server:
         if not self._suffices(shard) or self.chosen(shard) is None:
             return []
         if self.awaits_commit(now):
-            return self._look_again(shard, now + LOOK_EVERY_S)
+            return self._schedule_close(shard, now + LOOK_EVERY_S)
         expected = self.expected()
         missing = [
             peer for peer in expected if peer not in shard.answers and peer not in shard.spent
@@ -437,9 +439,9 @@ class Server:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
             return [late, *self._close(shard, now)]
-        return self._look_again(shard, over_at)
+        return self._schedule_close(shard, over_at)
 
-    def _look_again(self, shard: ShardRound, at: float) -> list[Effect]:
+    def _schedule_close(self, shard: ShardRound, at: float) -> list[Effect]:
         if shard.grace is not None and shard.grace_at <= at:
             return []
         before = self.timers.cancel(shard.grace)  # those who are missing now are waited for less
@@ -454,16 +456,16 @@ class Server:
         transfer_tracker = self.transfer_tracker
         until = shard.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
-        if self._take_word(self.compile_tracker, awaited, shard.awaited_to_compile, now):
+        if self._accept_busy_claims(self.compile_tracker, awaited, shard.awaited_to_compile, now):
             return True
         if now >= until:
             return False
         if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
             return True
-        if self._take_word(transfer_tracker, awaited, shard.awaited_on_word, now):
+        if self._accept_busy_claims(transfer_tracker, awaited, shard.awaited_on_word, now):
             return True
         links_are_full = now < shard.first_at + transfer_tracker.payload_s(now)
-        return links_are_full and self._take_word(
+        return links_are_full and self._accept_busy_claims(
             transfer_tracker, self.roster, shard.awaited_on_word, now
         )
 

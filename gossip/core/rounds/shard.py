@@ -52,7 +52,7 @@ class CrossShardProgress:
     measured: tuple[bytes, ...] = ()  # digests of what the decision is made on
     why: str = ""
 
-    def take_back(self) -> None:
+    def cancel_decision(self) -> None:
         """Drop the decision that the rule was asked for. It is not needed any more."""
         if self.step == "decide":
             self.step = "measured"
@@ -144,7 +144,7 @@ class ShardRound:
         self.asked.clear()
         self.had_nothing.clear()
 
-    def take_back(self, peer: PeerId, attempt: int) -> None:
+    def withdraw_update(self, peer: PeerId, attempt: int) -> None:
         """Discard the update of ``peer`` under ``attempt``. If the rule already runs on it, it
         stays."""
         self.taken_back[peer] = max(attempt, self.taken_back.get(peer, -1))

@@ -148,7 +148,7 @@ class ResultValidator:
         ):
             self.witness.saw(event.sender, event.incarnation, commit)
 
-    def give_up(self, shard: ShardRound, now: float) -> list[Effect]:
+    def on_server_timeout(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the present attempt has had its time, and is there:
         else it would have been skipped before."""
         server = shard.server(shard.attempt)

@@ -46,7 +46,7 @@ class NoStateEvidence:
         self.stateless.clear()
         self.turns = 0
 
-    def hear(self, peer: PeerId, reason: str) -> None:
+    def record_refusal(self, peer: PeerId, reason: str) -> None:
         """It gives none."""
         self._said[peer] = reason
         if reason == NO_STATE:
@@ -102,7 +102,7 @@ class Poll:
     def ask(self, peers: Iterable[PeerId]) -> None:
         self.asked += tuple(peers)
 
-    def give_time(self, until: float) -> None:
+    def set_deadline(self, until: float) -> None:
         self.until = until
 
     def hurry(self) -> None:

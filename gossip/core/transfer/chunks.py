@@ -166,7 +166,7 @@ class PieceFetcher:
         start, stop = self.outline.bounds(piece)
         return stop - start
 
-    def take(self, sender: PeerId, piece: int, payload: Payload) -> bool:
+    def accept_piece(self, sender: PeerId, piece: int, payload: Payload) -> bool:
         """Whether this is what was asked for. Then it is kept."""
         right = (
             payload.nbytes == self.length(sender, piece)
@@ -192,7 +192,7 @@ class PieceFetcher:
         peers = {*gone}
         self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
 
-    def give_up(self, peers: Iterable[PeerId]) -> None:
+    def exclude_peers(self, peers: Iterable[PeerId]) -> None:
         """They are not asked again."""
         self.lost |= {*peers}
         self.release(self.lost)

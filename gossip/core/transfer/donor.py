@@ -154,7 +154,7 @@ class Donor:
         ]
         for peer, _ in waiting:
             self._forget(peer)
-        self._look_ahead()
+        self._update_next_named()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
     def expect_rounds(self, come: bool) -> None:
@@ -201,8 +201,8 @@ class Donor:
         self.asks[sender] = replace(request, round_id=wanted)
         if not request.round_id:
             self._now.add(sender)
-        self._look_ahead()
-        return self._take(here) if wanted == here else []
+        self._update_next_named()
+        return self._request_snapshot(here) if wanted == here else []
 
     def _is_busy(self, wanted: int) -> bool:
         """Whether so many rounds are waited for that ``wanted`` is one too many."""
@@ -213,13 +213,13 @@ class Donor:
         self.asks.pop(peer, None)
         self._now.discard(peer)
 
-    def _look_ahead(self) -> None:
+    def _update_next_named(self) -> None:
         here = self.source.round_id
         self.next_named = min(
             [ask.round_id for ask in self.asks.values() if ask.round_id > here], default=NEVER
         )
 
-    def _take(self, round_id: int) -> list[Effect]:
+    def _request_snapshot(self, round_id: int) -> list[Effect]:
         if round_id in self._taking:
             return []
         self._taking.append(round_id)
@@ -242,8 +242,8 @@ class Donor:
                 self._forget(peer)
                 effects.append(self._refuse(peer, ask, MOVED_ON))
         if any(ask.round_id == here for ask in self.asks.values()):
-            effects += self._take(here)
-        self._look_ahead()
+            effects += self._request_snapshot(here)
+        self._update_next_named()
         return effects
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
@@ -273,7 +273,7 @@ class Donor:
                     if fits and whole
                     else [self._refuse(peer, ask, why)]
                 )
-        self._look_ahead()
+        self._update_next_named()
         said = [effect.message for effect in effects if isinstance(effect, Send)]
         again = any(
             isinstance(message, StateAttestation)
@@ -326,9 +326,9 @@ class Donor:
                     ),
                 )
             ]
-        return self._give(peer, ask, round_id, copy, now)
+        return self._send_state(peer, ask, round_id, copy, now)
 
-    def _give(
+    def _send_state(
         self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float
     ) -> list[Effect]:
         """The whole, or one of its pieces, or all but these."""
@@ -359,7 +359,7 @@ class Donor:
         if outline is not None and self._is_crowded(peer, now):
             return [self._refuse(peer, ask, BUSY)]
         copy.given[peer, ask.piece] += 1
-        self._note_given(peer, ask.piece, now)
+        self._record_sent(peer, ask.piece, now)
         copy.used_at = now
         told = {
             "to": peer,
@@ -369,7 +369,7 @@ class Donor:
         }
         return [Send(peer, offer, payload), Report("snapshot_served", told)]
 
-    def _note_given(self, peer: PeerId, piece: int, now: float) -> None:
+    def _record_sent(self, peer: PeerId, piece: int, now: float) -> None:
         """Whoever asks in one round for the same again and again is on its way to nothing."""
         if self._given_in != self.source.round_id:
             self._given_in = self.source.round_id
@@ -378,7 +378,7 @@ class Donor:
         if self._given[peer, piece] <= GIVEN_TIMES_MAX:
             self._taken_until[peer] = now + self.settings.rounds.round_timeout_s
 
-    def taken_by(self, now: float) -> set[PeerId]:
+    def current_receivers(self, now: float) -> set[PeerId]:
         """Return the peers that the state is being sent to."""
         return {peer for peer, until in self._taken_until.items() if now < until}
 

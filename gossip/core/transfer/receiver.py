@@ -90,7 +90,7 @@ class StateSources(Protocol):
     def round_of(self, peer: PeerId) -> int:
         """The latest round that it says it is in."""
 
-    def heard_in(self, peer: PeerId, round_id: int) -> None: ...
+    def record_round(self, peer: PeerId, round_id: int) -> None: ...
 
     def note_state(self, peer: PeerId, until: float) -> None:
         """A state is on its way to this peer, until then at the latest: from us; to us where it is
@@ -172,7 +172,7 @@ class Recovery:
             case StateRequest() as request:
                 # Who may yet go back to its own state is not one that has none: else one liar would
                 # be all who have one, where all others have left their branches at once.
-                back = self.stage != "idle" and (self.has_own or self._is_given_one(now))
+                back = self.stage != "idle" and (self.has_own or self._is_receiving_state(now))
                 if request.what == "state":
                     patience_s = self.settings.rounds.round_timeout_s
                     self.swarm.note_state(event.sender, now + patience_s)
@@ -186,7 +186,7 @@ class Recovery:
             case _:
                 raise AssertionError(f"{type(event.message).__name__} is not about states")
 
-    def _is_given_one(self, now: float) -> bool:
+    def _is_receiving_state(self, now: float) -> bool:
         """Whether another's state is being taken over, or comes in pieces: from one who has not
         had its time for that."""
         comes = self.pieces is not None and not all(
@@ -368,7 +368,7 @@ class Recovery:
         )
         return self.poll.paused and (self._tries >= TRIES_MAX or nobody)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         self.stage, self.pieces = "idle", None
         self._kept.clear()
 
@@ -432,7 +432,7 @@ class Recovery:
         if self._tries == 1:
             fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
         if fresh and not self.poll.asked:
-            self.poll.give_time(now + self.settings.rounds.round_timeout_s)
+            self.poll.set_deadline(now + self.settings.rounds.round_timeout_s)
         self.poll.ask(fresh)
         self._deadlines.ask(fresh, now)
         return self._ask_for_attestations(fresh)
@@ -461,10 +461,10 @@ class Recovery:
             self._note_state(sender)
             self._deadlines.claim(sender, now)
         else:
-            self._hear_refusal(sender, attestation.reason, now)
+            self._record_refusal(sender, attestation.reason, now)
         # else it has not begun: its node answers for a trainer that is still to come
         if attestation.digest or attestation.round_id:
-            self.swarm.heard_in(sender, attestation.round_id)
+            self.swarm.record_round(sender, attestation.round_id)
         return self._count(now) if attestation.digest else self._widen(now) + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
@@ -562,7 +562,7 @@ class Recovery:
         if sender != self.donor:
             return []
         if payload is None or not offer.digest:
-            self._hear_refusal(sender, offer.reason, now)
+            self._record_refusal(sender, offer.reason, now)
             return [
                 Report("no_state", {"from": sender, "reason": offer.reason}),
                 *self._another(now),
@@ -597,8 +597,8 @@ class Recovery:
         self.pieces.keep_own(event.payload)
         return effects + self._fetch(self.pieces, now)
 
-    def _hear_refusal(self, sender: PeerId, reason: str, now: float) -> None:
-        self._no_state.hear(sender, reason)
+    def _record_refusal(self, sender: PeerId, reason: str, now: float) -> None:
+        self._no_state.record_refusal(sender, reason)
         if reason == NO_STATE:
             self._deadlines.deny(sender)
         else:
@@ -649,9 +649,9 @@ class Recovery:
             return []
         effects: list[Effect] = []
         if payload is None or not offer.digest:
-            self._hear_refusal(sender, offer.reason, now)
+            self._record_refusal(sender, offer.reason, now)
             effects += self._lose(pieces, sender, "no_state", offer.reason, now)
-        elif not pieces.take(sender, offer.piece, payload):
+        elif not pieces.accept_piece(sender, offer.piece, payload):
             self._attackers.add(sender)
             effects += self._lose(
                 pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now
@@ -676,7 +676,7 @@ class Recovery:
         """``peer`` does not deliver."""
         self._backoff.failed(peer, now)
         self._deadlines.fail(peer)
-        pieces.give_up([peer])
+        pieces.exclude_peers([peer])
         self._sources = [source for source in self._sources if source != peer]
         return [Report(what, {"from": peer, "reason": reason})]
 
@@ -726,7 +726,7 @@ class Recovery:
             report = Report("bad_state", {"from": self.donor, "reason": problem})
             return [report, *([] if self.fits_no_state else self._another(now))], False
         nbytes = offer.nbytes + (self.pieces.outline.nbytes if self.pieces is not None else 0)
-        self.give_up()
+        self.cancel()
         self.giving.restart()
         return [
             Report("restored", {"round": offer.round_id, "from": self.donor, "nbytes": nbytes})

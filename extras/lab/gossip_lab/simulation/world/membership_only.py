@@ -81,7 +81,7 @@ class MemberCore:
             case events.Started():
                 return self._start(now)
             case events.Received(sender, incarnation):
-                if not self.membership.heard(sender, incarnation, now):
+                if not self.membership.accept_sender(sender, incarnation, now):
                     return []
                 message: Any = event.message
                 return self.membership.on_message(sender, incarnation, message, now)
