@@ -114,7 +114,6 @@ BUILTINS = GOES_THROUGH | {"bool", "float", "int", "isinstance", "len"}
 LOOKS = {"at", "difference", "digest_of", "get", "intersection", "items", "keys", "length", "log10"}
 LOOKS |= {
     "needed_by_rule",
-    "said_so",
     "skip_reason",
     "speaks_on",
     "statements",

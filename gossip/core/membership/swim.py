@@ -227,7 +227,7 @@ class Membership:
     def on_message(
         self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float
     ) -> list[Effect]:
-        """``heard`` has been asked before."""
+        """``accept_sender`` has been asked before."""
         effects = (
             self.rumor_handler.correct_incarnation(sender, incarnation, now) if self._voices else []
         )

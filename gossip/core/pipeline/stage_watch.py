@@ -11,8 +11,8 @@ from .barrier import Presence, StageBarrier
 
 
 class StageWatch:
-    """Other stages that have lost all their peers, and since when. ``look`` is to be called
-    periodically."""
+    """Other stages that have lost all their peers, and since when. ``check_lost_stages`` is to be
+    called periodically."""
 
     def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: Presence) -> None:
         self.pipeline, self.barrier, self.members = barrier.pipeline, barrier, members
