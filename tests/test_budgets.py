@@ -204,7 +204,7 @@ def lines_of_tests() -> int:
 
 
 def words_of_docs() -> int:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     return sum(len(page.read_text("utf-8").split()) for page in pages)
 
 
@@ -226,7 +226,7 @@ BUDGETS = {
     ),
     "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
     "lines of tests": Budget(lines_of_tests, 110_000, 80_000),
-    "words of docs": Budget(words_of_docs, 142_000, 60_000),
+    "words of docs, results aside": Budget(words_of_docs, 121_100, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 
