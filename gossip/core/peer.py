@@ -399,7 +399,7 @@ class Peer:
             case LedgerRequest():
                 return [self._ledger()]
             case ForwardDone() | BackwardDone() | StateRebuilt():
-                return []  # of a model in stages, which this run has not
+                return []  # This run has no stages.
             case _:
                 assert_never(event)
 
@@ -450,7 +450,7 @@ class Peer:
                 return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
             case _:
                 assert isinstance(message, PipelineMessage), "all other kinds stand above"
-                return []  # this run has no stages
+                return []  # This run has no stages.
 
     def _on_last_words(self, event: Received, now: float) -> list[Effect]:
         """Handle a message of a former incarnation of its sender. Only a commit counts: it belongs
