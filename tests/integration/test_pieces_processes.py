@@ -146,8 +146,8 @@ def test_a_base_that_all_have_is_not_sent_and_saved_once(tmp_path: Path) -> None
         assert sum(served) < len(served) * TRAINED_BYTES_MAX, served
         saved = [checkpoints.open_at(path) for _, path in checkpoints.listed(swarm.folder / "ckpt")]
         bases = [(each.path / checkpoints.BASE_FILE).stat() for each in saved]
-        assert len(saved) > 4
-        assert len({each.st_ino for each in bases}) <= 2, "one of each peer that has written"
+        writers = 3 + 1  # each process that has written, the one started again too, has its own
+        assert len({each.st_ino for each in bases}) <= writers < len(saved)
         for each, base in zip(saved, bases, strict=True):
             assert base.st_size > 4 * FROZEN
             assert each.nbytes - base.st_size < TRAINED_BYTES_MAX
