@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from .gram_rules import GramRule, gram_rule
     from .guarded import (
         LengthRule,
-        add_squares,
-        average_and_measure,
         guarded_mean,
     )
     from .means import mean, mean_of_rows
@@ -88,7 +86,7 @@ _HOMES = {
     "distances": ("bulyan", "krum", "mda", "multi_krum"),
     "gram": ("Decision", "Gram"),
     "gram_rules": ("GramRule", "gram_rule"),
-    "guarded": ("LengthRule", "add_squares", "average_and_measure", "guarded_mean"),
+    "guarded": ("LengthRule", "guarded_mean"),
     "means": ("mean", "mean_of_rows"),
     "mixing": ("arc", "bucketing", "clipping", "nnm"),
     "registry": ("BoundRule", "load", "names", "pre_aggregations", "register"),

@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from .base import Rule, Updates, Verdict, plain_bound, require, whole, within_reach
-from .gram import OUTLYING_MAX, FloatArray
+from .gram import OUTLYING_MAX
 from .kernels import Rows
 from .means import mean, mean_of_rows
 
@@ -58,21 +56,6 @@ def measure_lengths(updates: Tensor) -> list[float]:
     """Return the Euclidean length of each row."""
     lengths: list[float] = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64).tolist()
     return lengths
-
-
-def add_squares(rows: Sequence[NDArray[np.float32]], squares: FloatArray) -> None:
-    """Add the squared length of each row, or part of one, to ``squares``, ``(n,)``."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        for at, row in enumerate(rows):
-            squares[at] += np.dot(row, row)
-
-
-def average_and_measure(
-    squares: FloatArray, rows: Sequence[NDArray[np.float32]], out: NDArray[np.float32]
-) -> bool:
-    """Do it while the rows are in the cache anyway: as ``mean_of_rows``."""
-    add_squares(rows, squares)
-    return mean_of_rows(rows, out)
 
 
 def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict:

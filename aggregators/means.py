@@ -42,22 +42,30 @@ def mean(updates: Tensor, *, f: int = 0) -> Verdict:
 
 
 @mean.of_rows
-def mean_of_rows(rows: Sequence[NDArray[np.float32]], out: NDArray[np.float32]) -> bool:
+def mean_of_rows(
+    rows: Sequence[NDArray[np.float32]],
+    out: NDArray[np.float32],
+    squares: list[float] | None = None,
+) -> bool:
     """The same from the updates where they lie: a quarter of the time for 4 rows of 69 KB that are
     not in the cache.
 
     Args:
         rows: ``(d,)`` each, in order; at least one.
         out: ``(d,)``, where the mean goes.
+        squares: The squared length of each row is added to its number here.
     Returns: False when the sum left the range of float32.
     """
+    n, total = len(rows), rows[0]
     with np.errstate(over="ignore", invalid="ignore"):
-        if len(rows) > 1:
-            np.add(rows[0], rows[1], out=out)
-        else:
-            np.copyto(out, rows[0])
-        for row in rows[2:]:
-            np.add(out, row, out=out)
-        np.divide(out, np.float32(len(rows)), out=out)
-        squares = np.dot(out, out)  # finite only if all are: one pass, and no memory
-    return bool(np.isfinite(squares)) or bool(np.isfinite(out).all())
+        for at, row in enumerate(rows):
+            if at:
+                total = np.add(total, row, out=out)
+            if squares is not None:  # the row is in the cache now
+                squares[at] += float(np.dot(row, row))
+        if n & (n - 1):
+            np.divide(total, np.float32(n), out=out)
+        else:  # the same bits in a third of the time
+            np.multiply(total, np.float32(1 / n), out=out)
+        checked = np.dot(out, out)  # finite only if all are: one pass, and no memory
+    return bool(np.isfinite(checked)) or bool(np.isfinite(out).all())

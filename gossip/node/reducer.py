@@ -4,6 +4,7 @@ or asking the trainer to when the rule needs its loss."""
 from __future__ import annotations
 
 import itertools
+import math
 import mmap
 import os
 import time
@@ -22,8 +23,6 @@ from gossip.aggregators import (
     LengthRule,
     ShardedRule,
     Updates,
-    add_squares,
-    average_and_measure,
     kernels,
     mean_of_rows,
 )
@@ -152,6 +151,11 @@ def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
             return None
         digest.update(place)
     return Payload(result, len(room), True, digest.digest())
+
+
+def _squares_of(rows: Sequence[np.ndarray]) -> list[float]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [float(np.dot(row, row)) for row in rows]
 
 
 def _copy_block(vector: np.ndarray, start: int, stop: int, place: np.ndarray) -> bool:
@@ -360,19 +364,18 @@ class Reducer:
     ) -> Aggregated | None:
         """The mean of updates of usual lengths. None: one of them is longer, or something is not
         finite."""
-        n, beside = len(updates), [row.payload.data for row in work.outside]
-        squares, result = np.zeros(n + len(beside)), None
-        if maker.room is not None:
-            result = maker.from_rows(partial(average_and_measure, squares), updates)
-        else:  # it may be told of before it is made
-            add_squares(updates, squares)
-        add_squares(beside, squares[n:])
-        lengths = np.sqrt(squares).tolist()
+        n, squares, result = len(updates), [0.0] * len(updates), None
+        if maker.encode is None:
+            result = maker.from_rows(partial(mean_of_rows, squares=squares), updates)
+        else:  # it may be told of before it is made, so it is made when nobody is clipped
+            squares = _squares_of(updates)
+        beside = _squares_of([row.payload.data for row in work.outside])
+        lengths = [math.sqrt(square) for square in squares + beside]
         length, typical = rule.find_usual(lengths[:n], work.f, work.usual)
         factors, outlyingness = rule.weigh(lengths, typical)
         if min(factors[:n]) < 1.0:
             return None
-        if maker.room is None:
+        if maker.encode is not None:
             result = maker.from_rows(mean_of_rows, updates)
         if result is None:
             return None
