@@ -763,8 +763,9 @@ class Peer:
 
     def _announce(self, change: Change) -> list[Effect]:
         """Report a change of the view, and send a hello to a peer that joined."""
-        # A draining peer skips nobody any more: connections of others close one after the other.
-        told = change.what != "skip" or self.phase != "draining"
+        # At the end of the training the connections of others close one after the other.
+        ends = self.phase == "draining" or change.peer in self.shutdown.completed
+        told = change.what != "skip" or not ends
         greets = change.what == "joined" and self.phase != "unprepared"
         return [
             *([Report(change.what, change.fields(self.rounds.round_id))] if told else ()),

@@ -209,7 +209,7 @@ class ZmqLane:
                 return False
             return True
 
-    def close(self, linger_ms: int) -> None:
+    def close(self, linger_ms: int = 0) -> None:
         self.socket.disable_monitor()
         self._monitor.close(linger=0)
         self.socket.close(linger=linger_ms)
@@ -263,7 +263,7 @@ class BulkLane(Protocol):
         """Takes the next chunk, without advancing. False: no room, or no connection."""
         ...
 
-    def close(self, linger_ms: int) -> None: ...
+    def close(self, linger_ms: int = 0) -> None: ...
 
 
 class Link:

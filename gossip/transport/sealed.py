@@ -161,7 +161,7 @@ class SealedLane:
         self._failures = min(self._failures + 1, 10)
         return news
 
-    def close(self, linger_ms: int) -> None:
+    def close(self, linger_ms: int = 0) -> None:
         if self._socket is not None:
             self._end()
         self._news.close()

@@ -224,7 +224,7 @@ class UnixLane:
             self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
         return True
 
-    def close(self, linger_ms: int) -> None:
+    def close(self, linger_ms: int = 0) -> None:
         """Close the link. The other side can still read what was sent."""
         if self._socket is not None:
             self._socket.close()

@@ -226,6 +226,10 @@ class ZeroMQTransport:
             self._close_link(link, 0)
 
     def _close_link(self, link: Link, linger_ms: int) -> None:
+        for lane in self._unregister(link):
+            lane.close(linger_ms)
+
+    def _unregister(self, link: Link) -> tuple[ZmqLane, BulkLane]:
         link.forget()
         self._unwatch(link)
         for fd in (link.control.room_fd, *(lane.news_fd for lane in link.lanes)):
@@ -233,7 +237,7 @@ class ZeroMQTransport:
             del self._by_fd[fd]
         for lane in link.lanes:
             self._closed_lanes.pop(lane.news_fd, None)
-            lane.close(linger_ms)
+        return link.lanes
 
     def _open(self, lane: ZmqLane | BulkLane, now: float) -> None:
         if not lane.retry():
@@ -567,11 +571,19 @@ class ZeroMQTransport:
                 break
             self._read_news([], [fd for fd, _ in self._rare.poll(min(remaining, SAFETY_POLL_S))])
         linger_ms = max(0, round((deadline - time.monotonic()) * 1000))
-        for peer in list(self._links):
-            self._close_link(self._links.pop(peer), linger_ms)
+        lanes = [lane for link in self._links.values() for lane in self._unregister(link)]
+        self._links.clear()
+        for lane in lanes:
+            if isinstance(lane, ZmqLane):
+                lane.close(linger_ms)
         if self._guard is not None:
             self._guard.close()
         self._control_in.close()
-        self._bulk_in.close()
+        if isinstance(self._bulk_in, BulkInbox):
+            self._bulk_in.close()
         self._context.term()  # waits for what lingers
+        # Peers learn of the end of these sockets at once. That must not overtake the farewell.
+        for end in (*lanes, self._bulk_in):
+            if not isinstance(end, ZmqLane | BulkInbox):
+                end.close()
         self._rare.close()

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import zmq
 from zeromq_rig import WatchedTransport, floats, process, raw, transport, update
 
 from gossip.core.events import LinkDown, LinkUp, Payload
@@ -21,6 +22,7 @@ from gossip.errors import AddressInUse, ConfigError
 from gossip.transport import assembly, links, sockets, zeromq
 from gossip.transport.base import Traffic
 from gossip.transport.codec import decode
+from gossip.transport.unix import UnixLane
 from gossip.transport.zeromq import ZeroMQTransport
 
 MIB = 2**20
@@ -296,6 +298,20 @@ def test_close_gives_every_descriptor_back():
         first.close()
         second.close()
     assert descriptors() <= before
+
+
+def test_the_end_of_a_payload_lane_does_not_overtake_the_farewell(monkeypatch):
+    """Peers on one host see the end of a unix socket at once; ZeroMQ sends what lingers later."""
+    first, second = transport(local=0, same_host=True), transport(local=1, same_host=True)
+    watched = WatchedTransport(first, second)
+    watched.link(first, 1, second)
+    lane, ends, term = first._links[1].bulk, [], zmq.Context.term
+    assert isinstance(lane, UnixLane)
+    monkeypatch.setattr(type(lane), "close", lambda self, linger_ms=0: ends.append("payloads"))
+    monkeypatch.setattr(zmq.Context, "term", lambda self: (term(self), ends.append("control")))
+    first.close(1.0)
+    assert ends == ["control", "payloads"]
+    second.close()
 
 
 def test_traffic_starts_at_nothing():

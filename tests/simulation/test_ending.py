@@ -292,3 +292,13 @@ def test_a_liars_word_that_the_training_is_over_ends_nothing(topology: str) -> N
     assert {halt for peer, halt in halts(swarm).items() if peer} == {Halt("finished", 0)}
     assert all(toy(swarm, peer).next_round == ROUNDS for peer in range(1, 5)), swarm.summary()
     assert all(not swarm.reports(peer, "recovering") for peer in range(1, 5))
+
+
+def test_the_end_of_a_peer_that_has_completed_the_training_is_not_reported_as_a_skip() -> None:
+    """Its connections may close before its farewell is here."""
+    swarm = swarm_that_ends(1, endless=(0,))
+    swarm.run_until(lambda: 1 in swarm.hosts[0].core.shutdown.completed, limit_s=60.0)
+    assert swarm.hosts[0].core.phase == "running"
+    swarm.crash(1)
+    swarm.run_until(lambda: swarm.hosts[0].core.membership.view.skip_reason(1), limit_s=1.0)
+    assert not swarm.reports(0, "skip")
