@@ -58,6 +58,16 @@ def test_a_peer_that_sends_no_numbers_or_the_wrong_size_is_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(("broken", "blamed"), [(4, (0, 1, 2, 3)), (5, ())])
+def test_nobody_is_blamed_when_most_updates_are_not_finite(
+    broken: int, blamed: tuple[int, ...]
+) -> None:
+    """The model has diverged then."""
+    table = TrustTable(SETTINGS, f=2)
+    run(table, range(10), {}, dict.fromkeys(range(broken), "non_finite"))
+    assert tuple(peer for peer in PEERS if table.score(peer) < 1.0) == blamed
+
+
 def test_a_single_offence_is_told_in_the_singular() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(1), {}, {3: "non_finite"})

@@ -370,8 +370,11 @@ class TrustTable:
                 bound = self._bound(contributors) if bound is None else bound
                 out = self._stands_out(measure, bound)
             judged[measure.peer] = ("outlying" if out else "", far)
+        # If the model has diverged, most updates are non-finite, and no sender is to blame.
+        broken = sum(each.reason == "non_finite" for each in rejected)
+        diverged = 2 * broken > len(contributors) + len(rejected)
         for rejection in rejected:
-            if rejection.reason in WORDS:
+            if rejection.reason in WORDS and not (diverged and rejection.reason == "non_finite"):
                 judged[rejection.peer] = (rejection.reason, 0.0)
         memory = self.settings.memory
         for peer, verdict in judged.items():
