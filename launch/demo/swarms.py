@@ -40,6 +40,8 @@ START_S = 120.0  # two processes a peer import torch at once: a minute for 16 pe
 NAME_MAX = 70
 """Length to which a run's name is cut before a suffix such as ``-plain``: a name has at most 80
 characters."""
+HIDDEN = ("=", "~", "+", "! only", "! epoch")
+"""Beginnings of lines that the demo leaves out."""
 CLOSE_ENOUGH = 0.02
 """How far under the fault-free accuracy the default demo may end before it counts as failed."""
 
@@ -117,6 +119,8 @@ class Demo:
             f"{config.name}: the digits, {counted(config.peers, 'peer')}, {exchange}, in {folder}"
         )
         self._print_line(f"faults: {' '.join(config.faults) or 'none'}")
+        parts = 1 + self.compare * (1 + (config.aggregator != "mean"))
+        self._print_line(f"--- 1 of {parts}: {config.aggregator}, under these faults ---")
         outcome, summary = self._train(self.resolved, folder)
         if outcome.stopped or not outcome.finished:
             return self._report_failure(outcome, summary, folder)
@@ -128,17 +132,20 @@ class Demo:
                     "the demo compares with it",
                     name=f"{config.name[:NAME_MAX]}-plain",
                     aggregator="mean",
+                    f=0,
                     run_dir=str(folder / "plain"),
                 )
                 runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
-                self._print_line("the same faults, and plain averaging (mean)")
+                self._print_line(
+                    "--- 2 of 3: plain averaging (mean), under the same faults: it will fail ---"
+                )
                 outcome_plain, comparison["plain"] = self._train(plain, folder / "plain")
                 if outcome_plain.stopped:
                     return self._report_failure(
                         outcome_plain, comparison["plain"], folder / "plain"
                     )
                 rows["mean, with the same faults"] = comparison["plain"]
-            self._print_line("the same without faults, in one process")
+            self._print_line(f"--- {parts} of {parts}: one process, without faults ---")
             comparison["fault_free"] = self._alone(folder / "alone")
             rows["one process, no faults"] = comparison["fault_free"]
         wrong = what_went_wrong(outcome, summary, comparison, self.standard)
@@ -155,6 +162,8 @@ class Demo:
             print(json.dumps({**summary, **comparison, "wrong": wrong}))
         for line in table(rows):
             self._print_line(line)
+        if failure := diverged(comparison.get("plain")):
+            self._print_line(failure)
         self._print_line(f"summary: {folder / 'summary.json'}")
         for line in wrong:
             print(f"error: {line}", file=sys.stderr)
@@ -165,8 +174,9 @@ class Demo:
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
         screen = self._screen(config, folder)
+        shown = KeyEvents(screen)
         with tracked(self.track, folder, screen.print_line):
-            outcome = runs.train(resolved.config, command, screen)
+            outcome = runs.train(resolved.config, command, shown)
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
         if honest and not outcome.stopped:
@@ -192,10 +202,8 @@ class Demo:
         }
 
     def _screen(self, config: RunConfig, folder: Path) -> Screen:
-        if self.as_json:
-            return PlainScreen(sys.stderr)
-        if not is_terminal():
-            return PlainScreen()
+        if self.as_json or not is_terminal():
+            return PlainScreen(sys.stderr if self.as_json else None, every_s=2.0)
         exchange = f"{config.topology}, {config.aggregator} (f={config.f})"
         what = f"{counted(config.peers, 'peer')}, {exchange}"
         model = f"{near(str(folder))}/peer-N/final.safetensors, at the end"
@@ -217,6 +225,21 @@ class Demo:
         where = at_round(outcome.view.round)
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1
+
+
+class KeyEvents:
+    """A screen of the demo: the first of each kind of event of a peer, and nothing of batches,
+    epochs and paroles. A run's own screen shows all of them."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.output, self.tick, self.close = screen.output, screen.tick, screen.close
+        self._screen, self._shown = screen, set[str]()
+
+    def print_line(self, text: str) -> None:
+        kind = text[:3]  # the mark and the peer
+        if not (text.startswith(HIDDEN) or kind in self._shown):
+            self._shown.add(kind)
+            self._screen.print_line(text)
 
 
 def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
@@ -278,6 +301,13 @@ def what_went_wrong(
         if accuracy is None or (reference is not None and accuracy < reference - CLOSE_ENOUGH):
             wrong.append(f"the accuracy is {accuracy}, without faults it is {reference}")
     return wrong
+
+
+def diverged(plain: Mapping[str, Any] | None) -> str:
+    """Return a line if plain averaging failed under the faults, as expected; else ""."""
+    if plain is None or plain["status"] != "finished" or plain["loss"] is not None:
+        return ""
+    return "plain averaging diverged, as expected: its parameters are not finite"
 
 
 def _kills(plan: FaultPlan) -> int:

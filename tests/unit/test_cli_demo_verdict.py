@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.demo.swarms import table, what_went_wrong
+from gossip.launch.demo.swarms import KeyEvents, diverged, table, what_went_wrong
 from gossip.launch.local.outcome import RunOutcome
+from gossip.launch.report import PlainScreen
 from gossip.launch.report.view import RunView
 
 FAULTS = ("sign_flip:5,6*10", "crash:server@200")
@@ -74,6 +75,39 @@ def test_a_comparison_that_broke_down_is_named() -> None:
     comparison = {**REFERENCE, "plain": {"status": "quorum_lost", "rounds": 26}}
     (line,) = what_went_wrong(outcome(), summary(), comparison, standard=True)
     assert "plain averaging did not get to its end: quorum_lost after 26 rounds" in line
+
+
+@pytest.mark.parametrize(
+    ("plain", "is_named"),
+    [
+        ({"status": "finished", "loss": None}, True),
+        ({"status": "finished", "loss": 2.3}, False),
+        ({"status": "quorum_lost", "loss": None}, False),
+        (None, False),
+    ],
+)
+def test_that_plain_averaging_diverged_is_named(
+    plain: dict[str, Any] | None, is_named: bool
+) -> None:
+    assert ("diverged, as expected" in diverged(plain)) == is_named
+
+
+def test_the_demo_shows_the_first_event_of_each_kind() -> None:
+    lines = list[str]()
+    screen = PlainScreen()
+    screen.print_line = lines.append  # type: ignore[method-assign]
+    shown = KeyEvents(screen)
+    for text in (
+        "? 5 suspected",
+        "? 6 suspected",
+        "- 5 quarantined at round 15",
+        "= batch: 8 peers",
+        "- 5 quarantined at round 125",
+        "~ 5 on parole",
+        "x 4 dead",
+    ):
+        shown.print_line(text)
+    assert [line[:3] for line in lines] == ["? 5", "? 6", "- 5", "x 4"]
 
 
 def test_a_peer_that_died_out_of_plan_is_named() -> None:
