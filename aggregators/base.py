@@ -21,7 +21,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -59,6 +59,7 @@ work without it."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, it is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
+OfRows = TypeVar("OfRows", bound=RowFunction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Rule:
         shards, too, with one decision for all. None: it needs whole updates."""
         return None
 
-    def of_rows(self, function: RowFunction) -> RowFunction:
+    def of_rows(self, function: OfRows) -> OfRows:
         """Gives a rule that treats all updates alike, whatever f is, and has no options a second
         function, which writes the aggregate where it is to lie: ``(rows, out) -> whether``.
 

@@ -121,7 +121,7 @@ class RollingInspection(RoundsInspection):
     @property
     def holds_back(self) -> bool:
         """Whether a commit was made and spread that is not held here yet."""
-        return self._rounds.made is not None
+        return self._rounds.own_commit is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
@@ -151,13 +151,13 @@ class RollingInspection(RoundsInspection):
     def stores(self) -> dict[str, int]:
         """How much there is of what is bounded."""
         rounds, buffer = self._rounds, self._rounds.future_buffer
-        stash, last_words = buffer._stash, buffer.last_words
+        stash, former = buffer._stash, buffer.former_commits
         return {
             "commits kept, in rounds": len(rounds.log._rounds),
             "commits kept, in bytes": rounds.log._bytes,
             "messages kept for later rounds": sum(len(kept) for kept in stash.values()),
             "rounds with messages kept": len(stash),
-            "commits of former lives kept": sum(len(kept) for kept in last_words.values()),
+            "commits of former lives kept": sum(len(kept) for kept in former.values()),
             "answers of a shard": max((len(shard.answers) for shard in self.shards), default=0),
             "rules asked": len(rounds.server._tickets),
             "measures of shards": len(rounds.cross_shard._parts),

@@ -128,14 +128,15 @@ from .settings import CoreSettings
 from .timers import Timers
 from .transfer import Donor, DonorTimeout, Recovery, SnapshotExpired
 
-# Longer than a node is ever idle, and shorter than the silence after which other peers go on
-# without this peer.
-STOOD_STILL_S = 0.25
-LOADED_STILL_S = 1.0
-"""Tolerated pause while large payloads move, in seconds: copies, hashes and sums take time. At most
-half of the link timeout, so that the other peers do not go on without this peer."""
+PAUSE_TOLERANCE_S = 0.25
+"""A peer that handles no event for longer checks whether its process was paused. Shorter than the
+silence after which other peers go on without this peer."""
+LOADED_PAUSE_TOLERANCE_S = 1.0
+"""The same while large payloads move: copies, hashes and sums take time. At most half of the link
+timeout."""
 
-TRAINING = ("running", "draining")  # phases in which the state is that of the rounds
+TRAINING = ("running", "draining")
+"""Phases in which the local state is the result of the last committed round."""
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Delay before a peer that cannot keep up recovers again: unit and limit, in seconds. The first
 recovery has no delay, the second has the unit, and later delays roughly double."""
@@ -179,9 +180,9 @@ class Peer:
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         )
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
-        self._tolerance_s = min(settings.membership.probe_interval_s, STOOD_STILL_S)
+        self._tolerance_s = min(settings.membership.probe_interval_s, PAUSE_TOLERANCE_S)
         self._loaded_tolerance_s = max(
-            self._tolerance_s, min(LOADED_STILL_S, settings.membership.link_timeout_s / 2)
+            self._tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.membership.link_timeout_s / 2)
         )
         progress: LocalProgress = self.rounds.progress  # what all the others see of the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
@@ -201,9 +202,7 @@ class Peer:
             settings, members, self.peer_progress, timers, self.final_check.differs
         )
         self._leaving = LocalLeave(settings, timers)
-        self._returning = (
-            Rejoin(lag, timers, hellos, self.peer_progress) if lag is not None else None
-        )
+        self._rejoin = Rejoin(lag, timers, hellos, self.peer_progress) if lag is not None else None
         self.recovery = Recovery(
             local,
             Donor(settings, progress, timers),
@@ -219,10 +218,10 @@ class Peer:
         )
         self.phase: Phase = "unprepared"
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
-        self._fell_behind = 0  # how often in a row while it followed
-        self._recover_at: float | None = None  # when it may try again
+        self._fell_behind = 0  # recoveries in a row without a round
+        self._recover_at: float | None = None  # the time of the next recovery
         self._handled_at = float("inf")
-        self._accounted_at = float("-inf")  # what stood still until then has been told of it
+        self._pause_handled_at = float("-inf")  # Pauses before this time were handled.
         self._data: tuple[int, int, int, int] | None = None
         self._stop_reason, self._stop_code = "", 0
 
@@ -242,21 +241,21 @@ class Peer:
         """Process an event and return its effects, in order. No message of a remote peer raises."""
         if self.phase == "halted":
             return []
-        still_s, self._handled_at = now - self._handled_at, now
-        # Work that a server deferred until after it sends its commit comes before anything else.
+        paused_s, self._handled_at = now - self._handled_at, now
+        # A server sends its commit first, and records it before the next event.
         kind, rolling = type(event), self._rolling
         fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
-        self.timers.fires(fires)
+        self.timers.note_firing(fires)
         effects = (
-            rolling.hold_made(now, fires)
-            if rolling is not None and rolling.made is not None
+            rolling.record_own_commit(now, fires)
+            if rolling is not None and rolling.own_commit is not None
             else []
         )
         # A gap between events does not prove a pause: an idle peer has gaps, too. An overdue timer
         # proves a pause, with or without a gap.
-        looks = kind is Aggregated or kind is TimerFired
-        if (looks or still_s > self._tolerance_s) and self.phase == "running":
-            effects += self._check_clock(still_s, looks, now)
+        checks_timers = kind is Aggregated or kind is TimerFired
+        if (checks_timers or paused_s > self._tolerance_s) and self.phase == "running":
+            effects += self._detect_pause(paused_s, checks_timers, now)
         take: Any = self._on_received if kind is Received else self._dispatch
         effects += take(event, now)
         membership = self.membership
@@ -265,14 +264,14 @@ class Peer:
         if self.final_check.round_id is not None:
             effects += self.final_check.check_result(self.rounds.mode != "off", now)
         if rolling is not None and rolling.lag_detector.lost_track is not None:
-            effects += self._lost_track(rolling, rolling.lag_detector.lost_track, now)
+            effects += self._handle_lost_track(rolling, rolling.lag_detector.lost_track, now)
         effects += (
             self.recovery.giving.on_round(now)
             if self.recovery.giving.next_named <= self.rounds.round_id
             else ()
         )
         if rolling is not None and rolling.mode == "following" and self.phase == "running":
-            effects += self._return(rolling, now, begins=True)
+            effects += self._follow_rounds(rolling, now, begins=True)
         if (
             self._leaving.asked is not None
             and self.phase == "running"
@@ -285,24 +284,26 @@ class Peer:
             effects += membership.speak(now)
         return effects
 
-    def _check_clock(self, still_s: float, looks: bool, now: float) -> list[Effect]:
-        """Return the effects of a pause of this peer, which handled no event for ``still_s``. After
-        a tolerated pause, the timers are checked only if ``looks`` is set."""
+    def _detect_pause(self, paused_s: float, checks_timers: bool, now: float) -> list[Effect]:
+        """Handle a pause of this process, which has handled no event for ``paused_s``. A pause is
+        proven by a timer that is late: by more than the tolerance, or by half of it if the peer
+        handled no event either. ``checks_timers``: look at the timers after a short silence,
+        too."""
         loaded = self.membership.prober.is_loaded(now)
         tolerance_s = self._loaded_tolerance_s if loaded else self._tolerance_s
-        if not looks and still_s <= tolerance_s:
+        if not checks_timers and paused_s <= tolerance_s:
             return []
-        late_s = self.timers.overdue_s(now, self._accounted_at)
-        if late_s > tolerance_s or (still_s > tolerance_s and late_s > tolerance_s / 2):
+        late_s = self.timers.overdue_s(now, self._pause_handled_at)
+        if late_s > tolerance_s or (paused_s > tolerance_s and late_s > tolerance_s / 2):
             # Each pause counts once: late timers fire one by one, and immediate replies of the node
             # come before them.
-            self._accounted_at = now
-            effects = self.membership.on_stalled()
-            return effects + self.rounds.on_stalled(max(still_s, late_s), now)
+            self._pause_handled_at = now
+            effects = self.membership.on_pause()
+            return effects + self.rounds.on_pause(max(paused_s, late_s), now)
         return []
 
     @property
-    def over(self) -> bool:  # it has halted: it asks for nothing any more
+    def over(self) -> bool:
         return self.phase == "halted"
 
     @property
@@ -356,7 +357,7 @@ class Peer:
                 effects = membership.on_link(peer, True, "", now)
                 return effects + ([self.hello_exchange.to(peer)] if greets else [])
             case LinkDown(peer, reason):
-                # Before the first round no peer has a state that another life would lack.
+                # Before the first round a restarted peer has lost nothing.
                 if self.rounds.round_id > 0:
                     self.rounds.on_disconnect(peer)
                 return membership.on_link(peer, False, reason, now)
@@ -410,7 +411,7 @@ class Peer:
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
         if not self.membership.accept_sender(event.sender, event.incarnation, now):
-            return self._on_last_words(event, now)
+            return self._on_former_incarnation(event, now)
         message, kind = event.message, type(event.message)
         match message:
             case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
@@ -418,7 +419,7 @@ class Peer:
                 if type(message) is Ack and self.phase == "running":
                     effects += self.rounds.on_progress(message.target, message.progress.step, now)
                 elif type(message) is Ack and self.phase == "draining":
-                    # so that nobody stays for it in vain
+                    # A draining peer stops waiting for a peer that has reached its round.
                     self.rounds.future_buffer.record_round(message.target, message.progress.step)
                 return effects
             case (
@@ -437,7 +438,7 @@ class Peer:
                 if (
                     self.phase == "unprepared"
                     or (kind is Push or kind is GatherValue) == self.topology.rolling
-                    or (self.final_check.round_id is not None and self.final_check.bars(message))
+                    or (self.final_check.round_id is not None and self.final_check.rejects(message))
                 ):
                     return []
                 ends = self.hello_exchange.stage != "ready"
@@ -452,7 +453,7 @@ class Peer:
                 assert isinstance(message, PipelineMessage), "all other kinds stand above"
                 return []  # This run has no stages.
 
-    def _on_last_words(self, event: Received, now: float) -> list[Effect]:
+    def _on_former_incarnation(self, event: Received, now: float) -> list[Effect]:
         """Handle a message of a former incarnation of its sender. Only a commit counts: it belongs
         to the round, whichever peer sends it."""
         rolling, message = self._rolling, event.message
@@ -464,7 +465,7 @@ class Peer:
             and self.settings.may_be(event.sender)
             and self.membership.is_former(event.sender, event.incarnation)
         )
-        return rolling.on_last_words(event, now) if counts and rolling is not None else []
+        return rolling.on_former_commit(event, now) if counts and rolling is not None else []
 
     def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
         timer = self.timers.fire(event.token)
@@ -483,7 +484,7 @@ class Peer:
                 )
             case RejoinRetry():
                 assert self._rolling is not None
-                return self._return(self._rolling, now)
+                return self._follow_rounds(self._rolling, now)
             case LingerExpired():
                 return self.shutdown.stay(now)
             case PeerTimer("watch"):
@@ -494,10 +495,10 @@ class Peer:
                 assert isinstance(timer, TIMERS)
                 return self.membership.on_timer(timer, now)
 
-    def _enter(self, trigger: Trigger) -> None:
+    def _transition(self, trigger: Trigger) -> None:
         self.phase = after(self.phase, trigger)
 
-    def _again(self, what: Literal["hello", "watch"], at: float) -> Effect:
+    def _schedule(self, what: Literal["hello", "watch"], at: float) -> Effect:
         return self.timers.set(at, PeerTimer(what))
 
     # --- gathering --------------------------------------------------------------------------------
@@ -505,7 +506,7 @@ class Peer:
     def _on_started(self, now: float) -> list[Effect]:
         self.bootstrap.start(now)
         effects = self.membership.start(now)
-        # what our host's link carries to others is not known here
+        # Until the first round, states for other peers may fill the link of this host.
         self.membership.view.note_state(self.local, inf)
         for peer, (control, bulk) in sorted(self._seeds.items()):
             effects += self.membership.learn(peer, control, bulk, 0, now)
@@ -522,8 +523,8 @@ class Peer:
             return self._end(halt)
         if self._rolling is not None and not event.ledger:
             self._rolling.replicated.resume_count(event.collectives)
-        self._enter("prepared")
-        return [self._again("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
+        self._transition("prepared")
+        return [self._schedule("watch", now + WATCH_INTERVAL_S), *self._gather(now)]
 
     def _load(self, event: Prepared) -> Halt | None:
         """Adopt the round and ledger of the checkpoint that the trainer has loaded. Return a halt
@@ -531,10 +532,10 @@ class Peer:
         try:
             chain, snapshot, whole = unpack_ledger(stretch(event.ledger), self.settings.peers)
             if self._rolling is None:
-                # There is no history to go on with: its hash is that of the other run's start.
+                # A gossip run has no chain of commits to continue.
                 chain = genesis(self.settings.run, self.settings.lineage)
             elif not snapshot:
-                # The layers were in other stages, whose tables are about other peers.
+                # The layers were in other stages. Their tables are about other peers.
                 snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
@@ -561,7 +562,7 @@ class Peer:
         effects: list[Effect] = [*self.hello_exchange.to_all()]
         effects += self._decide(now)
         if self.phase == "gathering":
-            effects.append(self._again("hello", now + HELLO_INTERVAL_S))
+            effects.append(self._schedule("hello", now + HELLO_INTERVAL_S))
         return effects
 
     def _decide(self, now: float) -> list[Effect]:
@@ -593,7 +594,7 @@ class Peer:
 
     def _comes_after_the_end(self) -> bool:
         """Whether more than f other peers completed the training at or before the round of the
-        local checkpoint. The local trainer detects this alone and needs no other peer."""
+        local checkpoint. Then the local trainer has no more steps, and needs no other peer."""
         over_at, here = self.shutdown.completed_at(self.settings.f + 1), self.rounds.round_id
         return here > 0 and over_at is not None and over_at <= here
 
@@ -604,7 +605,7 @@ class Peer:
         now: float,
     ) -> list[Effect]:
         """Start the rounds with the state of the local trainer."""
-        self._enter(trigger)
+        self._transition(trigger)
         self.membership.view.note_state(self.local, now)  # none is sent to us
         self.hello_exchange.begin()
         self.rounds.begin_branch(self.hello_exchange.state)
@@ -653,22 +654,23 @@ class Peer:
 
     # --- returning --------------------------------------------------------------------------------
 
-    def _return(self, rolling: RollingRounds, now: float, begins: bool = False) -> list[Effect]:
-        """Follow the rounds until a commit names this peer. With ``begins``, start to follow,
-        unless that is under way."""
-        returning = self._returning
+    def _follow_rounds(
+        self, rolling: RollingRounds, now: float, begins: bool = False
+    ) -> list[Effect]:
+        """Apply commits of others until a commit names this peer. With ``begins``, do nothing if
+        that is under way."""
+        returning = self._rejoin
         assert returning is not None
         if begins and returning.under_way:
             return []
         follows = self.phase == "running" and rolling.mode == "following"
         effects = returning.go_on(follows, now)
         if follows and self.shutdown.had_last_round():
-            # No commit will name this peer any more. The local trainer may detect by itself that it
-            # has completed all its rounds.
-            effects += rolling.let_go()
+            # No commit will name this peer any more. The local trainer stops after its last step.
+            effects += rolling.start_computing()
         return effects
 
-    def _lost_track(
+    def _handle_lost_track(
         self, rolling: RollingRounds, found: tuple[PeerId, str], now: float
     ) -> list[Effect]:
         """Recover with the state of another peer. A peer that has just recovered and could not keep
@@ -679,7 +681,7 @@ class Peer:
         if (why := rolling.ends_diverged) and not self._stop_code:
             # Other peers may lack the commit by which they end, too. This peer sends it before it
             # ends.
-            rolling.lag_detector.find_track()
+            rolling.lag_detector.clear_lost_track()
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
             return [Report("error", {"message": why}), *stops]
@@ -699,14 +701,14 @@ class Peer:
         else:
             self._fell_behind = 0
         self._recover_at = None
-        rolling.lag_detector.find_track()
-        if self.phase == "running" and self.final_check.lets_go():
+        rolling.lag_detector.clear_lost_track()
+        if self.phase == "running" and self.final_check.allows_recovery():
             effects += self._recover(donor, reason, now)
         return effects
 
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
         has_own = self.phase == "running"
-        self._enter("needs a state")
+        self._transition("needs a state")
         return self.rounds.stop(now) + self.recovery.begin(donor, reason, now, has_own)
 
     def _resume(self, now: float) -> list[Effect]:
@@ -716,9 +718,9 @@ class Peer:
         if self.phase != "recovering":
             return []
         if not self.hello_exchange.begun:
-            self._enter("nobody has a state")
+            self._transition("nobody has a state")
             return [*self.bootstrap.again(now), *self._gather(now)]
-        self._enter("keeps its own state")
+        self._transition("keeps its own state")
         return [
             Report("kept_own_state", {"round": self.rounds.round_id}),
             *self.rounds.resume(now),
@@ -732,13 +734,14 @@ class Peer:
             why = f"the state of the run does not fit this peer, the last one from {last}"
             return effects + self._end(Halt(why, REFUSED), self.membership.leave(now))
         if done and self.phase == "recovering":
-            self._enter("state restored")
+            self._transition("state restored")
             self.hello_exchange.adopt(self.bootstrap.initial_digest(self.recovery.donor))
             if self.rounds.round_id > 0:
                 self.peer_progress.mark_unreported_members()
                 if self._rolling is not None:
                     self._rolling.come_back()
-            # Peers that saw the former incarnation leave skip this peer until it announces a round.
+            # Some peers saw the former incarnation leave. They skip this peer until it announces a
+            # round.
             effects += [
                 *self._configured(),
                 *self.rounds.start(now),
@@ -776,10 +779,12 @@ class Peer:
         """Report a lost quorum, and halt if it does not return in time."""
         if self.phase not in ("running", "recovering"):
             return (
-                [self._again("watch", now + WATCH_INTERVAL_S)] if self.phase == "gathering" else []
+                [self._schedule("watch", now + WATCH_INTERVAL_S)]
+                if self.phase == "gathering"
+                else []
             )
         self.membership.expect_steps(STALL_ROUNDS * self.rounds.deadline.round_timeout_s())
-        # also a state that is being restored
+        # A state that is being restored counts, too.
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.check_quorum(
@@ -791,7 +796,7 @@ class Peer:
         )
         if halt is not None:
             return self._end(halt, self.membership.leave(now))
-        return [*reports, self._again("watch", now + WATCH_INTERVAL_S)]
+        return [*reports, self._schedule("watch", now + WATCH_INTERVAL_S)]
 
     # --- leaving ----------------------------------------------------------------------------------
 
@@ -821,7 +826,7 @@ class Peer:
 
     def _end(self, halt: Halt, farewell: Sequence[Effect] = ()) -> list[Effect]:
         """End this peer by its own decision."""
-        self._enter("gives up")
+        self._transition("gives up")
         return [
             Report("error" if halt.exit_code else "over", {"message": halt.reason}),
             *farewell,
@@ -839,12 +844,12 @@ class Peer:
             return waits
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
         if self._leaving.breaks_obligation(must_stay) or (helpful and cut_off):
-            # A peer out of reach may hold the reply of this peer. So this peer cannot report that
-            # there is none.
+            # A peer out of reach may have this peer's update of the round. The hello of a drain
+            # would say that nobody has, so this peer leaves at once.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
-        self._enter("stops")
+        self._transition("stops")
         self.hello_exchange.end("completed" if event.completed else "leaving")
         if not helpful:
             return effects + self._leave(now)
@@ -859,5 +864,5 @@ class Peer:
         return self._rolling is not None and self._rolling.must_stay()
 
     def _leave(self, now: float) -> list[Effect]:
-        self._enter("leaves")
+        self._transition("leaves")
         return [*self.membership.leave(now), Halt(self._stop_reason, self._stop_code)]

@@ -213,7 +213,7 @@ class StagePeer(Peer):
         lost = round_id - event.step
         told = {"round": round_id, "stage": self.pipeline.barrier.stage, "source": event.source}
         told |= {"lost": lost, "fresh": event.fresh}
-        self._enter("stage rebuilt")
+        self._transition("stage rebuilt")
         self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())

@@ -25,7 +25,7 @@ class Timers(Generic[What]):
         self._next = 1
         self._pending: dict[Token, tuple[float, What]] = {}
 
-    def fires(self, token: Token | None) -> None:
+    def note_firing(self, token: Token | None) -> None:
         """An event is handled now: the timer of that token, or none."""
         self.firing = token
 

@@ -21,5 +21,5 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Server, "accept_update", observed)
     monkeypatch.setattr(
-        punctuality.LatenessTracker, "came_late", lambda self, sender, update, now: None
+        punctuality.LatenessTracker, "record_late_update", lambda self, sender, update, now: None
     )

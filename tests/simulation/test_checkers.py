@@ -508,7 +508,7 @@ def test_s10_a_peer_that_forgets_what_it_promised_is_caught() -> None:
         if isinstance(event, Contributed):
             shard = rounds._shards[0]
             effects = handle(event, now)
-            if shard.commit is None and 0 not in (shard.server(0), shard.server(1)):
+            if shard.commit is None and 0 not in (shard.server_of(0), shard.server_of(1)):
                 shard.attempt = 1  # as if it had waited in vain
             return effects
         if (
@@ -651,10 +651,10 @@ def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
             serves
             and isinstance(event, Contributed)
             and shard.commit is None
-            and 1 not in (shard.server(0), shard.server(3))
+            and 1 not in (shard.server_of(0), shard.server_of(3))
         ):
             # the others are to come to it
-            shard.attempt = next(attempt for attempt in range(4) if shard.server(attempt) == 1)
+            shard.attempt = next(attempt for attempt in range(4) if shard.server_of(attempt) == 1)
         return effects
 
     core.handle = deaf  # type: ignore[method-assign]

@@ -153,7 +153,7 @@ def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
 
 def test_with_the_tolerance_of_small_payloads_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: 8 peers of 100 MB on two hosts made 128 further attempts in 6 rounds."""
-    monkeypatch.setattr(peer_module, "LOADED_STILL_S", peer_module.STOOD_STILL_S)
+    monkeypatch.setattr(peer_module, "LOADED_PAUSE_TOLERANCE_S", peer_module.PAUSE_TOLERANCE_S)
     outcome = run(
         replace(
             LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS
@@ -352,7 +352,7 @@ def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught
 ) -> None:
     monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
     monkeypatch.setattr(Prober, "_trip_s", lambda self, _: 0.0)
-    monkeypatch.setattr(Membership, "on_stalled", lambda self: [])
+    monkeypatch.setattr(Membership, "on_pause", lambda self: [])
     violation = run(generate(26931)).violation
     assert violation is not None
     assert violation.invariant == "S6"

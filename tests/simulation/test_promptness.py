@@ -124,7 +124,7 @@ def server_of(swarm: Swarm[Peer]) -> PeerId:
     """Whoever serves the round in which all are."""
     rounds: Any = swarm.hosts[0].core.rounds
     shard = rounds._shards[0]
-    return int(shard.server(shard.attempt))
+    return int(shard.server_of(shard.attempt))
 
 
 # --- planted violations ---------------------------------------------------------------------------

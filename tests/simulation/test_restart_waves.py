@@ -138,7 +138,7 @@ def test_s10_a_result_outlives_those_who_made_it(schedule: Schedule) -> None:
 def test_s10_throwing_away_what_a_former_life_has_committed_is_caught(
     monkeypatch: pytest.MonkeyPatch, schedule: Schedule
 ) -> None:
-    monkeypatch.setattr(RollingRounds, "on_last_words", lambda self, event, now: [])
+    monkeypatch.setattr(RollingRounds, "on_former_commit", lambda self, event, now: [])
     violation = run(schedule).violation
     assert violation is not None
     assert violation.invariant == "S10"

@@ -54,7 +54,7 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(
     overdue_s = Timers.overdue_s
     monkeypatch.setattr(Timers, "overdue_s", lambda self, now, since=0.0: overdue_s(self, now))
 
-    def on_stalled(self: RollingRounds, still_s: float, now: float) -> list[object]:
+    def on_pause(self: RollingRounds, still_s: float, now: float) -> list[object]:
         return [
             e
             for shard in tuple(self._shards)
@@ -62,7 +62,7 @@ def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(
             for e in self._advance(shard, "stood still", now)
         ]
 
-    monkeypatch.setattr(RollingRounds, "on_stalled", on_stalled)
+    monkeypatch.setattr(RollingRounds, "on_pause", on_pause)
     # It is for ever, so a hundredth of them shows it as well.
     monkeypatch.setattr(play, "EVENTS_LEAST", 1_000)
     violation = run(ALONE).violation

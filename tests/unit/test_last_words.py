@@ -34,7 +34,7 @@ def test_the_server_of_a_later_attempt_spreads_what_a_former_life_has_committed(
     server = table.peers[second]
     table.run(second, server.on_view_change(table.now))
     table.sent.clear()
-    table.run(second, server.on_last_words(handed(table, commit, payload), table.now))
+    table.run(second, server.on_former_commit(handed(table, commit, payload), table.now))
     spread = [message for _, _, message in table.sent if isinstance(message, Commit)]
     assert {message.digest for message in spread} == {commit.digest}
     assert {message.attempt for message in spread} == {1}
@@ -48,7 +48,7 @@ def test_who_has_promised_a_later_attempt_hands_it_on_and_does_not_take_it() -> 
     table.views[other].skipped[first] = "started again"
     table.run(other, table.peers[other].on_view_change(table.now))
     table.sent.clear()
-    table.run(other, table.peers[other].on_last_words(handed(table, commit, payload), table.now))
+    table.run(other, table.peers[other].on_former_commit(handed(table, commit, payload), table.now))
     assert [
         (to, message.digest) for _, to, message in table.sent if isinstance(message, Commit)
     ] == [(second, commit.digest)]
@@ -60,7 +60,7 @@ def test_it_says_nothing_of_where_the_present_life_is() -> None:
     commit, payload = committed(table)
     taker = next(peer for peer in table.peers if peer.local != commit.server)
     taker.on_disconnect(commit.server)
-    taker.on_last_words(handed(table, commit, payload), table.now)
+    taker.on_former_commit(handed(table, commit, payload), table.now)
     assert taker.round_id == 1
     assert taker.skip_reason(commit.server) == "it has told of no round yet"
 
@@ -77,7 +77,7 @@ def test_what_is_of_no_turn_another_branch_or_damaged_is_not_taken() -> None:
         (commit, vector(99.0, digest=True)),
     ]
     for message, content in wrong:
-        assert taker.on_last_words(handed(table, message, content), table.now) == []
+        assert taker.on_former_commit(handed(table, message, content), table.now) == []
         assert taker.round_id == 0, message
 
 
@@ -87,7 +87,7 @@ def test_one_that_is_doubted_is_left_alone_and_the_present_life_is_waited_for() 
     commit, payload = committed(table)
     taker = next(peer for peer in table.peers if peer.local != commit.server)
     event = replace(handed(table, commit, payload), similarity=OPPOSED)
-    assert taker.on_last_words(event, table.now) == []
+    assert taker.on_former_commit(event, table.now) == []
     shard = taker._shards[0]
     assert (shard.commit, shard.spent, shard.attempt) == (None, set(), 0)
     assert shard.doubted == {commit.server}, "with one more it is believed"
@@ -98,8 +98,8 @@ def test_of_a_round_to_come_it_is_kept() -> None:
     first, payload = committed(table)
     taker = next(peer for peer in table.peers if peer.local != first.server)
     second = replace(first, round_id=1)
-    taker.on_last_words(handed(table, second, payload), table.now)
-    assert [event.message for event in taker.future_buffer.pop_last_words(1)] == [second]
+    taker.on_former_commit(handed(table, second, payload), table.now)
+    assert [event.message for event in taker.future_buffer.pop_former_commits(1)] == [second]
 
 
 def test_of_what_a_former_life_has_sent_early_only_commits_are_kept() -> None:
@@ -110,8 +110,8 @@ def test_of_what_a_former_life_has_sent_early_only_commits_are_kept() -> None:
         kept.stash(6, 7, Received(1, 0, message, None), 0)
     kept.begins_anew(1, 1)
     assert kept.pop_round(7) == []
-    assert [event.message for event in kept.pop_last_words(7)] == [commit]
-    assert kept.pop_last_words(7) == []
+    assert [event.message for event in kept.pop_former_commits(7)] == [commit]
+    assert kept.pop_former_commits(7) == []
 
 
 def test_who_takes_over_a_state_keeps_what_is_of_the_round_that_the_others_are_in() -> None:

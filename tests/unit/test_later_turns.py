@@ -10,7 +10,7 @@ from test_rolling import LINEAGE, RollingTable, vector
 from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
 from gossip.core.rounds.later_turns import AMENDS, CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
-from gossip.core.rounds.rolling import AFTER_STANDING_STILL_S
+from gossip.core.rounds.rolling import AFTER_PAUSE_S
 from gossip.core.rounds.shard import ShardRound
 from gossip.core.settings import RoundSettings
 
@@ -157,7 +157,7 @@ def test_a_peer_that_stood_still_takes_up_no_turn_of_its_own() -> None:
     bench.spend_all(bench.last)
     bench.shard.attempt = 3
     assert not bench.gives(bench.last, N + 3)
-    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     assert bench.shard.attempt == 4
     assert bench.shard.serving is None
 
@@ -352,9 +352,9 @@ def test_what_was_passed_over_is_known_when_a_round_is_come_back_to() -> None:
 
 def test_who_stood_still_goes_on_credit_when_it_serves_again() -> None:
     bench = Bench()
-    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     assert not bench.gives(bench.last, N + 3)
-    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.serving == N + 3
     assert bench.shard.on_word == bench.last
     assert any(isinstance(said, NotServing) and said.attempt == 0 for _, _, said in bench.sent)
@@ -363,9 +363,9 @@ def test_who_stood_still_goes_on_credit_when_it_serves_again() -> None:
 def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
     bench = Bench()
     bench.spend_all(bench.last)
-    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     assert not bench.gives(bench.last, 1000 * N + 3)
-    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.attempt == 0
     assert bench.shard.later == {bench.last: 1000 * N + 3}
 
@@ -373,19 +373,19 @@ def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
 def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_still() -> None:
     bench = Bench()
     bench.spend_all(bench.last)
-    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     bench.gives(bench.last, 1000 * N + 3)
     bench.gives(bench.third, N + 3)
-    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.serving == N + 3
 
 
 def test_a_credit_that_is_spent_meanwhile_is_none_when_it_serves_again() -> None:
     bench = Bench()
-    bench.run(bench.peer, bench.peers[bench.peer].on_stalled(2.0, bench.now))
+    bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     bench.gives(bench.last, N + 3)
     bench.spend_all(bench.last)
-    bench.pass_time(AFTER_STANDING_STILL_S + 0.01)
+    bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.attempt == 0
 
 

@@ -160,7 +160,7 @@ class RollingTable:
 
     def aggregated(self, i: int, answer: Aggregated) -> None:
         self.run(i, self.peers[i].on_aggregated(answer, self.now))
-        self.run(i, self.peers[i].hold_made(self.now))
+        self.run(i, self.peers[i].record_own_commit(self.now))
 
     def contribute(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:
@@ -588,7 +588,7 @@ def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
         lateness.came(1, replace(update, round_id=round_id), 0.0, 0.05)
     assert lateness.patience_s(()) == pytest.approx(0.05)
     for round_id in range(8):
-        lateness.came_late(1, replace(update, round_id=round_id), 2.0)
+        lateness.record_late_update(1, replace(update, round_id=round_id), 2.0)
     assert lateness.patience_s(()) > 2.0
 
 

@@ -48,7 +48,7 @@ def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
     """As it was: after 0.7 round timeouts it was late, though the links carried nothing but what
     others send for that long."""
     table = RollingTable(3)
-    server = next(peer for peer in table.peers if peer._shards[0].server(0) == peer.local)
+    server = next(peer for peer in table.peers if peer._shards[0].server_of(0) == peer.local)
     shard, tracker = server._shards[0], server.server.transfer_tracker
     server.deadline.observe_round(4.0 * payload_s)
     message = Update(b"lineage!", 0, 0, 0, b"", 1, None)

@@ -92,7 +92,7 @@ class FinalCheck:
         at, chain = self._said.get(peer, (-1, b""))
         return at == self.progress.round_id and chain != self.lag.lineage.head
 
-    def bars(self, message: Message) -> bool:
+    def rejects(self, message: Message) -> bool:
         """Whether this commit is of a round after the last one. Nobody here has an update for it,
         so nothing of ours could tell that it is a lie:
         it takes more than f who say that they are past it."""
@@ -100,7 +100,7 @@ class FinalCheck:
             return False
         return message.round_id == self.round_id and not self.lag.is_passed(message.round_id)
 
-    def lets_go(self) -> bool:
+    def allows_recovery(self) -> bool:
         """Whether the rounds may be left for another's state. While others' word is waited for only
         where that was weighed here, or where two sides may have gone on,
         which ``fork_choice`` weighs."""

@@ -376,7 +376,7 @@ class Membership:
             + self._send_table(self._random_linked())
         )
 
-    def on_stalled(self) -> list[Effect]:
+    def on_pause(self) -> list[Effect]:
         """This process stood still, and what has come meanwhile is handled first. Of a probe under
         way a Nack may be there before the answer that came after it: no verdict is taken from
         them."""

@@ -137,7 +137,7 @@ class CrossShardRound:
             if progress is None or self._given.get(shard.index) == (shard.attempt, first):
                 continue
             self._given[shard.index] = (shard.attempt, first)
-            decides = self.shards[0].server(first)
+            decides = self.shards[0].server_of(first)
             if decides == self.local:
                 self._parts[shard.index] = _Measurement(shard.attempt, _part(shard, progress))
             else:
@@ -256,7 +256,7 @@ class CrossShardRound:
         time_is_up = now >= over_at
         effects = self._more_time(now) if time_is_up else []
         for each in lacking:
-            holder, overdue = each.server(each.attempt), self._overdue(each, time_is_up)
+            holder, overdue = each.server_of(each.attempt), self._overdue(each, time_is_up)
             effects += [
                 Send(peer, overdue) for peer in self.server.expected() if peer != self.local
             ]
@@ -304,7 +304,7 @@ class CrossShardRound:
         if (
             shard.index == 0
             or partial.attempt < shard.attempt
-            or shard.server(partial.attempt) != sender
+            or shard.server_of(partial.attempt) != sender
         ):
             return []
         if known is not None and (
@@ -334,10 +334,10 @@ class CrossShardRound:
         decides = overdue.decides
         if shard is first or first.commit is not None or shard.commit is not None:
             return []
-        if decides < first.attempt or first.server(decides) != sender:
+        if decides < first.attempt or first.server_of(decides) != sender:
             return []
         if (
-            shard.server(shard.attempt) == self.local
+            shard.server_of(shard.attempt) == self.local
             and shard.serving == shard.attempt >= overdue.attempt
         ):
             progress, key = self._measured(shard), (shard.index, decides)
@@ -354,7 +354,7 @@ class CrossShardRound:
         if not shard.attempt <= overdue.attempt < shard.attempt + len(shard.order):
             return []
         shard.blamed, shard.attempt = decides, overdue.attempt
-        holder = shard.server(overdue.attempt)
+        holder = shard.server_of(overdue.attempt)
         effects = self._more_time(now) if decides == first.attempt else []
         return effects + self.advance(
             shard, f"{sender} says that {holder} does not tell what it has measured", now

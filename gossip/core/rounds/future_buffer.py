@@ -19,7 +19,7 @@ class FutureBuffer:
         self.f = f
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
         # commits of lives that are over, by shard
-        self.last_words: dict[int, dict[tuple[PeerId, int], Received]] = {}
+        self.former_commits: dict[int, dict[tuple[PeerId, int], Received]] = {}
         self.seen: dict[PeerId, int] = {}
         """The latest round that each peer was heard in."""
         self.unheard: set[PeerId] = set()
@@ -70,10 +70,12 @@ class FutureBuffer:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
         return keeps
 
-    def stash_last_words(self, now_round: int, round_id: int, event: Received, shard: int) -> None:
+    def stash_former_commit(
+        self, now_round: int, round_id: int, event: Received, shard: int
+    ) -> None:
         """Keeps a commit of a former life of its sender for later, likewise."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
-            self.last_words.setdefault(round_id, {})[event.sender, shard] = event
+            self.former_commits.setdefault(round_id, {})[event.sender, shard] = event
 
     def next_round(self, here: int) -> int:
         """Return the round in which a peer that takes over a state goes on: the latest that more
@@ -81,7 +83,7 @@ class FutureBuffer:
         soon after it are dropped, as they are of no use."""
         told = sorted(self.seen.values(), reverse=True)
         first = max(here, told[self.f]) if len(told) > self.f else here
-        for kept in (self._stash, self.last_words):
+        for kept in (self._stash, self.former_commits):
             for far in [known for known in kept if not first <= known <= first + STASH_ROUNDS]:
                 del kept[far]
         return first
@@ -97,7 +99,7 @@ class FutureBuffer:
             ]:
                 event = kept.pop(key)
                 if key[1] is Commit:
-                    self.last_words.setdefault(round_id, {})[peer, key[2]] = event
+                    self.former_commits.setdefault(round_id, {})[peer, key[2]] = event
 
     def is_first(self, sender: PeerId, query: UpdateRequest) -> bool:
         """Whether it has not asked for this yet: what was kept for later is heard twice,
@@ -115,9 +117,9 @@ class FutureBuffer:
             del self._stash[old]
         return due
 
-    def pop_last_words(self, round_id: int) -> list[Received]:
+    def pop_former_commits(self, round_id: int) -> list[Received]:
         """Likewise, of what lives that are over have committed."""
-        due = list(self.last_words.pop(round_id, {}).values())
-        for old in [known for known in self.last_words if known < round_id]:
-            del self.last_words[old]
+        due = list(self.former_commits.pop(round_id, {}).values())
+        for old in [known for known in self.former_commits if known < round_id]:
+            del self.former_commits[old]
         return due

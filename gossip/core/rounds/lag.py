@@ -103,7 +103,7 @@ class LagDetector:
         """Nothing but the state of another peer can help."""
         self.lost_track = donor, why
 
-    def find_track(self) -> None:
+    def clear_lost_track(self) -> None:
         """No state is needed: one is being taken over, or it is not the time for it."""
         self.lost_track = None
 

@@ -66,10 +66,10 @@ class LaterTurns:
         if not self.f:
             return True
         passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))
-        left = [each for each in passed if not self._is_out(shard.server(each))]
+        left = [each for each in passed if not self._is_out(shard.server_of(each))]
         if not left:
             return True
-        server = shard.server(shard.attempt)
+        server = shard.server_of(shard.attempt)
         if left != [shard.attempt]:
             return False
         if sender == server or shard.declined == shard.attempt:
@@ -132,8 +132,8 @@ class LaterTurns:
             (attempt, peer)
             for peer, attempt in shard.later.items()
             if now >= self._granted_again_at(shard, peer)
-            and not self._is_out(shard.server(attempt))
-            and (serves or shard.server(attempt) != self.server.local)
+            and not self._is_out(shard.server_of(attempt))
+            and (serves or shard.server_of(attempt) != self.server.local)
         ]
         if not may_be:
             return None

@@ -110,7 +110,7 @@ class LatenessTracker:
             self._began.popitem(last=False)
         self._observe(sender, now - first_at)
 
-    def came_late(self, sender: PeerId, update: Update, now: float) -> None:
+    def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:
         """The attempt that it is for is over here. Of one that is missed it tells nothing new: it
         would slow us all."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))

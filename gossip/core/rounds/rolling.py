@@ -1,8 +1,21 @@
-"""Rolling rounds: collect, reach quorum, aggregate, commit or hand on.
+"""Rolling rounds: collect updates, reach a quorum, aggregate, commit, or move to the next server.
 
 Every peer is a participant of each round, and the server of a shard when its turn comes. A round
-ends for a peer when it holds a commit for every shard; then it applies them all and goes on.
-Nothing here waits for a peer that is skipped.
+ends for a peer when it has a commit of every shard; then it applies them all. Nothing here waits
+for a peer that is skipped.
+
+**A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
+alone when its attempt has failed: the membership skips the server, the server does not make
+progress in time, or it answers that it does not serve. Then the peer moves to the next attempt
+whose server is not skipped, and sends its update there. There is no vote.
+
+**Two results.** A server commits only with updates of a quorum. A peer that has moved on accepts no
+result of an earlier attempt: it forwards that result to its present server, which re-issues it and
+does not aggregate again. So two results need a server that goes on with updates which their
+senders have given up. A server that notices a pause does not (``on_pause``), and with f > 0 peers
+withdraw such updates. What is left, a short pause that nobody notices or two isolated sides, is
+detected, not prevented: the hash chains differ, and the smaller side takes the state of the larger
+(``fork_choice.py``, docs/limits.md).
 """
 
 from __future__ import annotations
@@ -71,9 +84,9 @@ from .shard import ShardRound, attempt_report, bytes_of
 from .timeouts import Deadline
 from .validation import ResultValidator
 
-AFTER_STANDING_STILL_S = 1.0
-"""How long a peer that was stopped does not serve: what it was sent before is drained by then, and
-was meant for another time."""
+AFTER_PAUSE_S = 1.0
+"""After a pause a peer does not serve for so long. Messages that arrived during the pause are
+handled by then."""
 
 BEHIND_MAX, BEHIND_S = 2, 0.5
 """How many rounds, or seconds of rounds, a newcomer may be behind when it says that it is ready."""
@@ -82,7 +95,7 @@ SMALL_BYTES = 2**20
 """Results up to this size are sent once more to whoever may lack them."""
 
 LOADED_ROUNDS = 3
-"""For how many usual rounds payloads that take time are remembered."""
+"""For so many typical rounds after a slow transfer, timeouts stay long."""
 
 RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 Mode: TypeAlias = Literal["off", "following", "active"]
@@ -92,8 +105,8 @@ class RollingRounds:
     """The rounds of one peer.
 
     ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the
-    roster, then ``active``. ``replicated`` is what it has in common with the others;
-    ``lag.lost_track`` says when it needs their state instead.
+    roster, then ``active``. ``replicated`` is the state that all peers share. If this peer cannot
+    follow, ``lag_detector.lost_track`` names a peer whose state it needs.
     """
 
     def __init__(
@@ -149,23 +162,23 @@ class RollingRounds:
         self.result_bytes: tuple[int, ...] = ()
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
-        self._took_us = 0  # from the begin of the round, or of its local steps
+        self._computed_us = 0  # until the own update: since the round, or its local steps, began
         self._applied = -1  # the last round that the trainer has applied
-        self._main: PeerId = local  # in this round, of all peers
-        # the round that the trainer works on; that others have our answer in
-        self._go_round = self._said = -1
+        self._main_peer: PeerId = local  # the lowest one of this round
+        self._started_round = -1  # the last round that the trainer was told to compute
+        self._answered_round = -1  # the last round that this peer has sent an update for
         self._serves_from = float("-inf")
         self._attempt_locks = AttemptLocks()
         self.divergence = DivergenceWatch(settings.f)
         self.ends_diverged = ""  # why no state of others helps this peer
-        # spread, and not yet held here
-        self.made: tuple[ShardRound, Commit, Payload | None, Token] | None = None
+        # A commit that this server has sent to the others, and not yet recorded itself.
+        self.own_commit: tuple[ShardRound, Commit, Payload | None, Token] | None = None
 
     # --- where we are -----------------------------------------------------------------------------
 
     @property
     def chain(self) -> bytes:
-        """H of the last round applied here."""
+        """The hash of the chain of commits, after the last round applied here."""
         return self.replicated.lineage.head
 
     @property
@@ -180,18 +193,19 @@ class RollingRounds:
         return tuple([peer for peer in self.roster.peers if peer in locked]) if locked else ()
 
     def quorum(self) -> int:
-        """Answers without which a round is not closed."""
+        """Return how many updates a server needs before it aggregates."""
         return self.server.quorum()
 
     def has_answered(self) -> bool:
         """Whether others may have this peer's answer in the present round."""
-        return self.mode == "active" and self._said == self.round_id and len(self.roster) > 1
+        return (
+            self.mode == "active" and self._answered_round == self.round_id and len(self.roster) > 1
+        )
 
     def must_stay(self) -> bool:
-        """Whether others that are within reach may count on what this peer has said in
-        the present round."""
-        # from another state of that round, it may be
-        said = self.mode == "active" and self._said == self.round_id
+        """Whether peers within reach may count on the update that this peer has sent in the present
+        round. An update from another branch counts, too."""
+        said = self.mode == "active" and self._answered_round == self.round_id
         return said and any(
             peer != self.local and not self.skip_reason(peer) for peer in self.roster
         )
@@ -206,7 +220,7 @@ class RollingRounds:
         self._stage_gate = gate
 
     def begin_branch(self, state: bytes) -> None:
-        """Binds H to the weights of a start. Behind a checkpoint H goes on."""
+        """Bind the hash chain to the initial weights. After a checkpoint the chain continues."""
         if self.round_id == 0:
             self.replicated.lineage.begin(state)
 
@@ -222,7 +236,7 @@ class RollingRounds:
 
     def stop(self, now: float) -> list[Effect]:
         """Takes part no more until ``start``; goes on helping those behind."""
-        effects = self.hold_made(now)
+        effects = self.record_own_commit(now)
         effects += [
             effect
             for shard in self._shards
@@ -234,12 +248,14 @@ class RollingRounds:
         return effects
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over a peer's state before ``round_id``. Raises as ``LocalProgress.check`` does,
-        nothing changed."""
+        """Take over another peer's state before ``round_id``.
+
+        Raises: As ``LocalProgress.check``. Then nothing has changed.
+        """
         self.replicated.adopt(round_id, chain, snapshot)
         self.log.clear()
         self.lag_detector.restart(round_id == self.round_id, self.roster)
-        self.round_id, self._go_round = round_id, -1
+        self.round_id, self._started_round = round_id, -1
 
     def come_back(self) -> None:
         """Go on from an adopted state of a peer that is in the round which begins next."""
@@ -253,24 +269,26 @@ class RollingRounds:
     ) -> list[Effect]:
         told = self.replicated.configure_data(samples_total, batch, ahead, extended)
         return (
-            [*told, self._go()] if self._go_round == self.round_id and self._own is None else told
+            [*told, self._start_round()]
+            if self._started_round == self.round_id and self._own is None
+            else told
         )
 
     # --- the trainer ------------------------------------------------------------------------------
 
     def on_contributed(self, event: Contributed, now: float) -> list[Effect]:
         if event.round_id != self.round_id:
-            return []  # committed without us meanwhile: the trainer is told by Apply
+            return []  # That round was committed without this update.
         began = now - event.lasted_us / 1e6 if event.lasted_us else self.lag_detector.began_at
-        self._own, self._said = event, self.round_id
-        self._took_us = 0 if event.compiled else since_us(began, now, event.steps)
+        self._own, self._answered_round = event, self.round_id
+        self._computed_us = 0 if event.compiled else since_us(began, now, event.steps)
         self.server.transfer_tracker.contributed(now - self.lag_detector.began_at)
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
-                # One that stood still may serve again by now, when it skips everybody else.
+                # After a pause, this peer may be the only server left.
                 gone = (
-                    self.skip_reason(shard.server(shard.attempt))
+                    self.skip_reason(shard.server_of(shard.attempt))
                     if shard.commit is None and self._serves(now)
                     else ""
                 )
@@ -283,13 +301,13 @@ class RollingRounds:
 
     def on_applied(self, event: Applied, now: float) -> list[Effect]:
         self._applied = max(self._applied, event.round_id)
-        return self.let_go() if self.mode == "active" else []
+        return self.start_computing() if self.mode == "active" else []
 
-    def let_go(self) -> list[Effect]:
+    def start_computing(self) -> list[Effect]:
         """The trainer may compute this round, once it holds the state before it."""
         return (
-            [self._go()]
-            if self._applied == self.round_id - 1 and self._go_round < self.round_id
+            [self._start_round()]
+            if self._applied == self.round_id - 1 and self._started_round < self.round_id
             else []
         )
 
@@ -304,22 +322,21 @@ class RollingRounds:
         made = self.server.finish(event, roster, accusations, audits)
         if made is None:
             return []
-        # The others wait for it: it leaves now, and what follows from it here comes in a
-        # turn of its own.
+        # The others wait for the commit. So it is sent now, and recorded here in the next turn.
         timer = self.timers.set(
             now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt)
         )
-        self.made = (*made, event.payload, timer.token)
+        self.own_commit = (*made, event.payload, timer.token)
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
-    def hold_made(self, now: float, fires: Token | None = None) -> list[Effect]:
-        """Holds the commit made and spread last. Comes before all else that happens here, but the
-        timer that ``fires`` for it."""
-        if self.made is None or self.made[3] == fires:
+    def record_own_commit(self, now: float, fires: Token | None = None) -> list[Effect]:
+        """Record the commit that this server has sent to the others. It comes before any other
+        event, except for the timer that ``fires`` for it."""
+        if self.own_commit is None or self.own_commit[3] == fires:
             return []
-        shard, commit, payload, token = self.made
-        self.made = None
-        return [*self.timers.cancel(token), *self._hold(shard, commit, payload, True, now)]
+        shard, commit, payload, token = self.own_commit
+        self.own_commit = None
+        return [*self.timers.cancel(token), *self._record_commit(shard, commit, payload, True, now)]
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -364,9 +381,9 @@ class RollingRounds:
         return self._on_round_message(event, message.round_id, now)
 
     def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
-        """Handle a message that says where its sender is. The roster of a commit is judged by what
-        was known before it: whoever had been silent until it handed that over was rightly left out.
-        """
+        """Handle a message that tells the round of its sender. A commit may rightly leave out the
+        peer that hands it over, if that was silent before. So its sender counts as present only
+        after the commit was judged."""
         if isinstance(event.message, Commit):
             effects = self._dispatch_message(event, now)
             returns = self.future_buffer.record_round(event.sender, round_id)
@@ -377,16 +394,16 @@ class RollingRounds:
         return changes + effects if changes else effects
 
     def _note_load(self, now: float) -> None:
-        """They come again in the next round, all at once. The first answers that wait behind them
-        do so before any news of them is here."""
+        """Extend timeouts for a few rounds. Large payloads come again in the next round, all at
+        once, and delay the first answers before any report about them arrives."""
         usual_s = self.deadline.typical_round_s() or self.deadline.round_timeout_s()
         self.view.note_load(now, LOADED_ROUNDS * usual_s)
 
     def _record_round(
         self, peer: PeerId, round_id: int, contributes: bool, now: float
     ) -> list[Effect]:
-        """It says where it is. Until then nobody was to be served by it;
-        now it may be the only one who can."""
+        """Record the round that ``peer`` has reported. A peer that was silent before may serve now,
+        and may be the only one that can."""
         returns = self.future_buffer.record_round(peer, round_id, contributes)
         return self.on_view_change(now) if returns else []
 
@@ -400,10 +417,10 @@ class RollingRounds:
         if isinstance(message, NotServing):
             return self._on_not_serving(sender, message, now)
         if message.round_id > self.round_id or not self._shards:
-            return self._on_ahead(event, message, now)
+            return self._on_later_round(event, message, now)
         if message.round_id < self.round_id:
             if isinstance(message, Update):
-                self.server.lateness.came_late(sender, message, now)
+                self.server.lateness.record_late_update(sender, message, now)
             return self.log.answer_late(
                 sender, message, self.round_id, self.replicated.lineage.before(message.round_id)
             )
@@ -448,18 +465,19 @@ class RollingRounds:
         ):
             self.departures.is_back(sender)
             self.joining.add(sender)
-            return self.on_view_change(now)  # a round may be closed to let it in
+            # A round may be closed early to let a newcomer in.
+            return self.on_view_change(now)
         if not close:
             self.joining.discard(sender)
         asks = self._ask_again(sender) if close else []
         return [*asks, *self.lag_detector.on_hello(sender, hello, stance, now)]
 
     def _ask_again(self, peer: PeerId) -> list[Effect]:
-        """It says that it is in a round. When it was asked for its update it was in none."""
+        """Ask ``peer`` for its update again: it was in no round when it was asked first."""
         return [
             effect
             for shard in self._shards
-            if peer in shard.had_nothing and shard.server(shard.attempt) == self.local
+            if peer in shard.had_nothing and shard.server_of(shard.attempt) == self.local
             for effect in self.server.ask_again(shard, peer)
         ]
 
@@ -473,8 +491,8 @@ class RollingRounds:
         )
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """An update for us, or a result, is on its way. Others hear of it now and then: they are
-        not to give us up."""
+        """A part of a payload has come. Report that to the others now and then, so that they do not
+        skip this peer while it receives."""
         message, transfer_tracker = event.message, self.server.transfer_tracker
         if (
             self.mode == "off"
@@ -499,7 +517,7 @@ class RollingRounds:
         return self._to_roster(ReceivingPayload(self.settings.lineage, received, pause_s))
 
     def on_compiling(self, now: float) -> list[Effect]:
-        """The own trainer compiles, and is asked again soon. The others hear of it."""
+        """Tell the others that the local trainer compiles. The node asks the trainer again soon."""
         if self.mode == "off":
             return []
         self.server.compile_tracker.record_compiling(self.local, now)
@@ -513,8 +531,8 @@ class RollingRounds:
         ]
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """An ack tells how many rounds a trainer has applied. So it has a state, though its link
-        broke a moment ago. More than we know of means that we have missed some."""
+        """Handle the number of rounds that the trainer of ``peer`` has applied. If it is larger
+        than the local one, this peer has missed commits."""
         known = step > 0 and self.mode != "off"
         changes = self._record_round(peer, step, False, now) if known else []
         return changes + self._on_progress(peer, step, now)
@@ -522,7 +540,7 @@ class RollingRounds:
     def _on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
         if step <= self.round_id or self.mode == "off":
             return []
-        # A newcomer that is ahead of another has no commits to give, if there is anybody else.
+        # A peer outside of the roster has no commits to send. Ask it only if no member is here.
         others = [
             other for other in self.roster if other != self.local and not self.skip_reason(other)
         ]
@@ -538,17 +556,13 @@ class RollingRounds:
         if self.lag_detector.is_on_other_branch(sender, update.parent, now):
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
-            self.server.lateness.came_late(sender, update, now)
-            # A large one that was spread is on its way already. Should it be lost,
-            # the sender asks for it.
-            spread_before = shard.made_here and update.attempt <= shard.commit.attempt
-            large = shard.payload is not None and shard.payload.nbytes > SMALL_BYTES
-            return (
-                []
-                if spread_before and large
-                else [reissue(sender, shard.commit, shard.payload, update.attempt)]
-            )
-        serves = self._serves(now) and shard.server(update.attempt) == self.local
+            self.server.lateness.record_late_update(sender, update, now)
+            # A large commit that was sent to all is on its way. If it is lost, the sender asks.
+            sent_before = shard.made_here and update.attempt <= shard.commit.attempt
+            if sent_before and shard.payload is not None and shard.payload.nbytes > SMALL_BYTES:
+                return []
+            return [reissue(sender, shard.commit, shard.payload, update.attempt)]
+        serves = self._serves(now) and shard.server_of(update.attempt) == self.local
         if not serves or update.attempt < shard.attempt:
             if sender == self.local:
                 return []
@@ -573,7 +587,7 @@ class RollingRounds:
         if shard.commit is not None:
             return [reissue(event.sender, shard.commit, shard.payload, query.attempt)]
         if self.lag_detector.is_on_other_branch(event.sender, query.parent, now):
-            # we may be there in a moment
+            # This peer may change to that branch in a moment.
             self.future_buffer.stash(self.round_id, query.round_id, event, query.shard)
             return (
                 [Send(event.sender, self.lag_detector.not_serving(query))]
@@ -581,7 +595,7 @@ class RollingRounds:
                 else []
             )
         idle = self.mode != "active" or self.cross_shard.is_combining(shard)
-        if idle or shard.server(query.attempt) != event.sender or query.attempt < shard.attempt:
+        if idle or shard.server_of(query.attempt) != event.sender or query.attempt < shard.attempt:
             return []
         left: list[Effect] = []
         if query.attempt > shard.attempt:
@@ -593,9 +607,9 @@ class RollingRounds:
         return left + self._offer(shard, now)
 
     def _withdraw_update(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """The server of ``attempt`` has our update, and may not believe who has drawn us away: it
-        must not make a result of it any more."""
-        server = shard.server(attempt)
+        """Tell the server of ``attempt`` not to aggregate the update of this peer, which has moved
+        to a later attempt because one peer alone claimed that attempt."""
+        server = shard.server_of(attempt)
         if shard.on_word is None or self._own is None or server == self.local:
             return []
         where = (self.settings.lineage, self.round_id, shard.index, attempt, self.chain)
@@ -621,7 +635,9 @@ class RollingRounds:
             ]
         if self.lag_detector.is_on_a_fork(sender, commit, now):
             return []
-        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
+            commit.made_at
+        )
         if not in_turn or not self.replicated.is_sound(commit, payload):
             objection = Objection("it is no result of this round", event="bad_commit")
             return self.result_validator.refuse(sender, shard, commit, objection, now)
@@ -633,41 +649,41 @@ class RollingRounds:
     def _accept_commit(
         self, event: Received, shard: ShardRound, commit: Commit, now: float
     ) -> list[Effect]:
-        """Nothing speaks against it, but that this peer may have promised not to take it."""
+        """Record a valid commit, unless this peer has moved past its attempt."""
         payload = event.payload
-        present = commit.made_at == shard.attempt  # it was made in its turn
-        serves = (commit.server if present else shard.server(shard.attempt)) == self.local
+        present = commit.made_at == shard.attempt  # the attempt that the commit was made in
+        serves = (commit.server if present else shard.server_of(shard.attempt)) == self.local
         if commit.attempt < shard.attempt and not serves:
-            # We would take it. Who serves our attempt may, and re-issues it to everybody then.
+            # Having moved on, this peer must not accept it. Its present server may, and then
+            # re-issues it to everybody.
             return (
-                [Send(shard.server(shard.attempt), commit, payload)]
+                [Send(shard.server_of(shard.attempt), commit, payload)]
                 if shard.passes_on(commit)
                 else []
             )
         if serves:
-            # A server that hears of a commit, its own of a former life even, spreads that one and
-            # does not aggregate again, nor commit what its rule is at.
+            # A server that receives a commit, even its own of a former incarnation, re-issues it.
+            # It drops an aggregation that is under way.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
         effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
         if commit.made_at < shard.attempt and not serves:
             effects = self._forward_commit(event.sender, shard, commit, payload)
-        return effects + self._hold(shard, commit, payload, False, now)
+        return effects + self._record_commit(shard, commit, payload, False, now)
 
     def _forward_commit(
         self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None
     ) -> list[Effect]:
-        """A result of an earlier attempt was taken. Who serves our attempt has our update and may
-        not know of that result: a liar that shows its own to us need not have answered when it was
-        asked. It would make a second."""
-        server = shard.server(shard.attempt)
+        """Forward a commit of an earlier attempt to the present server. It has the update of this
+        peer and may not know the commit. Then it would make a second result."""
+        server = shard.server_of(shard.attempt)
         if sender == server or self.lag_detector.is_ahead(server):
             return []
         return [Send(server, commit, payload)] if shard.passes_on(commit) else []
 
-    def on_last_words(self, event: Received, now: float) -> list[Effect]:
-        """A commit that a former life of its sender has sent. It says nothing of where the present
-        one is. But others may hold that result, and there may be no other copy of it: a server that
-        threw it away would make a second."""
+    def on_former_commit(self, event: Received, now: float) -> list[Effect]:
+        """Handle a commit from a former incarnation of its sender. It tells nothing of the present
+        one. But other peers may have recorded it, and this may be the only other copy. A server
+        that dropped it would make a second result."""
         commit, payload = event.message, event.payload
         assert isinstance(commit, Commit)
         if commit.lineage != self.settings.lineage or commit.shard >= len(self.shard_bytes):
@@ -676,16 +692,18 @@ class RollingRounds:
             buffer, first = self.future_buffer, self.round_id
             if self.mode == "off":
                 first = buffer.next_round(first)
-            buffer.stash_last_words(first, commit.round_id, event, commit.shard)
+            buffer.stash_former_commit(first, commit.round_id, event, commit.shard)
             return []
         shard = self._shards[commit.shard]
-        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
+            commit.made_at
+        )
         if (
             shard.commit is not None
             or commit.parent != self.chain
             or not in_turn
             or not self.replicated.is_sound(commit, payload)
-            # The present life is neither asked for another, nor does it keep to that result.
+            # A rejection is no evidence against the present incarnation.
             or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
             return []
@@ -711,11 +729,11 @@ class RollingRounds:
         refused = (
             shard.commit is None
             and notice.attempt == shard.attempt
-            and shard.server(shard.attempt) == sender
+            and shard.server_of(shard.attempt) == sender
         )
         if refused:
             shard.declined = shard.attempt
-        # Once round the order at the speed of the network; after that only time can help.
+        # Move on at once for one pass over the order. After that, wait for the timeout.
         if refused and shard.attempt < len(shard.order):
             return self._advance(
                 shard,
@@ -726,9 +744,10 @@ class RollingRounds:
         return []
 
     def _is_withdrawal(self, shard: ShardRound, notice: NotServing) -> bool:
-        """Whether its sender has gone on to another server, and its update is not to be used."""
+        """Whether the sender has moved on, so that its update must not be used. With f = 0 no peer
+        lies about later attempts, and updates stay valid."""
         here = (notice.round_id, notice.chain) == (self.round_id, self.chain)
-        to_us = shard.server(notice.attempt) == self.local
+        to_us = shard.server_of(notice.attempt) == self.local
         return bool(self.settings.f) and here and to_us
 
     # --- the view changes, time passes ------------------------------------------------------------
@@ -741,29 +760,29 @@ class RollingRounds:
         for shard in tuple(self._shards):
             if self.mode != "active" or self.round_id != round_id or shard.commit is not None:
                 continue
-            server = shard.server(shard.attempt)
+            server = shard.server_of(shard.attempt)
             if server != self.local and (reason := self.skip_reason(server)):
                 effects += self._advance(shard, f"{server} is skipped: {reason}", now)
             elif server == self.local and not self._serves(now):
-                effects += self._advance(shard, f"{server} stood still", now)
+                effects += self._advance(shard, f"{server} was paused", now)
             else:
                 effects += self.server.ask_newcomers(shard) if server == self.local else []
                 effects += self.server.maybe_close(shard, now)
         return effects
 
-    def on_stalled(self, still_s: float, now: float) -> list[Effect]:
-        """This peer was stopped for a while. What it served meanwhile the others have handed on, so
-        it must not commit it. What it has spread before they may have taken, so it holds that."""
+    def on_pause(self, paused_s: float, now: float) -> list[Effect]:
+        """Give up serving after a pause: the others have moved to other servers meanwhile. A commit
+        that was sent before the pause stays valid, because others may have accepted it."""
         if len(self.roster) == 1:
-            return []  # there is nobody who could have
-        spread = None if self.made is None else self.made[0]
-        self._serves_from = now + AFTER_STANDING_STILL_S
+            return []
+        own_shard = None if self.own_commit is None else self.own_commit[0]
+        self._serves_from = now + AFTER_PAUSE_S
         effects: list[Effect] = []
         for shard in tuple(self._shards):
-            pending = shard.commit is None and shard is not spread
-            if self.mode == "active" and pending and shard.server(shard.attempt) == self.local:
+            pending = shard.commit is None and shard is not own_shard
+            if self.mode == "active" and pending and shard.server_of(shard.attempt) == self.local:
                 effects += self._advance(
-                    shard, f"{self.local} stood still for {still_s:.1f} s", now
+                    shard, f"{self.local} was paused for {paused_s:.1f} s", now
                 )
         return effects
 
@@ -796,7 +815,7 @@ class RollingRounds:
             case "lack":
                 return self.cross_shard.lacks(shard, now)
             case "hold":
-                return self.hold_made(now)  # the token is spent, so there is nothing to cancel
+                return self.record_own_commit(now)
             case "again":
                 return self._serve_again(shard, now)
 
@@ -806,9 +825,10 @@ class RollingRounds:
         round_id, roster, chain = self.round_id, self.replicated.roster, self.chain
         self.mode = "active" if self.local in roster.peers else "following"
         able = self.replicated.serving_roster()
-        self._main = min(able.peers)
+        self._main_peer = min(able.peers)
         plan = self.topology(able, round_id, self.settings.seed, shards=len(self.shard_bytes))
-        # Of one peer, its updates for all that another serves, and its results.
+        # At most so many transfers with one peer: its updates for the shards that one peer serves,
+        # and its results.
         serving = Counter([order[0] for order in plan.servers])
         self.server.transfer_tracker.begin_round(
             max(self.shard_bytes, default=0),
@@ -829,33 +849,30 @@ class RollingRounds:
                 first = self._attempt_locks.first(round_id, chain, shard.index)
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
-                    skipped = shard.server(first)
-                    reason = (
-                        "it stood still" if skipped == self.local else self.skip_reason(skipped)
-                    )
+                    skipped = shard.server_of(first)
+                    reason = "it was paused" if skipped == self.local else self.skip_reason(skipped)
                     effects.append(
                         attempt_report(round_id, shard, f"{skipped} is skipped: {reason}")
                     )
                 effects += self.server.pulse(shard, now)
-            effects += self.let_go()
-        if (
-            self._stage_gate is not None and self.is_held
-        ):  # it was left while others were waited for
-            return effects + self._wait(self._stage_gate, now)
-        # One of them may end the round, and begin the next.
-        last_words = self.future_buffer.last_words
-        for event in self.future_buffer.pop_last_words(round_id) if last_words else ():
-            effects += self.on_last_words(event, now)
+            effects += self.start_computing()
+        if self._stage_gate is not None and self.is_held:
+            # This round was committed before a recovery, and has waited for other stages.
+            return effects + self._notify_gate(self._stage_gate, now)
+        # Each of these messages may end the round, and begin the next.
+        last_words = self.future_buffer.former_commits
+        for event in self.future_buffer.pop_former_commits(round_id) if last_words else ():
+            effects += self.on_former_commit(event, now)
         for event in self.future_buffer.pop_round(round_id):
             effects += self.on_message(event, now)
         return effects
 
-    def _go(self) -> StartRound:
-        self._go_round = self.round_id
+    def _start_round(self) -> StartRound:
+        self._started_round = self.round_id
         return StartRound(
             self.round_id,
             self.replicated.slice_of(self.local),
-            main=self._main,
+            main=self._main_peer,
             collectives=self.replicated.collectives,
             deadline_us=self.replicated.deadline_us,
             began_at=self.lag_detector.began_at,
@@ -863,7 +880,8 @@ class RollingRounds:
         )
 
     def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Sends our update to whoever serves our attempt, and gives that server its time."""
+        """Send the update of this peer to the server of its attempt, and start that server's
+        timeout."""
         own = self._own
         effects = self.cross_shard.send_measurements() if shard.index == 0 else []
         if own is None or shard.commit is not None:
@@ -876,7 +894,7 @@ class RollingRounds:
             own.samples,
             own.loss,
             own.rates if first else (),
-            self._took_us,
+            self._computed_us,
             own.collective if first else b"",
             own.skipped and first,
             own.micro_batches,
@@ -886,7 +904,7 @@ class RollingRounds:
         )
         if self.cross_shard.is_timed(shard):
             effects += self.server.start_timeout(shard, now, bool(own.collective))
-        if (server := shard.server(shard.attempt)) == self.local:
+        if (server := shard.server_of(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
         if payload is not None and self.server.transfer_tracker.may_be_slow:
@@ -894,8 +912,8 @@ class RollingRounds:
         return effects
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
-        """Hands on: to where somebody is whose word was put off, or else to the next server in the
-        order that is not skipped."""
+        """Move to a later attempt: to the one that a peer has claimed and this peer has put off,
+        else to the next attempt whose server is not skipped."""
         self.later_turns.leave(shard, now)
         granted = self.later_turns.grant_claim(shard, self._serves(now), now)
         following = self._next_attempt(shard, shard.attempt + 1, now)
@@ -904,15 +922,17 @@ class RollingRounds:
             attempt_report(self.round_id, shard, reason),
             *self.server.pulse(shard, now),
         ]
-        if shard.server(shard.attempt) == self.local and (
+        if shard.server_of(shard.attempt) == self.local and (
             shard.serving is None or shard.serving < shard.attempt
         ):
             effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._offer(shard, now)
 
     def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
+        """Return the first attempt from ``first`` on whose server is not skipped. If all servers
+        are skipped, return ``first``: only time can help."""
         for attempt in range(first, first + len(shard.order)):
-            server = shard.server(attempt)
+            server = shard.server_of(attempt)
             if self._serves(now) if server == self.local else not self.skip_reason(server):
                 return attempt
         return first
@@ -924,15 +944,12 @@ class RollingRounds:
     def _serve_later(
         self, shard: ShardRound, sender: PeerId, attempt: int, now: float
     ) -> list[Effect]:
-        """Remembers an attempt that is refused only because this peer stood still: when it serves
-        again, it asks for the updates.
-
-        Where all stood still, each refuses what the others hand on to it, and would then wait for
-        the round timeout.
-        """
+        """Remember an attempt that this peer refuses only because it was paused. It asks for the
+        updates when it serves again. If all peers were paused, all of them refuse, and the round
+        would wait for the timeout otherwise."""
         if (
             self.mode != "active"
-            or shard.server(attempt) != self.local
+            or shard.server_of(attempt) != self.local
             or attempt < max(shard.attempt, shard.refused + 1)
         ):
             return []
@@ -948,13 +965,12 @@ class RollingRounds:
         return [timer]
 
     def _serve_again(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The time that this peer did not serve is over:
-        it takes up the last attempt that it has refused."""
+        """Serve the last attempt that this peer has refused after its pause."""
         shard.again = None
         attempt, shard.refused = shard.refused, -1
         if attempt < shard.attempt:
             return []
-        if not self._serves(now):  # it has stood still once more
+        if not self._serves(now):  # It was paused once more.
             return self._serve_later(shard, shard.refused_of, attempt, now)
         effects: list[Effect] = []
         if (before := shard.attempt) < attempt:
@@ -964,13 +980,13 @@ class RollingRounds:
         shard.attempt = attempt
         if shard.serving is None or shard.serving < attempt:
             effects += self.server.serve(shard, attempt, now)
-            # of a later one it asks in any case
+            # ``serve`` asks for the updates of later attempts itself.
             effects += [] if attempt else self.server.ask(shard, attempt)
         return [*effects, *self.server.pulse(shard, now), *self._offer(shard, now)]
 
     # --- the end of a round -----------------------------------------------------------------------
 
-    def _hold(
+    def _record_commit(
         self, shard: ShardRound, commit: Commit, payload: Payload | None, made: bool, now: float
     ) -> list[Effect]:
         effects: list[Effect] = [
@@ -981,7 +997,7 @@ class RollingRounds:
         shard.hold(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
             gate = self._stage_gate
-            return effects + (self._finish(now) if gate is None else self._wait(gate, now))
+            return effects + (self._finish(now) if gate is None else self._notify_gate(gate, now))
         return effects + self.cross_shard.on_held(shard, self._own is not None, now)
 
     @property
@@ -1001,8 +1017,8 @@ class RollingRounds:
         held = [shard.commit for shard in self._shards if shard.commit is not None]
         return self.replicated.pass_us(self.held_roster(), held if self.is_held else ())
 
-    def _wait(self, gate: StageGate, now: float) -> list[Effect]:
-        """For the other stages of the pipeline."""
+    def _notify_gate(self, gate: StageGate, now: float) -> list[Effect]:
+        """Report the committed round to the other stages, and finish it if none is waited for."""
         effects = gate.on_held(self.round_id, self.held_roster(), self.held_pass_us(), now)
         return effects + self.pass_gate(now)
 
@@ -1013,7 +1029,7 @@ class RollingRounds:
         return self._finish(now) if is_over else []
 
     def resend_commits(self, peer: PeerId, round_id: int) -> list[Effect]:
-        """To one that is still in a round of which we hold all commits, or that is over here."""
+        """Send all commits of ``round_id`` again to a peer that is still in that round."""
         if round_id < self.round_id:
             over = self.log.get(round_id) or ()
             return [reissue(peer, commit, payload, commit.attempt) for commit, payload in over]
@@ -1023,13 +1039,13 @@ class RollingRounds:
         return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
 
     def _finish(self, now: float) -> list[Effect]:
-        """Every shard is committed: this round is history."""
+        """End the round: every shard is committed. The commit of shard 0 names the next roster."""
         held = tuple(
             [(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None]
         )
         self.log.append(self.round_id, held)
         self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
-        expected = self.server.expected()  # in this round: the next begins with what is appended
+        expected = self.server.expected()  # Of this round: ``append`` begins the next.
         coming, locked = held[0][0].roster, self.server.locked
         alive = (
             len(expected)
@@ -1037,7 +1053,7 @@ class RollingRounds:
             else sum([peer == self.local or not self.skip_reason(peer) for peer in coming])
         )
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
-        # The length of a collective operation is that of what scripts did before it.
+        # A collective operation lasts as long as the script needed before it.
         kind = held[0][0].kind
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - self.lag_detector.began_at)
@@ -1047,10 +1063,11 @@ class RollingRounds:
         self.lag_detector.fork_choice.committed(contributors)
         self.joining.difference_update(roster)
         if self._own is not None and self._applied == self.round_id - 1:
-            self._applied = self.round_id  # it will have, before it reads the Go behind it
+            # The trainer receives the commits before the next StartRound.
+            self._applied = self.round_id
         self.round_id += 1
         self.lag_detector.begin()
-        # A state that was taken over may be that before a round which was applied here already.
+        # After an adopted state, rounds may come again that were observed here.
         watch, commit = self.divergence, held[0][0]
         diverged = commit.diverged if commit.round_id > watch.round_id else ()
         if watch.is_active or commit.replica or contributors != watch.contributors:
@@ -1087,25 +1104,25 @@ class RollingRounds:
 
     # --- others are elsewhere ---------------------------------------------------------------------
 
-    def _on_ahead(
+    def _on_later_round(
         self,
         event: Received,
         message: Update | UpdateRequest | Commit | PartialStatistics | PartialOverdue,
         now: float,
     ) -> list[Effect]:
-        """A message of a later round: keep it. The commits between may be on their way;
-        if not, ask for them."""
+        """Keep a message of a later round. The commits between may be on their way. If not, ask for
+        them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
-            # not kept: it would be outdated when we are back
+            # It would be outdated when this peer is back.
             return [Send(event.sender, self.lag_detector.not_serving(message))]
         buffer, first = self.future_buffer, self.round_id
         if self.mode == "off":
             first = buffer.next_round(first)
         kept = buffer.stash(first, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
-            # Who asks hears that, and asks again when we are back.
+            # The sender asks again when this peer is back.
             return [Send(event.sender, self.lag_detector.in_no_round(message))]
         if isinstance(message, Commit):
             self.lag_detector.on_later_commit(message.round_id)
@@ -1113,11 +1130,11 @@ class RollingRounds:
         return [] if here else self.lag_detector.behind(event.sender, message.round_id, now)
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to it broke."""
+        """The link to ``peer`` broke."""
         self.future_buffer.on_disconnect(peer)
         self.lag_detector.on_disconnect(peer)
         for shard in self._shards:
-            shard.asked.discard(peer)  # what was asked may be lost with the link
+            shard.asked.discard(peer)  # The request may be lost with the link.
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """Return the length that the payload of ``message`` must have by our own layout, in bytes;

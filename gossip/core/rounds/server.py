@@ -240,7 +240,7 @@ class Server:
 
     def pulse(self, shard: ShardRound, now: float) -> list[Effect]:
         """To be asked whenever it has fired, and when it becomes this peer's turn."""
-        if shard.commit is not None or shard.server(shard.attempt) != self.local:
+        if shard.commit is not None or shard.server_of(shard.attempt) != self.local:
             return []
         timer = self.timers.set(
             now + PULSE_S, RoundTimer("pulse", self.round_id, shard.index, shard.attempt)
@@ -255,7 +255,7 @@ class Server:
         operation it waits longer for the others."""
         if shard.given_to != shard.attempt:
             # The server of the last attempt had more time in vain, unless it is gone meanwhile.
-            if shard.given_to >= 0 and self.skip_reason(shard.server(shard.given_to)):
+            if shard.given_to >= 0 and self.skip_reason(shard.server_of(shard.given_to)):
                 shard.given_on_word.clear()
                 shard.given_to_compile.clear()
             self._spend(self.transfer_tracker, shard.given_on_word, now)

@@ -126,7 +126,7 @@ class ShardRound:
     # what the server of which attempt was told of
     _passed_on: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
 
-    def server(self, attempt: int) -> PeerId:
+    def server_of(self, attempt: int) -> PeerId:
         return self.order[attempt % len(self.order)]
 
     def serve(self, attempt: int) -> None:
@@ -154,7 +154,11 @@ class ShardRound:
     @property
     def turn(self) -> dict[str, int]:
         """Return the present server and attempt, for a report."""
-        return {"shard": self.index, "attempt": self.attempt, "server": self.server(self.attempt)}
+        return {
+            "shard": self.index,
+            "attempt": self.attempt,
+            "server": self.server_of(self.attempt),
+        }
 
     def passes_on(self, commit: Commit) -> bool:
         """Whether the server of our attempt is to hear of a commit that we may not take: of each

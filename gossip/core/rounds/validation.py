@@ -151,7 +151,7 @@ class ResultValidator:
     def on_server_timeout(self, shard: ShardRound, now: float) -> list[Effect]:
         """The server of the present attempt has had its time, and is there:
         else it would have been skipped before."""
-        server = shard.server(shard.attempt)
+        server = shard.server_of(shard.attempt)
         # Without a majority within its reach, and f more who may keep their updates to themselves,
         # it could not make anything.
         if (
@@ -222,7 +222,7 @@ class ResultValidator:
         # what others say that it has made is their word
         if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
-        server = shard.server(shard.attempt)
+        server = shard.server_of(shard.attempt)
         # Others have gone on to it, from whom this server has updates: what it made of them would
         # be a second result. What is no result of its sender's turn is no sign of that.
         later = (

@@ -110,7 +110,7 @@ class NobodyWaitsForTheSkipped(Checker):
         if core is None or rounds is None or rounds.round_id != round_id:
             return
         for shard in rounds.shards:
-            if shard.server(shard.attempt) == subject:
+            if shard.server_of(shard.attempt) == subject:
                 self._judge(swarm, peer, core, rounds, shard)
 
     def _judge(
@@ -123,7 +123,7 @@ class NobodyWaitsForTheSkipped(Checker):
     ) -> None:
         if core.phase != "running" or rounds.mode != "active" or shard.commit is not None:
             return
-        server = shard.server(shard.attempt)
+        server = shard.server_of(shard.attempt)
         self.judged += 1
         if server == peer or not (reason := rounds.skip_reason(server)):
             return

@@ -121,7 +121,7 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
     if commit.shard >= len(rounds.shards):
         return False
     shard = rounds.shards[commit.shard]
-    in_turn = commit.made_at <= commit.attempt and commit.server == shard.server(commit.made_at)
+    in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(commit.made_at)
     return shard.commit is None and in_turn and rounds.replicated.is_sound(commit, payload)
 
 
@@ -170,7 +170,7 @@ class TakesWhatWasCommitted(Checker):
         if not _is_lacking(rounds, commit, event.payload):
             return
         shard = rounds.shards[commit.shard]
-        serves = shard.server(shard.attempt) == peer
+        serves = shard.server_of(shard.attempt) == peer
         # not to take it: but who hands it over is heard all the same
         promised = commit.attempt < shard.attempt and not serves
         refusable: str | None = ""

@@ -399,7 +399,7 @@ class OneHistory(DisturbedChecker):
             return
         shard = rounds.shards[commit.shard]
         if shard.commit is None:
-            may_reissue = shard.server(shard.attempt) == peer
+            may_reissue = shard.server_of(shard.attempt) == peer
             self._promised[peer] = _Promise(
                 commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue
             )

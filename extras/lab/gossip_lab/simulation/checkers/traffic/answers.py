@@ -176,7 +176,7 @@ def _calls_for_a_commit(
     if not isinstance(message, Commit):  # else it is waited for
         return shard.commit is not None or rounds.holds_back
     return shard.commit is None and (
-        shard.server(shard.attempt) == rounds.local or message.made_at < shard.attempt
+        shard.server_of(shard.attempt) == rounds.local or message.made_at < shard.attempt
     )
 
 
