@@ -2,22 +2,21 @@
 
 A round begins at the *anchor*: the parameters that all peers share. Each peer takes its own steps
 from there. Its update is the model difference, anchor - parameters. It goes back to the anchor, and
-what the rounds decide is applied there, by the outer optimizer. So rules, attacks, encodings,
-states and checkpoints see what they see of gradients: parameters that are the same on all peers,
-and the memory of the optimizer that steps them.
+what the rounds decide is applied there, by the outer optimizer. All other code treats the model
+difference like a gradient: the shared parameters are the same on all peers, and so is the memory of
+the outer optimizer.
 
-With overlap a peer goes on while its round runs. Its next steps begin where the outer step would
-lead if its own difference were the aggregate. When the round is applied, at the end of these steps,
-the aggregate takes the place of the own difference (Kale et al. 2025, arXiv:2502.12996).
+With overlap a peer takes its next steps while the round runs. It predicts the outer step with its
+own difference, and begins there. When the round is applied, at the end of these steps, the
+aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
 
-With fragments (Streaming DiLoCo, Douillard et al. 2025, arXiv:2501.18512) a round is on one of them
-alone. Its parameters go on from what the round has made of them, and those of the others from where
-this peer's steps have led. While a peer waits for others all its parameters are the anchor, so that
-it can hand over, save and step what all share; the own ones are on top again when it goes on.
+With fragments a round exchanges one fragment of the model (Streaming DiLoCo, Douillard et al. 2025,
+arXiv:2501.18512). The exchanged parameters continue from the result of the round, all others from
+this peer's own steps. While a peer waits for a round, the model holds the anchor: that is what it
+hands over, saves and steps. Afterwards its own parameters return.
 
-With fragments and overlap it goes on while the round of a fragment runs, with its own parameters of
-that fragment. When the round is applied, they become alpha own + (1 - alpha) shared, where alpha is
-``mixing``.
+With fragments and overlap a peer takes its next steps with its own parameters of the fragment. When
+the round is applied, they become alpha own + (1 - alpha) shared, where alpha is ``mixing``.
 
 The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
 one. Only their settings, such as the learning rate, are part of the state that is handed over.
@@ -70,23 +69,24 @@ class LocalSteps(EveryStep):
         self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
         self._layout, self._inner_step = layout, inner_step
         self._anchor: list[Tensor] = []
-        # where this peer's steps began: the anchor, or a step with its own difference from there
-        self._start: list[Tensor] = []
-        self._is_ahead = False  # they did so there
+        # The steps since the last round began here: at the anchor, at a predicted outer step, or at
+        # the own parameters.
+        self._start_point: list[Tensor] = []
+        self._is_predicted = False  # They began at a predicted outer step.
         self._fragments, self._mixing = mixing is not None, mixing or 0.0
-        self._settled: set[int] = set()  # parameters of rounds that were applied since it was apart
-        self._is_apart = False  # between two rounds own steps are on top of the anchor
-        self._own: list[Tensor] = []  # the own parameters, while those of the model are the anchor
-        self._left: list[Tensor] = []  # the own parameters, where the shared ones took their place
-        self._kept: dict[str, Any] = {}
-        # the parameters are the shared ones, and own ones will be on top of them again
+        self._exchanged: set[int] = set()  # Parameters of rounds since the own ones were restored.
+        self._is_apart = False  # Between two rounds the model holds own parameters, not the anchor.
+        self._own_parameters: list[Tensor] = []  # The own ones, while the model holds the anchor.
+        self._abandoned: list[Tensor] = []  # The last own ones that shared ones have replaced.
+        self._anchor_extra: dict[str, Any] = {}
+        # The model holds the anchor within ``at_anchor``.
         self._at_anchor = False
 
     is_local = True
 
     @property
     def is_complete(self) -> bool:
-        return self.ended or self.taken == self.total
+        return self.ends_early or self.taken == self.total
 
     def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
         """Takes one step. With ``skipped`` it only counts.
@@ -97,19 +97,19 @@ class LocalSteps(EveryStep):
         """
         if self.taken == 0:
             self._begin(extra)
-        self.taken += 1  # before the step, which may be interrupted: it is undone, then
+        self.taken += 1  # Count first: ``undo_steps`` undoes an interrupted step, too.
         if not skipped:
             self._inner_step()
             self.good += 1
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
-        if not (self._is_ahead or self._is_apart):
+        if not (self._is_predicted or self._is_apart):
             self._note_anchor()
-            self._start = self._anchor
+            self._start_point = self._anchor
         elif self._is_apart:
-            self._start = self._layout.copy_parameters()
-        self._left = []
-        self._kept = copy.deepcopy(extra())
+            self._start_point = self._layout.copy_parameters()
+        self._abandoned = []
+        self._anchor_extra = copy.deepcopy(extra())
 
     def _note_anchor(self) -> None:
         if self._anchor:
@@ -118,60 +118,61 @@ class LocalSteps(EveryStep):
         else:
             self._anchor = self._layout.copy_parameters()
 
-    def put_update(self, overflow: bool) -> bool:
+    def load_update(self, overflow: bool) -> bool:
         """Return to the anchor, with the model difference as the gradients.
 
-        A parameter that has no gradient and that no step has moved still has none. With fragments
-        the difference has the steps since the last round of each fragment, and ``go_on`` ends the
-        round, after ``drop`` if the difference is of no use. It is if no step was taken.
+        A parameter without a gradient that no step has moved still has none. With fragments the
+        difference contains the steps since the last round of each fragment.
+
+        Returns: True if no step was taken, so that the difference is of no use. Then the caller
+            calls ``discard_update`` before ``resume_after_round``.
         """
-        for parameter, value, start in self._triples(self._base):
+        for parameter, value, start in self._triples(self._difference_origin):
             gradient = parameter.grad
             if gradient is not None and not (gradient.requires_grad or gradient.is_sparse):
                 torch.sub(start, value, out=gradient)
             elif not torch.equal(start, value):
                 parameter.grad = start - value
-        still = not self.good
-        self._own = self._layout.copy_parameters() if self._fragments else []
+        is_useless = not self.good
+        self._own_parameters = self._layout.copy_parameters() if self._fragments else []
         self._layout.set_parameters(self._anchor)
-        self._forget_steps()
-        self._is_ahead = self._is_apart = False
-        return still
+        self._reset_count()
+        self._is_predicted = self._is_apart = False
+        return is_useless
 
     def count(self, kind: int, lasted_s: float) -> StepsTaken:
         return StepsTaken(self.taken, self.total, lasted_s, kind)
 
     @property
-    def _base(self) -> list[Tensor]:
-        """Parameters at which the steps began that are not exchanged yet."""
-        return self._anchor if self._fragments else self._start
+    def _difference_origin(self) -> list[Tensor]:
+        """The update is the difference between these parameters and those of the model."""
+        return self._anchor if self._fragments else self._start_point
 
-    def settled(self, exchanged: Sequence[Tensor]) -> None:
-        """A round was applied whose update was of the parameters ``exchanged``."""
+    def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
+        """Note that a round of the parameters ``exchanged`` was applied."""
         if self._fragments:
-            self._settled.update(map(id, exchanged))
+            self._exchanged.update(map(id, exchanged))
 
-    def go_on(self) -> None:
-        """Behind a round: own steps are on top of the shared parameters again, but for those that
-        ``settled`` has named."""
-        if not self._own:
-            self._settled.clear()
-            return  # a round is on all parameters, or a state of others has taken their place
+    def resume_after_round(self) -> None:
+        """Restore the own parameters after a round, except for the exchanged ones."""
+        if not self._own_parameters:
+            self._exchanged.clear()
+            return  # The round was on all parameters, or another peer's state was loaded.
         with torch.no_grad():
             for own, (parameter, now, before) in zip(
-                self._own, self._triples(self._anchor), strict=True
+                self._own_parameters, self._triples(self._anchor), strict=True
             ):
-                self._put_on_top(parameter, now, before, own)
-        if all(bool(own.isfinite().all()) for own in self._own):
-            self._go_apart()
-        else:  # nothing would come of them any more: begins anew from what all share
-            self._own = []
-            self._settled.clear()
+                self._rebase_own(parameter, now, before, own)
+        if all(bool(own.isfinite().all()) for own in self._own_parameters):
+            self._leave_anchor()
+        else:  # The own parameters are not finite. The next steps begin at the anchor.
+            self._own_parameters = []
+            self._exchanged.clear()
 
-    def _put_on_top(self, parameter: Tensor, now: Tensor, before: Tensor, own: Tensor) -> None:
-        """``own`` parameters were on top of the shared ones ``before``, and are on top of those of
-        ``now``."""
-        if id(parameter) not in self._settled:
+    def _rebase_own(self, parameter: Tensor, now: Tensor, before: Tensor, own: Tensor) -> None:
+        """Move ``own`` along with the anchor, from ``before`` to ``now``. Exchanged parameters are
+        mixed or replaced."""
+        if id(parameter) not in self._exchanged:
             if not torch.equal(now, before):
                 own.add_(now - before)
         elif self._mixing:
@@ -179,26 +180,26 @@ class LocalSteps(EveryStep):
         else:
             own.copy_(now)
 
-    def drop(self) -> None:
-        """The steps that ``put_update`` has gone back from count for nothing."""
-        if self._own:
-            self._own = [start.clone() for start in self._start]
+    def discard_update(self) -> None:
+        """Discard the steps of the last update. With fragments, return to where they began."""
+        if self._own_parameters:
+            self._own_parameters = [start.clone() for start in self._start_point]
 
-    def _go_apart(self) -> None:
-        """Move from the anchor, where the parameters are, to the own ones."""
+    def _leave_anchor(self) -> None:
+        """Load the own parameters into the model, which holds the anchor."""
         self._note_anchor()
-        self._layout.set_parameters(self._own)
-        self._own, self._is_apart = [], True
-        self._settled.clear()
+        self._layout.set_parameters(self._own_parameters)
+        self._own_parameters, self._is_apart = [], True
+        self._exchanged.clear()
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """Between two rounds, for a checkpoint: a copy of them, also when they have just been
-        abandoned. Empty where they are those that all share."""
-        return self._layout.copy_parameters() if self._is_apart else self._left
+        """A copy of the own parameters between two rounds, for a checkpoint; those that were just
+        abandoned included. Empty if they are the shared ones."""
+        return self._layout.copy_parameters() if self._is_apart else self._abandoned
 
     def load_own(self, own: Sequence[Tensor]) -> None:
-        """The model was loaded, and ``go_on`` puts these own parameters on top of it.
+        """Take over own parameters after the model was loaded.
 
         Raises: StateMismatch: They are of another model.
         """
@@ -206,57 +207,56 @@ class LocalSteps(EveryStep):
         if own and [(value.shape, value.dtype) for value in own] != here:
             raise StateMismatch("its own parameters are of another model")
         self._note_anchor()
-        self._own = [value.to(self._layout.device, copy=True) for value in own]
+        self._own_parameters = [value.to(self._layout.device, copy=True) for value in own]
 
-    def go_ahead(self) -> None:
-        """The gradients, the own model difference, were offered, and their round is not applied:
-        the next steps begin behind an outer step with that difference. The memory of the outer step
-        is as it was before. With fragments they begin where the last ones have ended."""
+    def continue_before_result(self) -> None:
+        """Apply the outer step with the own difference, which was just offered. The momentum of the
+        outer optimizer does not change. With fragments, restore the own parameters instead."""
         if self._fragments:
-            self.go_on()
+            self.resume_after_round()
             return
         self._note_anchor()
         gradients = [p.grad for p in self._layout.parameters if p.grad is not None]
         if not all(bool(gradient.isfinite().all()) for gradient in gradients):
-            return  # begins anew from what all share
+            return  # The next steps begin at the anchor.
         with torch.no_grad():
             for parameter in self._layout.parameters:
                 if parameter.grad is not None:
                     memory = self.outer.state[parameter].get("momentum_buffer")
                     parameter.sub_(self._outer_step.move(parameter.grad, memory)[0])
-        self._start, self._is_ahead = self._layout.copy_parameters(), True
+        self._start_point, self._is_predicted = self._layout.copy_parameters(), True
 
-    def rewind(self) -> int:
-        """Goes back to where the steps began. Returns how many steps that undoes."""
+    def undo_steps(self) -> int:
+        """Return to where the steps began. Returns the number of undone steps."""
         if self.taken and self._at_anchor:
-            self._is_apart = False  # what this peer had before them is not known any more
+            self._is_apart = False  # ``at_anchor`` then restores nothing.
         elif self.taken:
-            self._layout.set_parameters(self._start)
-        return self._forget_steps()
+            self._layout.set_parameters(self._start_point)
+        return self._reset_count()
 
-    def abandon(self) -> None:
-        """Undoes the steps, and what is below them: the outer step with the own difference, or
-        steps of earlier rounds that were not exchanged. The parameters are the shared ones."""
-        self.rewind()
+    def return_to_anchor(self) -> None:
+        """Return to the shared parameters: undo the steps, the predicted outer step, and steps of
+        earlier rounds that were not exchanged."""
+        self.undo_steps()
         if self._is_apart and not self._at_anchor:
-            self._left = self._layout.copy_parameters()
-        if (self._is_ahead or self._is_apart) and not self._at_anchor:
+            self._abandoned = self._layout.copy_parameters()
+        if (self._is_predicted or self._is_apart) and not self._at_anchor:
             self._layout.set_parameters(self._anchor)
-        self._is_ahead = self._is_apart = False
-        self._own = []
+        self._is_predicted = self._is_apart = False
+        self._own_parameters = []
 
-    def _forget_steps(self) -> int:
-        undone, self.taken, self.good, self.ended = self.taken, 0, 0, False
+    def _reset_count(self) -> int:
+        undone, self.taken, self.good, self.ends_early = self.taken, 0, 0, False
         return undone
 
     @contextmanager
     def at_anchor(self) -> Iterator[None]:
-        """Within it the parameters are those that all peers share, and may be replaced: no round
-        is in flight at its end. Afterwards this peer's steps are on top of them again."""
-        if self._at_anchor or not (self.taken or self._is_ahead or self._is_apart):
+        """Return a context in which the model holds the anchor. Its parameters may be replaced.
+        No round may be in flight at the end: then the own steps are applied to them again."""
+        if self._at_anchor or not (self.taken or self._is_predicted or self._is_apart):
             yield
-            if not (self._at_anchor or self._own):
-                self._settled.clear()
+            if not (self._at_anchor or self._own_parameters):
+                self._exchanged.clear()
             return
         own = self._layout.copy_parameters()
         self._layout.set_parameters(self._anchor)
@@ -264,21 +264,21 @@ class LocalSteps(EveryStep):
         try:
             yield
         finally:
-            self._at_anchor = self._is_ahead = False
-            if self.taken or self._is_apart:  # else they were undone meanwhile
-                self._put_back(own)
-            self._settled.clear()
+            self._at_anchor = self._is_predicted = False
+            if self.taken or self._is_apart:  # They were not undone meanwhile.
+                self._restore_own(own)
+            self._exchanged.clear()
 
-    def _put_back(self, own: list[Tensor]) -> None:
-        starts = self._start if self.taken and self._is_apart else []
+    def _restore_own(self, own: list[Tensor]) -> None:
+        starts = self._start_point if self.taken and self._is_apart else []
         with torch.no_grad():
-            for at, (parameter, shared, base) in enumerate(self._triples(self._base)):
+            for at, (parameter, shared, base) in enumerate(self._triples(self._difference_origin)):
                 for each in (own[at], *starts[at : at + 1]):
-                    self._put_on_top(parameter, shared, base, each)
-        self._settled.clear()
+                    self._rebase_own(parameter, shared, base, each)
+        self._exchanged.clear()
         self._note_anchor()
         if not self._is_apart:
-            self._start = self._anchor
+            self._start_point = self._anchor
         self._layout.set_parameters(own)
 
     def _triples(self, base: list[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -286,23 +286,23 @@ class LocalSteps(EveryStep):
         return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
     def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what belongs to the anchor beside the model: as it was when the round began, or as
-        it is ``now`` where none has begun."""
-        return self._kept if self.taken or self._kept else now()
+        """Return the state beside the model that belongs to the anchor: of the time when the round
+        began, or of ``now`` if none has begun."""
+        return self._anchor_extra if self.taken or self._anchor_extra else now()
 
-    def replaced(self, states: dict[str, Any]) -> None:
-        """A state of others was taken over, with what belongs to it."""
-        self._kept = copy.deepcopy(states) if self.taken else {}
-        self._own = []
-        self._settled.clear()
+    def on_state_loaded(self, states: dict[str, Any]) -> None:
+        """Note that another peer's state was loaded, with ``states`` beside the model."""
+        self._anchor_extra = copy.deepcopy(states) if self.taken else {}
+        self._own_parameters = []
+        self._exchanged.clear()
         if not self.taken:
             self._is_apart = False
 
-    def boundary_is_over(self) -> None:
-        """Note that the script has done what it does behind a round: what is kept belongs to the
-        parameters as they are."""
+    def end_boundary(self) -> None:
+        """Note that the script has done its work after a round. The state beside the model belongs
+        to the parameters as they are now."""
         if not self.taken:
-            self._kept = {}
+            self._anchor_extra = {}
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
@@ -319,15 +319,17 @@ def settings_of(optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
     return {"step": step, "groups": groups_of(optimizer)}
 
 
-def read_settings(said: Any, optimizer: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
-    """Return what ``settings_of`` gave; those of ``optimizer`` as they are where nothing was given.
+def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, list[dict[str, Any]]]:
+    """Return the step and the groups of ``settings_of``. If nothing was saved, return -1 and the
+    present groups of ``optimizer``.
 
-    Raises: StateMismatch: It is something else, or of another optimizer.
+    Raises: StateMismatch: ``saved`` is something else, or of another optimizer.
     """
     own = groups_of(optimizer)
-    if said is None:
+    if saved is None:
         return -1, own
-    step, groups = (said.get("step"), said.get("groups")) if isinstance(said, dict) else (0, None)
+    given = saved if isinstance(saved, dict) else {"step": 0}
+    step, groups = given.get("step"), given.get("groups")
     if type(step) is not int or not isinstance(groups, list) or len(groups) != len(own):
         raise StateMismatch(
             f"the state has no settings of {len(own)} parameter groups of an optimizer",

@@ -888,7 +888,7 @@ class Session:
 
     def _share_parameters(self) -> None:
         """The model is the one that all share, without own steps."""
-        self._stepper.abandon()
+        self._stepper.return_to_anchor()
 
     def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
         if save is not None:
@@ -1143,7 +1143,7 @@ class Session:
         until = time.monotonic() + patience_s
         hurry: Callable[[], bool] = lambda: self._termination.since is not None  # noqa: E731
         if not self._in_round:
-            self._stepper.boundary_is_over()
+            self._stepper.end_boundary()
         self._undo_local_steps()
         try:
             if reason == "finished":
@@ -1305,7 +1305,7 @@ class Session:
         """Take the round of the step, or of the local steps, that this peer has made."""
         behind = self._behind_round
         steps = self._stepper.count(kind, self._clock.lasted_s)
-        overflow = self._stepper.put_update(overflow)
+        overflow = self._stepper.load_update(overflow)
         if self._run_round(loss, overflow, steps):
             self._collectives.answers.reached(behind)
             self._step_is_over()
@@ -1354,10 +1354,10 @@ class Session:
         skipped = overflow and not self._stepper.is_local and not is_further(steps.kind)
         self._exchange.contribute(used, loss, computed, steps, skipped)
         if self._exchange.in_flight:
-            self._stepper.go_ahead()
+            self._stepper.continue_before_result()
         else:
-            self._stepper.settled(self._exchange.exchanged)
-            self._stepper.go_on()
+            self._stepper.mark_exchanged(self._exchange.exchanged)
+            self._stepper.resume_after_round()
         return True
 
     def _run_stage(self, work: StageWork) -> None:
@@ -1409,7 +1409,7 @@ class Session:
         was_in_flight = bool(self._exchange.unsettled)
         in_turn = self._exchange.settle(expired)
         if was_in_flight:
-            self._stepper.settled(self._exchange.exchanged)
+            self._stepper.mark_exchanged(self._exchange.exchanged)
         return in_turn
 
     def _state_before_round(self) -> dict[str, Any]:
@@ -1422,8 +1422,8 @@ class Session:
         is undone."""
         self._exchange.log(json.dumps({"round": self.round, "skipped": "overlap"}))
         self._dropped = self._state_in_flight
-        self._stepper.drop()
-        self._stepper.go_on()
+        self._stepper.discard_update()
+        self._stepper.resume_after_round()
         self._batches.drop()
         self._outdated = False
         self._computing_since = time.monotonic()
@@ -1479,7 +1479,7 @@ class Session:
         self._steps.computed(self._computing_since)
         self._computing_since = time.monotonic()
         self._clock.record_step()
-        local.ended = self._config.shortens_rounds and (
+        local.ends_early = self._config.shortens_rounds and (
             self._clock.is_late(self._exchange.deadline_s, local.total - local.taken)
             or self._exchange.is_decided()
         )
@@ -1500,7 +1500,7 @@ class Session:
 
     def _undo_local_steps(self) -> None:
         """Those of a round that does not come to its end here."""
-        undone = self._stepper.rewind()
+        undone = self._stepper.undo_steps()
         if undone:
             self._batches.drop()
             self._put_back_kept(self._stepper.extra_state(dict))
@@ -1851,7 +1851,7 @@ class Session:
         join, self._join = self._join, None
         assert join is not None
         join()
-        self._stepper.go_on()  # with own parameters of a checkpoint
+        self._stepper.resume_after_round()  # with own parameters of a checkpoint
         self._draw()
 
     def _check_joined(self) -> None:
@@ -2003,7 +2003,7 @@ class Session:
         self._load_states_due()
         self._note_loaded()
         self._scheduler_pace.follow(self._kept, self.step - self._lost_steps)
-        self._stepper.boundary_is_over()
+        self._stepper.end_boundary()
         if self._saver is None or not self._boundary_due:
             return
         self._boundary_due = False
@@ -2168,7 +2168,7 @@ class Session:
             else:
                 self._kept_states[name] = state  # ``keep`` may be called for it yet
         self._group_settings = settings
-        self._stepper.replaced(states)
+        self._stepper.on_state_loaded(states)
         if self._has_settings_apart:
             self._apply_settings()
         if not self._in_round:

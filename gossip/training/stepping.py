@@ -16,9 +16,9 @@ class StepsTaken:
     """The steps of an update.
 
     Attributes:
-        taken: Local steps.
-        total: Steps of a round.
-        lasted_s: Time of the steps that were taken; 0.0: the time since the round began.
+        taken: Local steps since the last round.
+        total: Local steps from one round to the next.
+        lasted_s: Duration of these steps; 0.0: since the round began.
         kind: Kind of the step (``is_further``).
     """
 
@@ -36,13 +36,13 @@ class EveryStep:
         total: Steps of a round.
         taken: Steps since the last round.
         good: Steps since the last round that were not skipped.
-        ended: Whether the round follows although steps of it are left.
+        ends_early: Whether the round comes before all its steps are taken.
     """
 
     is_local = False
 
     def __init__(self, total: int = 1) -> None:
-        self.total, self.taken, self.good, self.ended = total, 0, 0, False
+        self.total, self.taken, self.good, self.ends_early = total, 0, 0, False
 
     @property
     def is_complete(self) -> bool:
@@ -55,11 +55,11 @@ class EveryStep:
         Args:
             extra: Returns the state beside the model, which belongs to the parameters at which a
                 round begins, and is copied with them.
-            skipped: The step only counts.
+            skipped: Count the step, but do not run the optimizer.
         """
 
-    def put_update(self, overflow: bool) -> bool:
-        """Put the update of the round into the gradients. Returns whether it is of no use."""
+    def load_update(self, overflow: bool) -> bool:
+        """Load the update of the round into the gradients. Returns True if it is of no use."""
         return overflow
 
     def count(self, kind: int, lasted_s: float) -> StepsTaken:
@@ -70,24 +70,24 @@ class EveryStep:
         """
         return StepsTaken(kind=kind)
 
-    def settled(self, exchanged: Sequence[Tensor]) -> None:
+    def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
         """Note that a round was applied whose update was of the parameters ``exchanged``."""
 
-    def go_on(self) -> None:
+    def resume_after_round(self) -> None:
         """Continue after a round that was applied."""
 
-    def go_ahead(self) -> None:
+    def continue_before_result(self) -> None:
         """Continue after an update was offered whose round is not applied yet."""
 
-    def drop(self) -> None:
-        """Drop the steps of the update that ``put_update`` has made."""
+    def discard_update(self) -> None:
+        """Discard the steps of the update that ``load_update`` has made."""
 
-    def rewind(self) -> int:
-        """Return to the parameters at which the steps began. Returns the number of undone steps."""
+    def undo_steps(self) -> int:
+        """Undo the steps since the last round. Returns their number."""
         return 0
 
-    def abandon(self) -> None:
-        """Return to the parameters that all peers share."""
+    def return_to_anchor(self) -> None:
+        """Return to the shared parameters, also from steps that no round has exchanged yet."""
 
     def at_anchor(self) -> AbstractContextManager[None]:
         """Return a context in which the parameters are those that all peers share."""
@@ -112,9 +112,9 @@ class EveryStep:
         """
         return now()
 
-    def replaced(self, states: dict[str, Any]) -> None:
+    def on_state_loaded(self, states: dict[str, Any]) -> None:
         """Note that the state of another peer was loaded, with ``states`` beside the model."""
 
-    def boundary_is_over(self) -> None:
+    def end_boundary(self) -> None:
         """Note that the script has done its work after a round: the state beside the model belongs
         to the parameters as they are now."""

@@ -519,9 +519,9 @@ def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[L
     parts = layout.cut(2)
     backward(model, 0)
     steps.step(dict)
-    steps.put_update(False)
-    steps.settled(parts[0].parameters)
-    steps.go_on()
+    steps.load_update(False)
+    steps.mark_exchanged(parts[0].parameters)
+    steps.resume_after_round()
     return model, optimizer, steps, parts
 
 
@@ -531,7 +531,7 @@ def test_steps_of_a_round_are_undone_and_those_before_it_stay() -> None:
     backward(model, 1)
     steps.step(dict)
     assert not torch.equal(flat_parameters(model), own)
-    assert steps.rewind() == 1
+    assert steps.undo_steps() == 1
     assert torch.equal(flat_parameters(model), own)
 
 
@@ -553,7 +553,7 @@ def test_own_steps_are_on_top_of_what_a_round_has_made_of_the_shared_parameters(
     with steps.at_anchor(), torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
-    assert steps.rewind() == 1
+    assert steps.undo_steps() == 1
     assert torch.allclose(flat_parameters(model), own + 2.0, atol=1e-6)
 
 
@@ -565,7 +565,7 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     data = bytearray(document.nbytes)
     document.write(memoryview(data))
     write_own(tmp_path, 3, 8, memoryview(data)[: document.length], keep=1)
-    steps.abandon()
+    steps.return_to_anchor()
     shared = flat_parameters(model)
     assert not torch.equal(shared, own)
     assert torch.equal(torch.cat([p.reshape(-1) for p in steps.own_parameters]), own), "to save yet"
@@ -581,7 +581,7 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     assert loaded.why == ""
     later.load_own(loaded.parameters)
     assert torch.equal(flat_parameters(again), shared), "it joins with what all share"
-    later.go_on()
+    later.resume_after_round()
     assert torch.equal(flat_parameters(again), own)
     with pytest.raises(StateMismatch, match="of another model"):
         later.load_own(loaded.parameters[1:])

@@ -110,7 +110,7 @@ def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_ag
         steps.step(dict)
         assert steps.is_complete == (seed == 2)
     after = flat_parameters(model)
-    assert not steps.put_update(False)
+    assert not steps.load_update(False)
     difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
     assert torch.equal(flat_parameters(model), before)
     assert torch.equal(difference, before - after)
@@ -123,7 +123,7 @@ def test_a_parameter_that_no_step_has_moved_has_no_update() -> None:
     frozen, *others = model.parameters()
     frozen.grad = None
     steps.step(dict)
-    steps.put_update(False)
+    steps.load_update(False)
     assert frozen.grad is None
     assert all(parameter.grad is not None for parameter in others)
 
@@ -133,7 +133,7 @@ def test_steps_that_were_all_skipped_are_no_update() -> None:
     backward(model, 0)
     steps.step(dict, skipped=True)
     steps.step(dict, skipped=True)
-    assert steps.put_update(False)
+    assert steps.load_update(False)
 
 
 def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_on_top() -> None:
@@ -149,7 +149,7 @@ def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_
         for parameter in model.parameters():
             parameter.add_(1.0)
     assert torch.allclose(flat_parameters(model), after + 1.0, atol=1e-6)
-    steps.put_update(False)
+    steps.load_update(False)
     assert torch.equal(flat_parameters(model), before + 1.0)
 
 
@@ -166,9 +166,9 @@ def test_what_goes_with_the_anchor_is_of_its_step() -> None:
     step_once()
     assert steps.extra_state(lambda: now) == {"value": [0]}
     step_once()
-    steps.put_update(False)
+    steps.load_update(False)
     assert steps.extra_state(lambda: now) == {"value": [0]}, "the script has yet to step behind it"
-    steps.boundary_is_over()
+    steps.end_boundary()
     assert steps.extra_state(lambda: now) == {"value": [0, 1, 2]}
 
 
@@ -437,7 +437,7 @@ def test_a_step_that_is_interrupted_is_undone() -> None:
     steps._inner_step = interrupted
     with pytest.raises(KeyboardInterrupt):
         steps.step(dict)
-    assert steps.rewind() == 1
+    assert steps.undo_steps() == 1
     assert torch.equal(flat_parameters(model), before)
 
 
@@ -451,7 +451,7 @@ def test_steps_that_are_undone_while_the_shared_parameters_are_there_stay_undone
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(1.0)
-        assert steps.rewind() == 1
+        assert steps.undo_steps() == 1
     assert torch.equal(flat_parameters(model), before + 1.0)
 
 
@@ -472,5 +472,5 @@ def test_every_local_step_is_a_place_of_its_own_for_collective_operations(
 def test_a_state_that_comes_between_local_steps_is_the_one_that_is_handed_on() -> None:
     _, steps = local(3)
     steps.step(lambda: {"from": "here"}, skipped=True)
-    steps.replaced({"from": "others"})
+    steps.on_state_loaded({"from": "others"})
     assert steps.extra_state(dict) == {"from": "others"}

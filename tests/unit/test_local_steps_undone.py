@@ -149,7 +149,7 @@ def test_a_sparse_gradient_becomes_a_model_difference() -> None:
     assert table.weight.grad.is_sparse
     steps.step(dict)
     moved = before - flat_parameters(table)
-    assert not steps.put_update(False)
+    assert not steps.load_update(False)
     assert not table.weight.grad.is_sparse
     assert torch.equal(table.weight.grad.reshape(-1), moved)
 
@@ -243,15 +243,15 @@ def test_good_steps_are_counted_anew_in_each_round() -> None:
     steps.step(dict, skipped=True)
     steps.step(dict)
     assert (steps.taken, steps.good) == (2, 1)
-    steps.put_update(False)
+    steps.load_update(False)
     assert (steps.taken, steps.good) == (0, 0)
 
 
 def test_a_round_that_was_ended_early_leaves_the_next_one_whole() -> None:
     _, steps = local(3)
     steps.step(dict)
-    steps.ended = True
+    steps.ends_early = True
     assert steps.is_complete
-    steps.put_update(False)
+    steps.load_update(False)
     steps.step(dict)
     assert not steps.is_complete
