@@ -21,7 +21,7 @@ SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
 # Unit tests that start no process and load neither a trainer nor a launcher.
-BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|pipelines|run|starts|ipc)\b|gossip_(lab|clusters)|^import gossip$$|subprocess|code_blocks|examples
+BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|pipelines|run|ipc)\b|gossip_(lab|clusters|pipelines)|^import gossip$$|subprocess|code_blocks|examples
 QUICK = $(shell grep -LE '$(BEYOND_QUICK)' tests/unit/test_*.py)
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 12
@@ -56,12 +56,12 @@ venv: $(INSTALLED)  ## make .venv with the tested versions of everything
 
 # torch first and pinned, so that no other package can pull in another one (a few GiB of CUDA
 # libraries on some indexes).
-$(INSTALLED): pyproject.toml extras/lab/pyproject.toml extras/clusters/pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml extras/lab/pyproject.toml extras/clusters/pyproject.toml extras/pipelines/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gossip needs Python 3.11 or newer, $(PYTHON) is " \
 	  + sys.version.split()[0] + ". Give another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'extras/lab[records]' --editable extras/clusters
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable 'extras/lab[records]' --editable extras/clusters --editable extras/pipelines
 	# What tests compare our rules with; without what it needs for plots and training (torchvision among it, which wants a torch of its own).
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps byzfl
 	@touch $@

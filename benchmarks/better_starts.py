@@ -30,7 +30,8 @@ from char_gpt import CharacterModel, Contexts, loss_of, read_text
 from mnist import read
 from torch import Tensor, nn
 
-from gossip.starts import (
+from gossip.topologies import draw
+from gossip_pipelines.starts import (
     Claim,
     FoundStart,
     Rung,
@@ -42,7 +43,6 @@ from gossip.starts import (
     recipes,
     run_trial,
 )
-from gossip.topologies import draw
 
 PEERS = 8
 CARELESS = 3.0

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # TYPE_CHECKING included.
 LAYERS = (
     ("lazy", "errors", "interpreter"),
-    ("topologies", "aggregators"),
+    ("topologies", "aggregators", "satellites"),
     ("core",),
     ("vectors",),
     ("transport",),
@@ -40,14 +40,18 @@ LAYERS = (
     ("faults",),
     ("config",),
     ("run",),
-    ("pipelines", "starts"),
+    ("pipelines",),
     ("inject",),
     ("node",),
     ("training",),
     ("integrations",),
     ("launch",),
 )
-SATELLITES = {"gossip_clusters": "clusters", "gossip_lab": "lab"}
+SATELLITES = {
+    "gossip_clusters": "clusters",
+    "gossip_lab": "lab",
+    "gossip_pipelines": "pipelines",
+}
 """Distributions of their own: they import from the runtime, which never imports from them."""
 # A rule is nothing to the protocol, nor to what carries its bytes.
 NEVER = {"core": {"aggregators"}, "transport": {"aggregators", "topologies"}}

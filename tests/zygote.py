@@ -292,10 +292,11 @@ def become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]
 
 def take_ours_from(folder: str) -> None:
     """Forget our packages as far as they were imported: they are others."""
-    ours = ("gossip", "gossip_lab")
+    ours = ("gossip", "gossip_lab", "gossip_pipelines")
     for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
-    sys.path[:0] = [folder, os.path.join(folder, "extras", "lab")]
+    extras = [os.path.join(folder, "extras", each) for each in ("lab", "pipelines")]
+    sys.path[:0] = [folder, *extras]
 
 
 def move_in(host: str) -> None:

@@ -9,8 +9,11 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import node_start
+    from .exchange import TrainedModel
     from .feedback import UpdateEncoder
+    from .loader import ShardedLoader
     from .schedulers import counts_steps, steps_of
+    from .searching import SearchingPeer
     from .session import Session
     from .spawning import spawn
     from .start import init

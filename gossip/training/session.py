@@ -38,7 +38,7 @@ from gossip.ipc import (
 from gossip.node import wire_of
 from gossip.pipelines import LayerMaker, layers_of
 from gossip.run import OTHERS, checkpoints, stage_parts
-from gossip.starts import FoundStart, StartSearch, TrialTask, build
+from gossip.satellites import find_function
 from gossip.topologies import draw
 
 from .batches import BatchTracker, check_accumulate
@@ -74,16 +74,9 @@ from .reference import ReferenceData, needs_batch, reference_of
 from .replicas import Divergence, ReplicaCheck, largest_difference
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
 from .schedulers import SchedulerPace, counts_steps
+from .searching import SearchingPeer
 from .seeding import drawing_from, seed_generators
 from .several import as_one
-from .start_search import (
-    OPERATION,
-    PastStart,
-    Searching,
-    SearchingPeer,
-    check_alike,
-    rebuilt,
-)
 from .state import (
     TRAINING_FILE,
     StateFile,
@@ -569,11 +562,11 @@ class Session:
         *,
         loss: Callable[[torch.nn.Module, Any], Tensor],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
-        search: StartSearch | None = None,
-    ) -> FoundStart | None:
+        search: Any = None,
+    ) -> Any:
         """Looks for better initial weights, with all peers in parallel, and puts them into the
         prepared model. Call it on all peers, behind ``prepare`` and ``shard``, before the first
-        step (``docs/starts.md``).
+        step (``docs/starts.md``). It comes with gossip-pipelines.
 
         Each peer trains other starts for some steps. The half with the smaller held-out loss at the
         end of these trials goes on, and is tried again, by twice as many peers each. What is agreed
@@ -586,63 +579,45 @@ class Session:
                 loss_fn(model(batch[0]), batch[1])``.
             optimizer: Makes the optimizer of a trial: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.
-            search: Which starts are compared, and how long; by default ``StartSearch()``.
-        Returns: What was found, the same on all peers. None: the run has had steps, as where this
-            peer has returned or resumed, and the model has its state.
-        Raises: ConfigError: A call is missing before, this one differs from that of most peers, or
-            no trial came to a finite loss.
+            search: A ``gossip_pipelines.starts.StartSearch``: which starts are compared, and how
+                long.
+        Returns: The ``FoundStart``, the same on all peers. None: the run has had steps, as where
+            this peer has returned or resumed, and the model has its state.
+        Raises: ConfigError: gossip-pipelines is not installed, a call is missing before, this one
+            differs from that of most peers, or no trial came to a finite loss.
         """
         self._check_prepared("search_start")
-        search = StartSearch() if search is None else search
-        task, samples = self._trial_task(make, loss, optimizer, search)
-        access = SearchingPeer(
-            self.id, lambda: self.alive, self._search_round, self._search_goes_on, self._pause
-        )
-        agreed = self._config.seed, self._config.f or 0
-        searching = Searching(access, task, search, agreed)
-        check_alike(self._trained.model, build(make, searching.starts[0]).state_dict())
-        try:
-            with self._unprepared.paused():
-                found = searching.find((self._trained.layout.digest.hex(), samples))
-            rebuilt(task, found.recipe, self._trained.model)
-            self._check_rebuilt(searching, found)
-        except PastStart:
-            return None
-        self.log(start=str(found.recipe))
-        if self.is_main:
-            self._print_notice(f"begins with {found}")
+        find = find_function("search_start", "peer.search_start")
+        peer, calls = self._searching_peer, (make, loss, optimizer)
+        with self._unprepared.paused():
+            found = find(peer, self._trained, self._loader, calls, search)
+        if found is not None:
+            self.log(start=str(found.recipe))
+            if self.is_main:
+                self._print_notice(f"begins with {found}")
         return found
 
-    def _trial_task(
-        self,
-        make: Callable[[], torch.nn.Module],
-        loss: Callable[[torch.nn.Module, Any], Tensor],
-        optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
-        search: StartSearch,
-    ) -> tuple[TrialTask, int]:
-        """On the data of the loader, and how many samples these are."""
-        sharded, model = self._loader, self._trained.model
-        if not isinstance(sharded, ShardedLoader):
-            raise ConfigError(
-                "search_start needs samples, and there are none to draw from",
-                "call loader = peer.shard(loader) of a data set with an index before",
-            )
-        held_out, batch = sharded.set_apart(search.held_out)
-        device = next(model.parameters()).device
-        task = TrialTask(make, loss, optimizer, batch, held_out, device)
-        return task, sharded.samples_total
+    @property
+    def _searching_peer(self) -> SearchingPeer:
+        return SearchingPeer(
+            self.id,
+            self._config.seed,
+            self._config.f or 0,
+            lambda: self.alive,
+            self._search_round,
+            self._search_goes_on,
+            self._pause,
+        )
 
-    def _search_round(self, make: Callable[[], object]) -> dict[int, Any]:
-        """Raises PastStart."""
+    def _search_round(self, make: Callable[[], object]) -> dict[int, Any] | None:
+        """Gather a value of each peer. None: the run has had steps."""
         if self.step:
-            raise PastStart
+            return None
         if self._is_rolling:
-            given = self._collectives.gather_made(OPERATION, make)
+            given = self._collectives.gather_made("search_start", make)
         else:
             given = self._gather_directly(pack_object(make()))
-        if self.step:
-            raise PastStart
-        return given
+        return None if self.step else given
 
     def _gather_directly(self, data: bytes) -> dict[int, Any]:
         """Return what peers have sent each other, where no commit collects it: for each the value
@@ -659,17 +634,6 @@ class Session:
         finally:
             self._exchange.on_collected = before
         return found
-
-    def _check_rebuilt(self, searching: Searching, found: FoundStart) -> None:
-        """Raises ConfigError: Most peers have other weights of the same recipe."""
-        own = self._trained.layout.digest_parameters().hex()
-        if searching.is_common(f"{found.recipe}: {own}"):
-            return
-        raise ConfigError(
-            f"this peer draws other weights of the start ({found.recipe}) than most",
-            "run the same torch on processors of the same kind, or leave orthogonal starts out; "
-            "started again, this peer takes over the weights of the others",
-        )
 
     def _pause(self, pause_s: float) -> None:
         """Behind which others may have come further."""

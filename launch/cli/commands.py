@@ -51,6 +51,7 @@ from gossip.launch.report import command as tend, counted, html as pages, print_
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.ssh import command as hosts_cli
 from gossip.launch.track import command as tracking
+from gossip.satellites import missing
 
 app = typer.Typer(
     name="gossip",
@@ -119,8 +120,7 @@ def _add_satellites(to: typer.Typer) -> None:
 
 def _refusal_of(name: str) -> Callable[[], None]:
     def refuse() -> None:
-        package = SATELLITES[name]
-        raise ConfigError(f"gossip {name} comes with {package}", f"pip install {package}")
+        raise missing(f"gossip {name}", SATELLITES[name])
 
     return refuse
 

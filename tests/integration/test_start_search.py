@@ -12,7 +12,7 @@ import zygote
 from effort import effort
 from torch import nn
 
-from gossip.starts import StartRecipe, build
+from gossip_pipelines.starts import StartRecipe, build
 
 PEERS, KILLED, LIAR, WAIT_S = 5, 4, 1, 120.0
 SCRIPT = """
@@ -20,7 +20,7 @@ import json, os, signal, sys
 import torch
 from torch import nn
 import gossip
-from gossip.starts import StartRecipe, StartSearch
+from gossip_pipelines.starts import StartRecipe, StartSearch
 
 KILLED, LIAR = 4, 1
 STARTS = [

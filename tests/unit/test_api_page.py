@@ -13,11 +13,12 @@ from typing import Any, TypeAlias
 import pytest
 
 import gossip
-from gossip import aggregators, errors, starts, testing, topologies
+from gossip import aggregators, errors, testing, topologies
 from gossip.aggregators import attacks
 from gossip.training.loader import ShardedLoader
 from gossip.training.pipeline import Pipeline
 from gossip.training.streaming import ShardedStream
+from gossip_pipelines import starts
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 HEAD = """# API reference
@@ -43,7 +44,8 @@ SECTIONS: dict[str, tuple[str, Things]] = {
         },
     ),
     "Starts": (
-        "`from gossip.starts import StartSearch`. [starts.md](starts.md) has what they are for.",
+        "`from gossip_pipelines.starts import StartSearch` (package gossip-pipelines). "
+        "[starts.md](starts.md) has what they are for.",
         {
             "StartSearch": (starts.StartSearch, ("recipes",)),
             "StartRecipe": (starts.StartRecipe, ()),

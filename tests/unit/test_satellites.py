@@ -1,4 +1,4 @@
-"""Commands that come with other packages."""
+"""Commands and functions that come with other packages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from gossip import satellites
 from gossip.errors import ConfigError
 from gossip.launch.cli import commands
 
@@ -75,7 +76,9 @@ def test_each_command_of_a_satellite_is_known_and_there() -> None:
     added = {}
     for path in (ROOT / "extras").glob("*/pyproject.toml"):
         project = tomllib.loads(path.read_text("utf-8"))["project"]
-        [(_, entry)] = project["entry-points"]["gossip.commands"].items()
+        entry = project["entry-points"].get("gossip.commands", {}).get(path.parent.name)
+        if entry is None:
+            continue
         module, _, function = entry.partition(":")
         app = typer.Typer()
         getattr(import_module(module), function)(app)
@@ -86,3 +89,24 @@ def test_each_command_of_a_satellite_is_known_and_there() -> None:
     ours = typer.main.get_command(commands.app)
     shown = {name for name, each in ours.commands.items() if not each.hidden}  # type: ignore[attr-defined]
     assert added.keys() <= shown
+
+
+def test_a_function_that_is_not_installed_names_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(satellites, "entry_points", lambda group, name: ())
+    with pytest.raises(ConfigError) as refused:
+        satellites.find_function("search_start", "peer.search_start")
+    assert str(refused.value) == "peer.search_start comes with gossip-pipelines"
+    assert refused.value.hint == "pip install gossip-pipelines"
+
+
+def test_each_function_of_a_satellite_is_known_and_there() -> None:
+    declared = {}
+    for path in (ROOT / "extras").glob("*/pyproject.toml"):
+        project = tomllib.loads(path.read_text("utf-8"))["project"]
+        functions = project["entry-points"].get(satellites.GROUP, {})
+        declared |= dict.fromkeys(functions, project["name"])
+    assert declared == satellites.PACKAGES
+    for name in declared:
+        assert callable(satellites.find_function(name, "it"))

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip.starts import StartRecipe, StartSearch, TrialTask, build
-from gossip.training.start_search import (
+from gossip.training import SearchingPeer
+from gossip_pipelines.starts import StartRecipe, StartSearch, TrialTask, build
+from gossip_pipelines.starts.searching import (
     HERE,
     OUTCOME,
     WAITS_MAX,
     PastStart,
     Searching,
-    SearchingPeer,
     is_complete,
     most_common,
     rebuilt,
@@ -68,13 +68,13 @@ class Swarm:
 
 def searching(
     peer: int,
-    gather: Callable[[Callable[[], object]], dict[int, Any]],
+    gather: Callable[[Callable[[], object]], dict[int, Any] | None],
     search: StartSearch,
     f: int = 0,
     alive: int = 3,
 ) -> Searching:
-    access = SearchingPeer(peer, lambda: alive, gather, lambda: None, lambda pause_s: None)
-    return Searching(access, task(), search, (0, f))
+    access = SearchingPeer(peer, 0, f, lambda: alive, gather, lambda: None, lambda pause_s: None)
+    return Searching(access, task(), search)
 
 
 def run_all(searches: list[StartSearch]) -> list[Any]:
@@ -161,19 +161,18 @@ def test_each_rung_is_on_other_data() -> None:
         orders.append(order)
         return whole.batch(order, step)
 
-    access = SearchingPeer(0, lambda: 1, lambda make: {0: make()}, lambda: None, lambda s: None)
+    access = SearchingPeer(
+        0, 0, 0, lambda: 1, lambda make: {0: make()}, lambda: None, lambda s: None
+    )
     search = StartSearch(STARTS, steps=60)
-    found = Searching(access, replace(whole, batch=batch), search, (0, 0)).find(())
+    found = Searching(access, replace(whole, batch=batch), search).find(())
     trials = list(dict.fromkeys(orders))
     assert len(trials) == len(found.rungs) > 1
 
 
 def test_a_run_that_has_begun_ends_the_search() -> None:
-    def gather(make: Callable[[], object]) -> dict[int, Any]:
-        raise PastStart
-
     with pytest.raises(PastStart):
-        searching(0, gather, StartSearch(STARTS)).find(("model",))
+        searching(0, lambda make: None, StartSearch(STARTS)).find(("model",))
 
 
 # --- its parts ------------------------------------------------------------------------------------

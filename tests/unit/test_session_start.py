@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 import gossip
 from gossip.errors import ConfigError
-from gossip.starts import StartRecipe, StartSearch, build
+from gossip_pipelines.starts import StartRecipe, StartSearch, build
 
 STARTS = (StartRecipe(gain=1e-4), StartRecipe("orthogonal"), StartRecipe(gain=40.0))
 SEARCH = StartSearch(STARTS, steps=60, held_out=40)

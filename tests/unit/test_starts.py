@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip.starts import (
+from gossip_pipelines.starts import (
     INITS,
     Claim,
     Rung,

@@ -124,18 +124,6 @@ class StallBlindCore(MemberCore):
         return [] if isinstance(event, events.ClockJumped) else super().handle(event, now)
 
 
-def find_changes(
-    swarm: Swarm[MemberCore], what: str, since: float = 0.0, about: PeerId | None = None
-) -> list[tuple[float, PeerId, Change]]:
-    """(when, by whom noticed, change), of all present lives."""
-    return [
-        (at, peer, change)
-        for peer, core in swarm.cores.items()
-        for at, change in core.changes
-        if change.what == what and at >= since and about in (None, change.peer)
-    ]
-
-
 def all_fine(swarm: Swarm[MemberCore]) -> bool:
     """Nobody is still to start, and everybody who runs sees everybody who runs alive and usable,
     and nobody else."""

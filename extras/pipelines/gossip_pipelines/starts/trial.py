@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ FLAT = 0.2
 """On the plateau the loss falls at most at this part of its steepest pace."""
 MEASURED = 3
 """How often the held-out loss is measured on the last windows."""
+Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
+MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class TrialTask:
     """
 
     make: Make
-    loss: Callable[[nn.Module, Any], Tensor]
-    optimizer: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+    loss: Loss
+    optimizer: MakeOptimizer
     batch: Callable[[int, int], Any]
     held_out: Any
     device: torch.device | str = "cpu"

@@ -17,7 +17,7 @@ class StartSearch:
     """Starts that ``peer.search_start`` compares, and how long.
 
     Attributes:
-        starts: Recipes, or how many of ``gossip.starts.recipes``.
+        starts: Recipes, or how many of ``gossip_pipelines.starts.recipes``.
         steps: Steps of each trial, at least 10.
         held_out: Samples by which a trial is measured, and that no trial trains on.
         extensions: How often the trials of the next rung have twice as many steps, and no start is

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -20,20 +20,13 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip.starts import (
-    Claim,
-    FoundStart,
-    Rung,
-    StartRecipe,
-    StartSearch,
-    TrialTask,
-    build,
-    halve,
-    read_claims,
-    run_trial,
-)
+from gossip.training import SearchingPeer, ShardedLoader, TrainedModel
 
-OPERATION = "search_start"
+from .halving import Claim, FoundStart, Rung, halve, read_claims
+from .recipe import Make, StartRecipe, build
+from .settings import StartSearch
+from .trial import Loss, MakeOptimizer, TrialTask, run_trial
+
 PATIENCE = 0.5
 """How much longer than its own trials took a peer waits for those of others, as a part of that."""
 START_S = 20.0
@@ -49,26 +42,6 @@ HERE, OUTCOME, DRAWN = "here", "outcome", "drawn"
 ORDERS_MAX = 2**16  # of batches, in one rung
 
 
-@dataclass(frozen=True, slots=True)
-class SearchingPeer:
-    """Functions of the session that a search needs.
-
-    Attributes:
-        id: This peer's id.
-        alive: Number of peers that are alive in its view.
-        gather: Returns the value of each living peer, the same at all peers. The argument, which
-            makes the own value, is not called where the answer is known. Raises PastStart.
-        between_steps: Called behind each step of a trial.
-        pause: Waits for a number of seconds.
-    """
-
-    id: int
-    alive: Callable[[], int]
-    gather: Callable[[Callable[[], object]], dict[int, Any]]
-    between_steps: Callable[[], None]
-    pause: Callable[[float], None]
-
-
 class PastStart(Exception):
     """The run has had steps: its state is taken over, and nothing is searched."""
 
@@ -76,13 +49,9 @@ class PastStart(Exception):
 class Searching:
     """One peer's part of a search."""
 
-    def __init__(
-        self, peer: SearchingPeer, task: TrialTask, search: StartSearch, agreed: tuple[int, int]
-    ) -> None:
-        """``agreed``: the run's seed, and how many peers may lie."""
-        seed, f = agreed
-        self._peer, self._task, self._search, self._f = peer, task, search, f
-        self.starts = search.recipes(seed)
+    def __init__(self, peer: SearchingPeer, task: TrialTask, search: StartSearch) -> None:
+        self._peer, self._task, self._search, self._f = peer, task, search, peer.f
+        self.starts = search.recipes(peer.seed)
         self._began = time.monotonic()
         self._elsewhere: dict[int, str] = {}  # peers that were heard in another part of the search
 
@@ -189,6 +158,8 @@ class Searching:
         found: dict[int, Any] = {}
         for _ in range(WAITS_MAX):
             given = self._peer.gather(row)
+            if given is None:
+                raise PastStart
             rows = {peer: each for peer, each in given.items() if _is_row(each)}
             here = {peer: each for peer, each in rows.items() if each["what"] == what}
             self._elsewhere = {
@@ -260,4 +231,48 @@ def check_alike(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
         f"make builds another model than prepare was given: {name} is {other.get(name)} in place "
         f"of {shapes.get(name)}",
         "make is what has built the model: peer.prepare(make(), ...)",
+    )
+
+
+def search_start(
+    peer: SearchingPeer,
+    trained: TrainedModel,
+    loader: object,
+    calls: tuple[Make, Loss, MakeOptimizer],
+    search: StartSearch | None,
+) -> FoundStart | None:
+    """Find the best start with all peers, and put it into the model (``Session.search_start``).
+
+    Args:
+        trained: The prepared model.
+        loader: Loader of the session, from which trials draw.
+        calls: ``make``, ``loss`` and ``optimizer`` of the script.
+        search: None: the default ``StartSearch()``.
+    Returns: None: the run has had steps, and the model was not changed.
+    Raises: ConfigError: As ``Session.search_start``.
+    """
+    make, loss, optimizer = calls
+    search = StartSearch() if search is None else search
+    if not isinstance(loader, ShardedLoader):
+        raise ConfigError(
+            "search_start needs samples, and there are none to draw from",
+            "call loader = peer.shard(loader) of a data set with an index before",
+        )
+    held_out, batch = loader.set_apart(search.held_out)
+    device = next(trained.model.parameters()).device
+    task = TrialTask(make, loss, optimizer, batch, held_out, device)
+    searching = Searching(peer, task, search)
+    check_alike(trained.model, build(make, searching.starts[0]).state_dict())
+    try:
+        found = searching.find((trained.layout.digest.hex(), loader.samples_total))
+        rebuilt(task, found.recipe, trained.model)
+        own = trained.layout.digest_parameters().hex()
+        if searching.is_common(f"{found.recipe}: {own}"):
+            return found
+    except PastStart:
+        return None
+    raise ConfigError(
+        f"this peer draws other weights of the start ({found.recipe}) than most",
+        "run the same torch on processors of the same kind, or leave orthogonal starts out; "
+        "started again, this peer takes over the weights of the others",
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         build,
         recipes,
     )
+    from .searching import search_start
     from .settings import StartSearch
     from .trial import (
         TrialTask,

@@ -1,0 +1,1 @@
+"""Pipelines of peers, and the search for better initial weights."""
