@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from better_starts import Data, prepare
 from cells import Row, add_arguments, name_of, put_between, rows_done
-from char_gpt import CharacterModel, Contexts, loss_of, read_text
-from mnist import read
+from char_gpt import CharacterModel, Contexts, loss_of
 from torch import Tensor, nn
 
 NETS = {
@@ -53,18 +53,6 @@ class Cell:
     net: str
     drop: float
     seed: int
-
-
-class Data:
-    """Read once by a worker."""
-
-    text: tuple[Tensor, Tensor, int]
-    mnist: Any
-
-
-def prepare(data: str, text: str) -> None:
-    torch.set_num_threads(1)
-    Data.mnist, Data.text = read(Path(data)), read_text(Path(text))
 
 
 class Losable(nn.Module):

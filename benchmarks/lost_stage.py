@@ -26,14 +26,15 @@ from typing import Any
 
 import torch
 from cells import read_rows
+from pipeline_train import Block, Embedded
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 from whole_runs import environment
 
-from gossip.pipelines import TrainedLayer, between, counterparts
+from gossip_pipelines.stages import TrainedLayer, between, counterparts
 
-CONTEXT, WIDTH, HEADS, BLOCKS, BATCH = 32, 32, 4, 8, 16
+CONTEXT, WIDTH, BLOCKS, BATCH = 32, 32, 8, 16
 CUTS = (0, 3, 5, 7, 10)  # layers of each stage: the embedding and 2 blocks, 2, 2, 2 and the head
 RATE, WARM_UP = 2e-3, 40
 CLIP = 0.1  # of the gradient of a stage: less than most norms, so that it changes some
@@ -43,41 +44,10 @@ VALIDATION, VALIDATED = 0.1, 96
 MIDDLE, END = 1, 3
 
 
-class Embedded(nn.Module):
-    def __init__(self, characters: int) -> None:
-        super().__init__()
-        self.letter, self.place = nn.Embedding(characters, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-
-    def forward(self, codes: Tensor) -> Tensor:
-        found: Tensor = self.letter(codes) + self.place(torch.arange(codes.shape[1]))
-        return found
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.behind = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.asked, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.net = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        n, length, _ = x.shape
-        query, key, value = [
-            part.view(n, length, HEADS, -1).transpose(1, 2)
-            for part in self.asked(self.before(x)).chunk(3, dim=-1)
-        ]
-        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
-        found: Tensor = x + self.net(self.behind(x))
-        return found
-
-
 def layers_of(characters: int, seed: int) -> list[nn.Module]:
     torch.manual_seed(seed)
     head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, characters))
-    return [Embedded(characters), *(Block() for _ in range(BLOCKS)), head]
+    return [Embedded(characters, WIDTH, CONTEXT), *(Block(WIDTH) for _ in range(BLOCKS)), head]
 
 
 class Text:

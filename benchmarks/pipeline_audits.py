@@ -34,10 +34,10 @@ from gossip.faults import (
     NegatedGradients,
     corrupt_pass_result,
 )
-from gossip.pipelines import StageExecutor
 from gossip_lab.simulation.campaign.play import make_swarm
 from gossip_lab.simulation.schedules import Schedule
 from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
+from gossip_pipelines.stages import StageExecutor
 
 STAGES, MICRO_BATCHES, SHARE, AUDIT = (3, 3, 3), 27, 0.1, 0.05
 EACH = MICRO_BATCHES // 3  # micro-batches of a step that a member has

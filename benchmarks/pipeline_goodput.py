@@ -31,7 +31,8 @@ import pipeline_train
 from whole_runs import GOSSIP, HERE, environment
 
 from gossip.config import Activations
-from gossip.pipelines import (
+from gossip.run.telemetry import read_lines
+from gossip_pipelines.planning import (
     PipelinePlan,
     PlannedStage,
     model_of,
@@ -39,7 +40,6 @@ from gossip.pipelines import (
     walk_without_data,
     write_plan,
 )
-from gossip.run.telemetry import read_lines
 
 TRAIN = HERE / "pipeline_train.py"
 STAGES = [(0, 3, ("a", "b")), (4, 6, ("c", "d")), (7, 9, ("e", "f"))]

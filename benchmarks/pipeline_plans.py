@@ -30,8 +30,9 @@ import pipeline_train
 import torch
 from whole_runs import GOSSIP, HERE, conclude, environment, folder, summary_of
 
-from gossip.launch.plan.linking import measure_link
-from gossip.pipelines import (
+from gossip.run.telemetry import read_lines
+from gossip_pipelines.plan.linking import measure_link
+from gossip_pipelines.planning import (
     CostLine,
     Costs,
     LinkProfile,
@@ -49,7 +50,6 @@ from gossip.pipelines import (
     write_plan,
     write_profile,
 )
-from gossip.run.telemetry import read_lines
 
 TRAIN = HERE / "pipeline_train.py"
 SPEEDS = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 5.0, "e": 8.0}

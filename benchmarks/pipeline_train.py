@@ -22,8 +22,9 @@ from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_atte
 from torch.utils.data import DataLoader, TensorDataset
 
 import gossip
-from gossip.pipelines import LayerMaker, Loss, make_layer
 from gossip.testing import TimedLayer
+from gossip_pipelines.planning import LayerMaker, make_layer
+from gossip_pipelines.stages import Loss
 
 WIDE, WIDE_LAYERS = 2048, 24
 BLOCKS, WIDTH, HEADS, CONTEXT, CHARACTERS = 8, 128, 4, 64, 256
@@ -47,11 +48,13 @@ class Wide(nn.Module):
 
 
 class Embedded(nn.Module):
-    """Bytes of a text, (n, CONTEXT), to (n, CONTEXT, WIDTH)."""
+    """Characters of a text, (n, context), to (n, context, width)."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, characters: int = CHARACTERS, width: int = WIDTH, context: int = CONTEXT
+    ) -> None:
         super().__init__()
-        self.letter, self.place = nn.Embedding(CHARACTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.letter, self.place = nn.Embedding(characters, width), nn.Embedding(context, width)
 
     def forward(self, codes: Tensor) -> Tensor:
         places = torch.arange(codes.shape[1], device=codes.device)
@@ -60,18 +63,18 @@ class Embedded(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal attention and a small net: (n, CONTEXT, WIDTH) to the same."""
+    """Causal attention and a small net: (n, CONTEXT, width) to the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
-        self.before, self.behind = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.asked, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.asked, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.net = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        asked = self.asked(self.before(x)).unflatten(-1, (3, HEADS, WIDTH // HEADS))
+        asked = self.asked(self.before(x)).unflatten(-1, (3, HEADS, -1))
         query, key, value = asked.permute(2, 0, 3, 1, 4)
         seen = scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed: Tensor = x + self.out(seen.transpose(1, 2).flatten(2))

@@ -25,7 +25,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # instances of the tests
 from pipeline_instances import WORK, alike, drawn_stages, try_every_cut, uneven
 
-from gossip.pipelines import (
+from gossip_pipelines.planning import (
     Costs,
     Cut,
     Placement,

@@ -107,7 +107,8 @@ class PipelineConfig(BaseModel):
     """A pipeline's plan, its peers by their numbers.
 
     Attributes:
-        model: What the layers of the model must be, as ``gossip.pipelines`` makes it of them.
+        model: What the layers of the model must be, as ``gossip_pipelines.planning.model_of`` makes
+            it of them.
         micro_batches: Of a step.
         samples: Of a micro-batch.
         names: Of the peers, by their numbers, as the plan has them.

@@ -9,7 +9,7 @@ from typing import Any
 from gossip.errors import ConfigError
 
 GROUP = "gossip.satellites"
-PACKAGES = {"search_start": "gossip-pipelines"}
+PACKAGES = dict.fromkeys(("make_stage", "plan_options", "search_start"), "gossip-pipelines")
 """Names of the functions -> the packages that register them as entry points of ``GROUP``."""
 
 

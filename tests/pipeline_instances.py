@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gossip.pipelines import Costs, Cut, StageCosts, TrainingStep, cut_at
+from gossip_pipelines.planning import Costs, Cut, StageCosts, TrainingStep, cut_at
 
 AT_ONCE = 200_000
 """Cuts that are tried in one array."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gossip.pipelines import LayerMaker
+from gossip_pipelines.planning import LayerMaker
 
 LETTERS, LENGTH, WIDTH = 32, 12, 16
 

@@ -112,16 +112,9 @@ def test_the_wheel_holds_the_linked_folders_as_packages(wheel: Path, checkout: P
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-@pytest.mark.parametrize(
-    ("folder", "entry"),
-    [
-        ("clusters", "[gossip.commands]\nclusters = gossip_clusters.commands:add_to"),
-        ("lab", "[gossip.commands]\nlab = gossip_lab.commands:add_to"),
-        ("pipelines", "[gossip.satellites]\nsearch_start = gossip_pipelines.starts:search_start"),
-    ],
-)
-def test_the_wheel_of_a_satellite_holds_its_package_and_its_entry_points(
-    folder: str, entry: str, tmp_path: Path
+@pytest.mark.parametrize("folder", ["clusters", "lab", "pipelines"])
+def test_the_wheel_of_a_satellite_holds_its_package_and_its_commands(
+    folder: str, tmp_path: Path
 ) -> None:
     copy, package = tmp_path / folder, f"gossip_{folder}"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
@@ -133,7 +126,7 @@ def test_the_wheel_of_a_satellite_holds_its_package_and_its_entry_points(
         [entries] = [name for name in names if name.endswith("/entry_points.txt")]
         declared = archive.read(entries).decode()
     assert {name for name in names if ".dist-info/" not in name} == ours
-    assert entry in declared
+    assert f"[gossip.commands]\n{folder} = {package}.commands:add_to" in declared
 
 
 def test_a_wheel_built_from_the_sdist_is_the_same(

@@ -195,7 +195,7 @@ class PipelineSettings:
 
     def forwards_max(self, stage: int, members: int) -> int:
         """Micro-batches whose backward pass one of so many members of that stage may owe: as a plan
-        reckons with for its memory (``gossip.pipelines``)."""
+        reckons with for its memory (``gossip_pipelines.planning``)."""
         if self.in_flight:
             return self.in_flight
         behind = sum(len(peers) for peers in self.stages[stage:])

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         STACKS_VARIABLE,
         dump_stacks_on_signal,
     )
-    from .stage_parts import OTHERS, SavedStage
+    from .stage_parts import OTHERS, Cut, SavedStage
     from .telemetry import (
         JsonLines,
         Logbook,

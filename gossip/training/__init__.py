@@ -9,13 +9,27 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import node_start
+    from .collectives import ANSWERS
     from .exchange import TrainedModel
     from .feedback import UpdateEncoder
     from .loader import ShardedLoader
+    from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
     from .searching import SearchingPeer
     from .session import Session
     from .spawning import spawn
+    from .stage import NORMS, GradientNorms, MadeState, OwnStage, StageSite, Step, is_norm
     from .start import init
+    from .state import (
+        TRAINING_FILE,
+        CheckExtra,
+        StateMismatch,
+        load_checkpoint,
+        load_optimizer,
+        read_some,
+        read_state_file,
+        split_state,
+    )
+    from .steps import Steps
 else:
     __getattr__, __dir__ = lazy(__name__)

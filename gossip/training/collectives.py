@@ -25,6 +25,7 @@ from gossip.errors import ConfigError
 from gossip.run import shown
 from gossip.transport import PARSER_ERRORS
 
+ANSWERS = "gossip.collectives"  # in the state beside the model
 ANSWERS_KEPT = 32
 BEGINNING = -1
 """Position of a script before its first step. A peer that returns makes the calls at that

@@ -13,10 +13,10 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, assert_never
+from typing import Any, assert_never
 
 import numpy as np
 import torch
@@ -39,11 +39,10 @@ from .layout import Layout
 from .node_start import NodeHandle, PeerPlace, StartNode, connect
 from .optimizer import in_train_mode, only_reads_gradients, staying_in_mode
 from .outbox import PacketQueue
-from .passes import StageWork
 from .rates import learning_rate_of, rates_of, stepping_with
-from .rebuilding import GradientNorms, MadeState
 from .replicas import Divergence, ReplicaCheck
 from .seeding import drawing_from
+from .stage import OwnStage, StageWork
 from .state import PackingPlan, plan_state, unpack_state
 from .stepping import StepsTaken
 
@@ -124,10 +123,6 @@ class _UnsettledUpdate:
     def step(self) -> int:
         """Return the step that the round is for."""
         return _step_of(self.go)
-
-
-Rebuild: TypeAlias = Callable[[int, Mapping[int, memoryview], bool], MadeState]
-"""Makes the state of a stage (``StageRebuilder.make``)."""
 
 
 def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | None:
@@ -279,10 +274,8 @@ class Exchange:
         self._snapshots_due = 0
         # packets that came between two local steps, with their descriptors
         self._unheard: deque[tuple[list[Any], list[int]]] = deque()
-        self.activation_bytes = (0, 0)  # in a pipeline: of a micro-batch, taken and handed on
         self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
-        self.norms: GradientNorms | None = None  # in a pipeline
-        self.rebuild: Rebuild | None = None  # likewise
+        self.stage: OwnStage | None = None  # in a pipeline
         self._beside: dict[int, memoryview] = {}  # states of other stages, for that
 
     # --- the model --------------------------------------------------------------------------------
@@ -361,7 +354,7 @@ class Exchange:
             self.collectives,
             self._trained.parts[0].marks,
             self._trained.wire.packed_shapes,
-            self.activation_bytes,
+            (0, 0) if self.stage is None else self.stage.work.activation_bytes,
         )
         self._queue_message(about, os.dup(self._arena.fd))
         if self._shard is not None:
@@ -632,9 +625,11 @@ class Exchange:
         """Nobody will wait for the round of the update in flight."""
         self._in_flight = None
 
-    def run_stage(self, stage: StageWork) -> None:
+    def run_stage(self) -> None:
         """A round of a pipeline: has the passes computed that the node asks for, and returns when
         the round is applied and another may be computed."""
+        assert self.stage is not None
+        stage = self.stage.work
         round_id = self.wait_go().round_id
         self._in_step = True
         try:
@@ -1077,8 +1072,8 @@ class Exchange:
         if part.reclaim_gradients():
             self._arena.renew_lent_memory()
         try:
-            if self.norms is not None:
-                self.norms.measure()
+            if self.stage is not None:
+                self.stage.norms.measure()
             with stepping_with(trained.optimizer.param_groups, message.rates):
                 if only_reads:
                     trained.inner_step()
@@ -1127,9 +1122,11 @@ class Exchange:
         self._queue_message(control.RestoredReply(message.round_id, error))
 
     def _make_state(self, message: control.RebuildCommand) -> None:
-        assert self.rebuild is not None, "only a stage of a pipeline is made anew"
+        assert self.stage is not None, "only a stage of a pipeline is made anew"
         beside, self._beside = self._beside, {}
-        made = self.rebuild(message.round_id, beside, message.is_last)
+        made = self.stage.rebuild(message.round_id, beside, message.is_last)
+        if made.extra is not None:
+            self._extra.load(dict(made.extra))
         about = message.round_id, made.source, made.step
         if not made.source:
             self._queue_message(control.RebuiltReply(*about, needs=made.needs))

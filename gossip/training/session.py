@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,6 @@ from gossip.ipc import (
     messages,
 )
 from gossip.node import wire_of
-from gossip.pipelines import LayerMaker, layers_of
 from gossip.run import OTHERS, checkpoints, stage_parts
 from gossip.satellites import find_function
 from gossip.topologies import draw
@@ -44,6 +43,7 @@ from gossip.topologies import draw
 from .batches import BatchTracker, check_accumulate
 from .checks import check_model, check_shapes, plain_model
 from .collectives import (
+    ANSWERS,
     Collectives,
     Means,
     RunOver,
@@ -66,10 +66,6 @@ from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
 from .optimizer import StepCoordinator, check_optimizers, make_modes_exact
 from .own_state import Loaded, OwnParts, load_own, plan_own, plan_whole
-from .passes import StageWork
-from .pipeline import Pipeline, StagePlace, stepping_alone
-from .rebuilding import NORMS, GradientNorms, MadeState, StageModel, StageRebuilder
-from .recutting import load_recut
 from .reference import ReferenceData, needs_batch, reference_of
 from .replicas import Divergence, ReplicaCheck, largest_difference
 from .saving import HANDED_OVER_S, LEDGER_FILE, CheckpointSaver, SavePlan
@@ -77,6 +73,7 @@ from .schedulers import SchedulerPace, counts_steps
 from .searching import SearchingPeer
 from .seeding import drawing_from, seed_generators
 from .several import as_one
+from .stage import NORMS, OwnStage, Pipeline, StageSite
 from .state import (
     TRAINING_FILE,
     StateFile,
@@ -92,8 +89,7 @@ from .unprepared import UnpreparedOptimizers
 from .watch import ExceptHook, TerminationHandler, watch_launcher, write_error
 
 AUTO, ALONE = "auto", "alone"
-ANSWERS = "gossip.collectives"  # in the state beside the model
-LOST = "gossip.lost_rounds"  # likewise
+LOST = "gossip.lost_rounds"  # in the state beside the model
 CLOSE_S = 45.0
 """More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
 and ``drain_timeout_s``."""
@@ -122,7 +118,6 @@ class Session:
     bit. Used as a context manager, a session closes itself at the end of the block.
     """
 
-    _stage: StageModel | None = None  # of a pipeline
     _coordinator: StepCoordinator | None = None  # since ``prepare``
     _diverged: tuple[Divergence, dict[str, Tensor]] | None = None  # until a state of others comes
     _warned_of_changes = False
@@ -262,7 +257,7 @@ class Session:
                 "call it once: peer.prepare(model, [one, other]) for several optimizers, "
                 "nn.ModuleList for several models",
             )
-        if self._config.pipeline is not None and not any(self._exchange.activation_bytes):
+        if self._config.pipeline is not None and self._exchange.stage is None:
             raise ConfigError(
                 "the run has a plan, and the script calls peer.prepare",
                 "call peer.pipeline(layers, samples, loss=..., optimizer=...) in its place, or run "
@@ -479,7 +474,7 @@ class Session:
 
     def pipeline(
         self,
-        layers: torch.nn.Sequential | Sequence[torch.nn.Module | LayerMaker],
+        layers: torch.nn.Sequential | Sequence[torch.nn.Module | Callable[[], torch.nn.Module]],
         samples: Tensor,
         *,
         loss: Callable[[Tensor, Tensor], Tensor],
@@ -487,7 +482,8 @@ class Session:
     ) -> Pipeline:
         """In place of ``prepare``, for a model that is spread over peers: this peer computes the
         layers of its stage, as the plan says that the run was started with (``gossip run --plan``,
-        ``docs/plan.md``). A script that was started alone computes all layers.
+        ``docs/plan.md``). A script that was started alone computes all layers. It comes with
+        gossip-pipelines.
 
         Layers may be given as functions that make them, such as their classes. Then a peer makes
         those of its stage alone, and needs no memory for the others, which it looks at on torch's
@@ -506,53 +502,31 @@ class Session:
         Returns: The ``Pipeline``, whose ``step(x, y)`` takes the place of the usual loop's body.
         Raises:
             UnsupportedModel: A layer keeps statistics of batches, or something cannot be exchanged.
-            ConfigError: The run has no plan, or one for other layers; a layer cannot be made; it
-                was called twice.
+            ConfigError: gossip-pipelines is not installed; the run has no plan, or one for other
+                layers; a layer cannot be made; it was called twice.
             SwarmError: The swarm did not come together.
         """
         self._check_open()
-        all_layers, samples = layers_of((layers, samples), "peer.pipeline")
         plan = self._config.pipeline
         if plan is None and self._config.peers_max > 1:
             raise ConfigError(
                 "peer.pipeline was called in a run without a plan",
                 "gossip run --plan plan.toml SCRIPT, or gossip hosts --plan; gossip plan makes one",
             )
-        place = StagePlace(self._config, self.id, all_layers, samples)
-        work = place.work(loss)
-        work.computed, work.said = self._steps.computed, self._steps.handed_on
-        self._exchange.activation_bytes = work.activation_bytes
-        own = optimizer(place.model.parameters())
-        if (known := place.known(optimizer)) is not None:
-            self._prepare_for_loss(known, own)
-        _, made = self.prepare(place.model, own)
-        if plan is None:
-            return Pipeline(place, made, stepping_alone(work, made, lambda: self.step))
-        return Pipeline(place, made, place.stepping(work, self._run_stage))
-
-    def _prepare_for_loss(self, stage: StageModel, optimizer: torch.optim.Optimizer) -> None:
-        """This peer may be the one that makes the state of its stage anew, and those beside it may
-        want its layers for that."""
-        self._stage = stage
-        self._exchange.norms = GradientNorms(stage.model)
-        rebuilder = StageRebuilder(
-            stage,
-            optimizer,
-            self._config.lost_stage,
+        make_stage = find_function("make_stage", "peer.pipeline")
+        site = StageSite(
+            self._config,
+            self.id,
             self.run_dir,
+            self._steps,
             self._check_extra_state,
             self._print_notice,
         )
-
-        def rebuild(round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
-            made = rebuilder.make(round_id, beside, is_last)
-            if made.extra is not None:
-                extra = dict(made.extra)
-                extra.pop(ANSWERS, None)
-                self._load_extra_state(extra)
-            return made
-
-        self._exchange.rebuild = rebuild
+        stage: OwnStage = make_stage(site, layers, samples, loss, optimizer)
+        if plan is not None:
+            self._exchange.stage = stage
+        self.prepare(stage.model, stage.optimizer)
+        return Pipeline(stage, stage.stepping(self._run_stage, lambda: self.step))
 
     # --- optional ---------------------------------------------------------------------------------
 
@@ -588,18 +562,7 @@ class Session:
         """
         self._check_prepared("search_start")
         find = find_function("search_start", "peer.search_start")
-        peer, calls = self._searching_peer, (make, loss, optimizer)
-        with self._unprepared.paused():
-            found = find(peer, self._trained, self._loader, calls, search)
-        if found is not None:
-            self.log(start=str(found.recipe))
-            if self.is_main:
-                self._print_notice(f"begins with {found}")
-        return found
-
-    @property
-    def _searching_peer(self) -> SearchingPeer:
-        return SearchingPeer(
+        peer = SearchingPeer(
             self.id,
             self._config.seed,
             self._config.f or 0,
@@ -608,6 +571,14 @@ class Session:
             self._search_goes_on,
             self._pause,
         )
+        calls = make, loss, optimizer
+        with self._unprepared.paused():
+            found = find(peer, self._trained, self._loader, calls, search)
+        if found is not None:
+            self.log(start=str(found.recipe))
+            if self.is_main:
+                self._print_notice(f"begins with {found}")
+        return found
 
     def _search_round(self, make: Callable[[], object]) -> dict[int, Any] | None:
         """Gather a value of each peer. None: the run has had steps."""
@@ -1324,7 +1295,7 @@ class Session:
             self._stepper.resume_after_round()
         return True
 
-    def _run_stage(self, work: StageWork) -> None:
+    def _run_stage(self) -> None:
         """A step of a pipeline."""
         self._check_open()
         self._unprepared.exchanged()
@@ -1335,7 +1306,7 @@ class Session:
             raise SystemExit(0)
         self._in_round = True
         try:
-            self._exchange.run_stage(work)
+            self._exchange.run_stage()
         except SystemExit:
             if not (self._counting and self.finished):
                 raise
@@ -1856,11 +1827,10 @@ class Session:
         if [part.layers for part in parts] == [own]:
             self._resume(Path(parts[0].folder), step)
             return
-        assert self._stage is not None, "peer.pipeline has made it"
-        recut = load_recut(self._stage, self._trained.optimizer, parts, self._check_extra_state)
-        recut.extra.pop(ANSWERS, None)
-        self._load_extra_state(recut.extra)
-        self._exchange.load(step, recut.round_id, recut.ledger)
+        assert self._exchange.stage is not None, "peer.pipeline has made it"
+        round_id, ledger, extra = self._exchange.stage.recut(parts)
+        self._load_extra_state(extra)
+        self._exchange.load(step, round_id, ledger)
         stages = ", ".join([str(part.stage) for part in parts])
         self._print_notice(
             f"goes on from step {step} with layers {own[0]} to {own[1]} of what "
@@ -2087,7 +2057,8 @@ class Session:
     def _state_now(self) -> dict[str, Any]:
         answers = self._collectives.answers.state()
         apart = self._optimizer if self._has_settings_apart else None
-        norms = {} if self._exchange.norms is None else self._exchange.norms.state()
+        stage = self._exchange.stage
+        norms = {} if stage is None else stage.norms.state()
         return {
             **({ANSWERS: answers} if answers else {}),
             **({NORMS: norms} if norms else {}),
@@ -2125,8 +2096,8 @@ class Session:
             if name == ANSWERS:
                 self._collectives.answers.adopt(state)
             elif name == NORMS:
-                if self._exchange.norms is not None:
-                    self._exchange.norms.adopt(state)
+                if self._exchange.stage is not None:
+                    self._exchange.stage.norms.adopt(state)
             elif name in self._kept:
                 self._states_due[name] = state
             else:

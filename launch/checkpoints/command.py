@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from gossip.errors import ConfigError
+from gossip.launch.optional import group_with_default
 from gossip.launch.report import words
 from gossip.run import real, shown
 
@@ -22,17 +22,8 @@ if TYPE_CHECKING:
 WHERE_HELP = "A run's folder, its name under runs/, or a folder of checkpoints; @STEP behind it."
 
 
-class _ListsByDefault(TyperGroup):
-    """``gossip checkpoints RUN`` is ``gossip checkpoints list RUN``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_ListsByDefault,
+    cls=group_with_default("list"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -46,12 +46,11 @@ from gossip.launch.options import (
     TaskOption,
     Track,
 )
-from gossip.launch.plan import command as plan
 from gossip.launch.report import command as tend, counted, html as pages, print_error
 from gossip.launch.schedulers import ray, slurm
 from gossip.launch.ssh import command as hosts_cli
 from gossip.launch.track import command as tracking
-from gossip.satellites import missing
+from gossip.satellites import find_function, missing
 
 app = typer.Typer(
     name="gossip",
@@ -70,6 +69,7 @@ SATELLITES = {
     "simulate": "gossip-lab",
     "condor": "gossip-clusters",
     "kubernetes": "gossip-clusters",
+    "plan": "gossip-pipelines",
 }
 """Commands of packages of ours that may not be installed."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -166,7 +166,6 @@ def run(
     """Train SCRIPT with several peers on this machine: gossip run -n 4 train.py --lr 0.1"""
     from gossip.config import resolve
     from gossip.launch.local import MODULE, Program, feasible, resolve_advertised, runs
-    from gossip.launch.plan import options_of
     from gossip.launch.registry import JoinEndpoint
     from gossip.launch.report import About, PlainScreen, screen_for
     from gossip.launch.schedulers import task_runs
@@ -183,7 +182,7 @@ def run(
         "insecure": insecure or None,
     }
     flags["host"] = resolve_advertised(advertise) if advertise else None
-    flags |= {} if plan is None else options_of(plan, peers)
+    flags |= {} if plan is None else find_function("plan_options", "--plan")(plan, peers)
     resolved = resolve(flags, config)
     if show:
         fitting.check(resolved.config)
@@ -273,7 +272,6 @@ for command in (
     app.command()(command)
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(drill.app, name="drill")
-app.add_typer(plan.app, name="plan")
 _add_satellites(app)
 for registered in app.registered_commands:
     registered.short_help = _in_short(registered.callback.__doc__ if registered.callback else "")

@@ -34,6 +34,7 @@ from gossip.launch.options import (
 )
 from gossip.launch.report import counted
 from gossip.run import shown
+from gossip.satellites import find_function
 
 if TYPE_CHECKING:
     from gossip.config import Resolved, RunConfig
@@ -178,14 +179,12 @@ def _peers_on(
     hosts: tuple[Host, ...], plan: Path | None
 ) -> tuple[tuple[Host, ...], dict[str, Any]]:
     """The hosts that have peers, and the options that follow from these."""
-    from gossip.launch.plan import options_of
-
     from . import planned
 
     if plan is None:
         planned.check_unnamed(hosts)
         return hosts, {"peers": sum(host.slots for host in hosts)}
-    options = options_of(plan, None)
+    options = find_function("plan_options", "--plan")(plan, None)
     return planned.by_plan(hosts, options["pipeline"]["names"], shown(plan)), options
 
 

@@ -15,7 +15,8 @@ from pipeline_models import char_batch, char_layers, char_loss, char_makers
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gossip.pipelines import (
+from gossip.run.telemetry import read_lines
+from gossip_pipelines.planning import (
     PipelinePlan,
     PlannedStage,
     make_layer,
@@ -23,7 +24,6 @@ from gossip.pipelines import (
     walk_without_data,
     write_plan,
 )
-from gossip.run.telemetry import read_lines
 
 MICRO_BATCHES, SAMPLES = 5, 2
 SCRIPT = """

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 import zygote
 
-from gossip.pipelines import (
+from gossip.run.telemetry import read_lines
+from gossip.testing import TimedLayer
+from gossip_pipelines.planning import (
     PipelinePlan,
     PlannedStage,
     model_of,
     walk_without_data,
     write_plan,
 )
-from gossip.run.telemetry import read_lines
-from gossip.testing import TimedLayer
 
 SCRIPT = """
 import torch

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import psutil
 
-from gossip.launch.plan.linking import link_from
-from gossip.pipelines import CostLine, LayerProfile, PeerProfile, read_profile, write_profile
+from gossip_pipelines.plan.linking import link_from
+from gossip_pipelines.planning import (
+    CostLine,
+    LayerProfile,
+    PeerProfile,
+    read_profile,
+    write_profile,
+)
 
 
 def test_a_link_is_measured_and_kept_in_the_profile(tmp_path: Path) -> None:

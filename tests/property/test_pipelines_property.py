@@ -12,7 +12,7 @@ from effort import effort
 from hypothesis import given, settings, strategies as st
 from pipeline_instances import uneven
 
-from gossip.pipelines import (
+from gossip_pipelines.planning import (
     CostLine,
     Costs,
     LayerProfile,

@@ -16,7 +16,7 @@ import gossip
 from gossip import aggregators, errors, testing, topologies
 from gossip.aggregators import attacks
 from gossip.training.loader import ShardedLoader
-from gossip.training.pipeline import Pipeline
+from gossip.training.stage import Pipeline
 from gossip.training.streaming import ShardedStream
 from gossip_pipelines import starts
 

@@ -26,7 +26,7 @@ from torch import nn
 
 from gossip.faults import load
 from gossip.launch.cli import commands
-from gossip.pipelines import (
+from gossip_pipelines.planning import (
     PipelinePlan,
     PlannedStage,
     model_of,

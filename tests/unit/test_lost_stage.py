@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from trainer_fakes import pack_state
 
 from gossip.config import LostStage, PipelineConfig, RunConfig
-from gossip.pipelines import TrainedLayer, between, counterparts, model_of, walk_without_data
 from gossip.run import checkpoints
-from gossip.training.pipeline import StagePlace
-from gossip.training.rebuilding import NORMS, GradientNorms, MadeState, StageRebuilder
+from gossip.training import NORMS, GradientNorms, MadeState, StageSite
 from gossip.training.state import plan_checkpoint
+from gossip.training.steps import PlainSteps
+from gossip_pipelines.planning import model_of, walk_without_data
+from gossip_pipelines.stages import TrainedLayer, between, counterparts
+from gossip_pipelines.stages.place import StagePlace
+from gossip_pipelines.stages.rebuilding import StageRebuilder
 
 CUTS = ((0, 1), (2, 3), (4, 5))  # the embedding and a block; two blocks; a block and the head
 
@@ -87,7 +90,7 @@ class Peer:
     def __init__(self, stage: int, gradient: float | None = None, seed: int = 0) -> None:
         layers = char_layers()
         walked = walk_without_data(layers, char_batch(0, 1)[0])
-        plan = PipelineConfig(
+        self.plan = PipelineConfig(
             model=model_of([each.signature for each in walked]),
             micro_batches=2,
             samples=1,
@@ -95,13 +98,12 @@ class Peer:
             stages=[{"layers": cut, "peers": (at,)} for at, cut in enumerate(CUTS)],  # type: ignore[arg-type]
         )
         torch.manual_seed(seed)
-        config = RunConfig(peers=3, pipeline=plan)
+        config = RunConfig(peers=3, pipeline=self.plan)
         place = StagePlace(config, stage, layers, char_batch(0, 1)[0])
         self.model = place.model
         for parameter in self.model.parameters() if seed else ():
             nn.init.normal_(parameter)
         known = place.known(adam)
-        assert known is not None
         self.known, self.optimizer = known, adam(self.model.parameters())
         self.norms = GradientNorms(self.model)
         self.moved = list(self.model.parameters())[1:]  # the first one is of the base
@@ -127,9 +129,15 @@ class Peer:
         beside: dict[int, memoryview] | None = None,
         is_last: bool = False,
     ) -> MadeState:
-        rebuilder = StageRebuilder(
-            self.known, self.optimizer, first, run_dir, lambda extra: None, self.said.append
+        site = StageSite(
+            RunConfig(peers=3, pipeline=self.plan, lost_stage=first),
+            self.known.stage,
+            run_dir,
+            PlainSteps(),
+            lambda extra: None,
+            self.said.append,
         )
+        rebuilder = StageRebuilder(self.known, self.optimizer, site)
         return rebuilder.make(8, beside or {}, is_last)
 
     def save(self, folder: Path, step: int) -> None:

@@ -13,13 +13,8 @@ from pipeline_models import WIDTH, Block, char_batch, char_layers, char_loss
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError, UnsupportedModel
-from gossip.pipelines import (
-    StageExecutor,
-    layers_of,
-    measure_layers,
-    model_of,
-    walk_without_data,
-)
+from gossip_pipelines.planning import layers_of, measure_layers, model_of, walk_without_data
+from gossip_pipelines.stages import StageExecutor
 
 
 def stages_of(layers: list[nn.Module], cuts: tuple[int, ...], seed: int = 0) -> list[StageExecutor]:

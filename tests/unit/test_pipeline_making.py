@@ -17,7 +17,13 @@ from torch import Tensor, nn
 from trainer_fakes import FakeNode, FakeNodeSwarm, echo
 
 from gossip.errors import ConfigError, UnsupportedModel
-from gossip.pipelines import LayerMaker, layers_of, make_layer, measure_layers, walk_without_data
+from gossip_pipelines.planning import (
+    LayerMaker,
+    layers_of,
+    make_layer,
+    measure_layers,
+    walk_without_data,
+)
 
 SAMPLES = char_batch(0, 1)[0]
 

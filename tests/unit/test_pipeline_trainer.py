@@ -18,9 +18,10 @@ from gossip.errors import ConfigError
 from gossip.faults import NegatedActivations
 from gossip.inject import FaultyTrainer
 from gossip.ipc import map_bytes, messages as control
-from gossip.pipelines import StageExecutor, model_of, walk_without_data
-from gossip.training.passes import Boundary, StageWork
 from gossip.training.steps import PlainSteps
+from gossip_pipelines.planning import model_of, walk_without_data
+from gossip_pipelines.stages import StageExecutor
+from gossip_pipelines.stages.passes import Boundary, StageWork
 
 SAMPLES = 2
 SHAPE = (SAMPLES, LENGTH, WIDTH)
@@ -299,7 +300,9 @@ def test_what_is_sent_as_bf16_is_half_as_large_and_rounded_once() -> None:
     torch.manual_seed(0)
     layer, x, gradient = nn.Linear(4, 4), torch.randn(2, 4), torch.randn(2, 4)
     boundary = Boundary((2, 4), torch.float32, torch.bfloat16)
-    work = StageWork(StageExecutor([layer], 0, 5), torch.device("cpu"), boundary, boundary)
+    work = StageWork(
+        StageExecutor([layer], 0, 5), torch.device("cpu"), boundary, boundary, PlainSteps()
+    )
     assert work.activation_bytes == (16, 16)
     results = []
     for backward, sent in ((False, x), (True, gradient)):
@@ -324,10 +327,9 @@ def test_a_member_that_lies_hands_on_the_opposite_of_what_it_computes_with() -> 
     boundary = Boundary((2, 4), torch.float32, torch.float32)
     lies = RunConfig(peers=3, faults=("negated_activations:1*0.5", "scaled_gradients:1"))
     found: list[list[Tensor]] = []
-    for said in (PlainSteps().handed_on, FaultyTrainer(lies, 1, None).handed_on):
-        work = StageWork(
-            StageExecutor([layer], 0, 5), torch.device("cpu"), boundary, boundary, said=said
-        )
+    for steps in (PlainSteps(), FaultyTrainer(lies, 1, None)):
+        executor = StageExecutor([layer], 0, 5)
+        work = StageWork(executor, torch.device("cpu"), boundary, boundary, steps)
         results = []
         for number in range(8):
             for backward in (False, True):

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
-from gossip.pipelines import (
+from gossip_pipelines.planning import (
     CostLine,
     LayerProfile,
     LinkProfile,

@@ -10,10 +10,10 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError
-from gossip.launch.plan import options_of
-from gossip.pipelines import PipelinePlan, PlannedStage, write_plan
 from gossip.run import fitting
 from gossip.training.start import _alone
+from gossip_pipelines.plan import options_of
+from gossip_pipelines.planning import PipelinePlan, PlannedStage, write_plan
 
 STAGES = (PlannedStage(0, 1, ("lab2",)), PlannedStage(2, 5, ("lab1", "lab3", "lab4")))
 PLAN = PipelinePlan("0123456789abcdef", 8, 4, 1, 0.1, STAGES)

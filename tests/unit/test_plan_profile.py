@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
-from gossip.launch.plan.profiling import doubt
-from gossip.pipelines import (
+from gossip.testing import TimedLayer
+from gossip_pipelines.plan.profiling import doubt
+from gossip_pipelines.planning import (
     CostLine,
     fit_line,
     layers_of,
@@ -20,7 +21,6 @@ from gossip.pipelines import (
     r_squared,
     read_profile,
 )
-from gossip.testing import TimedLayer
 
 
 def test_a_line_goes_through_exact_points() -> None:

@@ -15,7 +15,7 @@ from gossip.launch.ssh import planned, resuming
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import Host, load, parse_file, parse_list, place
 from gossip.launch.ssh.survey import HostSurvey
-from gossip.pipelines import PipelinePlan, PlannedStage, write_plan
+from gossip_pipelines.planning import PipelinePlan, PlannedStage, write_plan
 
 MODEL = "0123456789abcdef"
 NAMES = ("lab3", "lab1", "lab2")  # by their numbers: the first stage is lab3's

@@ -13,7 +13,7 @@ from effort import effort
 from pipeline_instances import WORK, alike, drawn_stages, try_every_cut, uneven
 
 from gossip.errors import ConfigError
-from gossip.pipelines import (
+from gossip_pipelines.planning import (
     Annealing,
     Costs,
     PlanRequest,

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from gossip.config import PipelineConfig
 from gossip.errors import ConfigError
 from gossip.run import checkpoints, stage_parts
-from gossip.training.rebuilding import NORMS, StageModel
-from gossip.training.recutting import load_recut
+from gossip.training import NORMS
 from gossip.training.state import plan_checkpoint
+from gossip_pipelines.stages.rebuilding import StageModel
+from gossip_pipelines.stages.recutting import load_recut
 
 MODEL = "0123456789abcdef"
 SAVED = ((0, 1), (2, 3))
@@ -66,13 +66,9 @@ def save(folder: Path) -> list[tuple[nn.ModuleDict, torch.optim.Optimizer]]:
 
 def stage(width: int = 3) -> StageModel:
     layers = [layer(at + 10, width) for at in range(4)]
-    cut = [{"layers": each, "peers": (at,)} for at, each in enumerate(((0, 0), NOW, (3, 3)))]
-    plan = PipelineConfig.model_validate(
-        {"model": MODEL, "micro_batches": 1, "samples": 1, "names": ("a", "b", "c"), "stages": cut}
-    )
     model = nn.ModuleDict({str(at): layers[at] for at in range(NOW[0], NOW[1] + 1)})
     outlines = [nn.Module.to(layer(0), "meta") for _ in layers]
-    return StageModel(plan, 1, model, outlines, [""] * 4, optimizer)
+    return StageModel(((0, 0), NOW, (3, 3)), 1, model, outlines, [""] * 4, optimizer)
 
 
 def moments(model: nn.Module, own: torch.optim.Optimizer, number: str) -> dict[str, torch.Tensor]:

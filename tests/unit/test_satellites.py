@@ -76,9 +76,7 @@ def test_each_command_of_a_satellite_is_known_and_there() -> None:
     added = {}
     for path in (ROOT / "extras").glob("*/pyproject.toml"):
         project = tomllib.loads(path.read_text("utf-8"))["project"]
-        entry = project["entry-points"].get("gossip.commands", {}).get(path.parent.name)
-        if entry is None:
-            continue
+        entry = project["entry-points"]["gossip.commands"][path.parent.name]
         module, _, function = entry.partition(":")
         app = typer.Typer()
         getattr(import_module(module), function)(app)

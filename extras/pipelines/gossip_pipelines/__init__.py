@@ -1,1 +1,1 @@
-"""Pipelines of peers, and the search for better initial weights."""
+"""Pipelines of gossip peers: plans, stages, and the search for better initial weights."""

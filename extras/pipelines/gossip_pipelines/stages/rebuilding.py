@@ -4,78 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from gossip.config import LostStage, PipelineConfig
 from gossip.errors import ConfigError
-from gossip.pipelines import TrainedLayer, between, counterparts
-from gossip.run import checkpoints
-
-from .state import (
+from gossip.run import Cut, checkpoints
+from gossip.training import (
+    ANSWERS,
+    NORMS,
     TRAINING_FILE,
+    MadeState,
+    StageSite,
     StateMismatch,
+    is_norm,
     load_checkpoint,
     load_optimizer,
     read_state_file,
     split_state,
 )
 
-NORMS = "gossip.gradient_norms"  # in the state beside the model
+from .neighbours import TrainedLayer, between, counterparts
+
 MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
-
-
-class GradientNorms:
-    """Euclidean norms of the gradients of the last round, by the number of the layer, before
-    anything clips them.
-
-    Args:
-        model: The layers of a stage, under their numbers.
-    """
-
-    def __init__(self, model: nn.ModuleDict) -> None:
-        self._model = model
-        self._norms: dict[str, float] = {}
-
-    def measure(self) -> None:
-        """To be called when the layers have their gradients."""
-        for number, layer in self._model.items():
-            gradients = [each.grad for each in layer.parameters() if each.grad is not None]
-            norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
-            whole = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-            self._norms[number] = float(whole)
-
-    def state(self) -> dict[str, float]:
-        return dict(self._norms)
-
-    def adopt(self, state: object) -> None:
-        """Restore the norms from a packed state. Entries that are no norm are skipped."""
-        known = state.items() if isinstance(state, dict) else ()
-        self._norms = {
-            number: value for number, value in known if number in self._model and _is_norm(value)
-        }
-
-
-def _is_norm(value: object) -> bool:
-    return isinstance(value, float) and value >= 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class MadeState:
-    """Outcome of a rebuild, with the fields of ``StateRebuilt``.
-
-    Attributes:
-        extra: What goes with the parameters beside the optimizer, as far as there is any.
-    """
-
-    source: Literal["", "checkpoint", "neighbours", "fresh"]
-    step: int = 0
-    fresh: int = 0
-    needs: tuple[tuple[int, int], ...] = ()
-    extra: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +35,14 @@ class StageModel:
     """Stages from the view of one peer: its own layers, and outlines of those of other stages.
 
     Attributes:
+        cut: First and last layer of each stage.
         model: The peer's own layers, under their numbers, as the script has made them.
         layers: All layers; those of other stages have no memory.
         signatures: Signatures of all layers.
         make_optimizer: The function that the script gives to ``peer.pipeline``.
     """
 
-    plan: PipelineConfig
+    cut: Cut
     stage: int
     model: nn.ModuleDict
     layers: Sequence[nn.Module]
@@ -98,14 +51,14 @@ class StageModel:
 
     def numbers(self, stage: int) -> range:
         """Return the numbers of the layers of a stage."""
-        first, last = self.plan.stages[stage].layers
+        first, last = self.cut[stage]
         return range(first, last + 1)
 
     def counterparts(self, stage: int) -> list[int | None]:
         """For each own layer the number of the one that stands in its place in another stage; None
         where there is no such stage or layer."""
         own = [self.signatures[at] for at in self.numbers(self.stage)]
-        if not 0 <= stage < len(self.plan.stages):
+        if not 0 <= stage < len(self.cut):
             return [None] * len(own)
         theirs = self.numbers(stage)
         found = counterparts(own, [self.signatures[at] for at in theirs])
@@ -131,18 +84,11 @@ class StageRebuilder:
 
     Attributes:
         optimizer: Of the stage's parameters.
-        first: What is tried first.
-        run_dir: Of the run, which says where it saves to.
-        check: As ``load_checkpoint`` takes it.
-        notify: Tells the user.
     """
 
     stage: StageModel
     optimizer: torch.optim.Optimizer
-    first: LostStage
-    run_dir: Path | None
-    check: Callable[[dict[str, Any]], object]
-    notify: Callable[[str], None]
+    site: StageSite
 
     def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
         """A state to go on with from round ``round_id``; or what is needed for that. The model and
@@ -152,11 +98,12 @@ class StageRebuilder:
             beside: Packed states of the stages beside, as far as they were asked for.
             is_last: Nothing can be asked for any more.
         """
-        if self.first == "checkpoint" and not is_last:
+        first = self.site.config.lost_stage
+        if first == "checkpoint" and not is_last:
             made = self._from_checkpoint(round_id)
             if made is not None:
                 return made
-        if self.first in ("checkpoint", "neighbours"):
+        if first in ("checkpoint", "neighbours"):
             near = (self.stage.stage - 1, self.stage.stage + 1)
             useful = [at for at in near if any(n is not None for n in self.stage.counterparts(at))]
             if useful and not is_last:
@@ -171,19 +118,21 @@ class StageRebuilder:
     def _from_checkpoint(self, round_id: int) -> MadeState | None:
         """The newest good one that is not ahead of the others. None: there is none."""
         try:
-            given = None if self.run_dir is None else checkpoints.folder_of(self.run_dir)
+            run_dir = self.site.run_dir
+            given = None if run_dir is None else checkpoints.folder_of(run_dir)
             if given is None:
                 return None
             folder = checkpoints.stage_folder(given, self.stage.stage)
             found, damaged = checkpoints.newest_good(folder, most=round_id)
             for line in damaged:
-                self.notify(f"passed over: {line}")
+                self.site.notify(f"passed over: {line}")
             if found is None:
                 return None
             files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
-            extra = load_checkpoint(files, self.stage.model, self.optimizer, self.check)
+            extra = load_checkpoint(files, self.stage.model, self.optimizer, self.site.check_extra)
+            extra.pop(ANSWERS, None)
         except ConfigError as error:
-            self.notify(f"no checkpoint of the stage can be used: {error}")
+            self.site.notify(f"no checkpoint of the stage can be used: {error}")
             return None
         return MadeState("checkpoint", found.step, extra=extra)
 
@@ -198,7 +147,7 @@ class StageRebuilder:
             try:
                 layers, extra, groups = self._read(stage, bytes(packed))
             except (StateMismatch, KeyError, TypeError, ValueError) as error:
-                self.notify(f"the state of stage {stage} cannot be used: {error}")
+                self.site.notify(f"the state of stage {stage} cannot be used: {error}")
                 continue
             known.update(layers)
         sides = [self.stage.counterparts(self.stage.stage + side) for side in (-1, 1)]
@@ -213,7 +162,7 @@ class StageRebuilder:
         try:
             load_layers(self.stage, self.optimizer, made)
         except StateMismatch as error:
-            self.notify(f"the optimizer begins anew: {error}")
+            self.site.notify(f"the optimizer begins anew: {error}")
         copy_settings(self.optimizer, groups)
         norms = {number: layer.norm for number, layer in made.items()}
         fresh = len(self.stage.model) - len(made)
@@ -227,6 +176,7 @@ class StageRebuilder:
         base, state, said, own = [read_state_file(file) for file in split_state(packed)]
         tensors: dict[str, Tensor] = {**own["model"], **base["model"], **state["model"]}
         extra = dict(said["extra"])
+        extra.pop(ANSWERS, None)
         norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(self.stage.numbers(stage))
         moments = {names[at]: entries for at, entries in state["optimizer"].items()}
         found = {}
@@ -235,7 +185,7 @@ class StageRebuilder:
             found[number] = TrainedLayer(
                 under(str(number), tensors),
                 under(str(number), moments),
-                norm if _is_norm(norm) else 0.0,
+                norm if is_norm(norm) else 0.0,
             )
         return found, extra, list(said["groups"])
 

@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from gossip.launch.report import bytes_word, counted
-from gossip.pipelines import bottleneck, parts_of, play, played_step_s
 from gossip.run import shown
+from gossip_pipelines.planning import bottleneck, parts_of, play, played_step_s
 
 if TYPE_CHECKING:
-    from gossip.pipelines import (
+    from gossip_pipelines.planning import (
         Costs,
         DataParallel,
         Placement,

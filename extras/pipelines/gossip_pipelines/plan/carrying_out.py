@@ -16,7 +16,7 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
         peers: As many as were asked for, if anybody has.
     Raises: ConfigError: It is no plan that can be carried out, or for another number of peers.
     """
-    from gossip.pipelines import check_stages, read_plan
+    from gossip_pipelines.planning import check_stages, read_plan
 
     plan = read_plan(path)
     check_stages(plan)
@@ -32,11 +32,10 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
             f"-n {peers}: {shown(path)} has {len(names)} peers in {len(plan.stages)} stages",
             f"leave out -n;{few} or make a plan for {peers} peers: gossip plan PROFILE...",
         )
-    number = {name: at for at, name in enumerate(names)}
     stages = [
         {
             "layers": (stage.first, stage.last),
-            "peers": tuple(number[name] for name in stage.peers),
+            "peers": tuple(map(names.index, stage.peers)),
             "pass_s": stage.pass_s,
         }
         for stage in plan.stages

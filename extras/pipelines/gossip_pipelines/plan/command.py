@@ -7,26 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
 
 from gossip.errors import ConfigError
-from gossip.launch.optional import optional
+from gossip.launch.optional import group_with_default, optional
 from gossip.run import shown
 
 HOW_TO_RUN = "gossip run --plan PLAN SCRIPT carries a plan out."
 
 
-class _MakesByDefault(TyperGroup):
-    """``gossip plan PROFILE...`` is ``gossip plan make PROFILE...``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = ["make", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_MakesByDefault,
+    cls=group_with_default("make"),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -101,7 +91,7 @@ def make(
     as_json: Json = False,
 ) -> None:
     """Find the fastest way to train on these peers, and write the best pipeline to a file."""
-    from gossip.pipelines import PlanRequest, make_plan, plan_of, write_plan
+    from gossip_pipelines.planning import PlanRequest, make_plan, plan_of, write_plan, write_text
 
     from . import picture
 
@@ -130,7 +120,7 @@ def make(
     best = answer.pipelines[0] if answer.pipelines else None
     if best is not None:
         plan = plan_of(costs, best.stage_costs.work, best.placement, best.played_s)
-        _write(out, write_plan(plan))
+        write_text(out, write_plan(plan))
     if as_json:
         print(json.dumps(picture.answer_json(costs, request, answer, out)))
         return
@@ -149,7 +139,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Check a plan against profiles, and draw its stages, peers, time line and bottleneck."""
-    from gossip.pipelines import check_plan, played_step_s, read_plan
+    from gossip_pipelines.planning import check_plan, played_step_s, read_plan
 
     from . import picture
 
@@ -233,7 +223,7 @@ def link(
 
 
 def _costs(paths: list[Path], mbit: float | None, delay_ms: float) -> Any:
-    from gossip.pipelines import CostLine, costs_of, read_profile
+    from gossip_pipelines.planning import CostLine, costs_of, read_profile
 
     assumed = None if mbit is None else CostLine(delay_ms / 1e3, 8e-6 / mbit)
     return costs_of([read_profile(path) for path in paths], assumed)
@@ -250,10 +240,3 @@ def _pair(text: str) -> tuple[int, int]:
             "for example --batches 2,16",
         )
     return small, large
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossip.core import DIGEST_BYTES, pack_ledger
 from gossip.errors import ConfigError
-from gossip.pipelines import TrainedLayer
 from gossip.run import SavedStage, checkpoints
+from gossip.training import (
+    ANSWERS,
+    LEDGER_FILE,
+    NORMS,
+    TRAINING_FILE,
+    CheckExtra,
+    StateMismatch,
+    read_some,
+)
 
-from .rebuilding import NORMS, StageModel, copy_settings, load_layers, under
-from .saving import LEDGER_FILE
-from .state import TRAINING_FILE, CheckExtra, StateMismatch, read_some
+from .neighbours import TrainedLayer
+from .rebuilding import StageModel, copy_settings, load_layers, under
 
 
-@dataclass(frozen=True, slots=True)
-class Recut:
+class Recut(NamedTuple):
     """State in which a stage of another cut begins, beside its layers and their moments.
 
     Attributes:
@@ -87,6 +92,7 @@ def load_recut(
             "build the same layers and optimizer, or begin anew without --resume",
         ) from error
     copy_settings(optimizer, groups)
+    extra.pop(ANSWERS, None)
     return Recut(round_id, pack_ledger(round_id, chains.digest(), (), everybody), extra)
 
 

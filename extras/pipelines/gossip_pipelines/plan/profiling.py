@@ -13,7 +13,8 @@ import psutil
 from gossip.aggregators import registry
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
-from gossip.pipelines import (
+from gossip.run import shown
+from gossip_pipelines.planning import (
     LayerProfile,
     PeerProfile,
     check_name,
@@ -21,8 +22,8 @@ from gossip.pipelines import (
     measure_layers,
     read_profile,
     write_profile,
+    write_text,
 )
-from gossip.run import shown
 
 LAYERS_R2, LINKS_R2 = 0.95, 0.99
 """R² that fitted lines reach on machines that do nothing else."""
@@ -63,10 +64,7 @@ def profile_here(request: ProfileRequest) -> str:
     r2 = found.r2 if found.timed or before is None else before.layers_r2
     links = before.links if before else ()
     profile = PeerProfile(name, int(limit), request.batches, max(0.0, r2), found.layers, links)
-    try:
-        path.write_text(write_profile(profile), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error
+    write_text(path, write_profile(profile))
     whole = request.batches[1]
     step_s = sum(each.forward.at(whole) + each.backward.at(whole) for each in found.layers)
     said = (

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         best_cut,
         cut_at,
     )
-    from .executor import Loss, StageExecutor
     from .fits import CostLine, fit_line, r_squared
     from .layers import HandedOn, walk_without_data
     from .making import (
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
     from .measure import (
         layers_of,
         measure_layers,
-    )
-    from .neighbours import (
-        TrainedLayer,
-        between,
-        counterparts,
     )
     from .placement import (
         Placement,
@@ -69,7 +63,7 @@ if TYPE_CHECKING:
         write_profile,
     )
     from .relaxed import Annealing, search_placement
-    from .tables import check_name
+    from .tables import check_name, write_text
     from .timeline import StagePass, play
 else:
     __getattr__, __dir__ = lazy(__name__)

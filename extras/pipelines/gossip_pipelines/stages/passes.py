@@ -4,7 +4,7 @@ requests."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from gossip.config import PipelineConfig
 from gossip.errors import ConfigError
-from gossip.faults import PassResult
 from gossip.ipc import allocate, map_bytes, messages as control
-from gossip.pipelines import HandedOn, StageExecutor, model_of
+from gossip.training import Steps
+from gossip_pipelines.planning import HandedOn, model_of
+
+from .executor import StageExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +65,20 @@ class StageWork:
     Attributes:
         taken: From the stage before; None in the first stage.
         handed_on: To the next stage; None in the last stage.
+        steps: Hooks of the session.
         inputs: Of the micro-batches of this step, in the first stage.
         targets: The same in the last stage.
         loss: The mean loss of the micro-batches of this round so far, in the last stage.
-        computed: Told of each pass when it began.
-        said: What is handed on in place of the result of a pass: of which kind, round and
-            micro-batch.
     """
 
     executor: StageExecutor
     device: torch.device
     taken: Boundary | None
     handed_on: Boundary | None
+    steps: Steps
     inputs: Sequence[Tensor] = ()
     targets: Sequence[Tensor] = ()
     loss: float | None = None
-    computed: Callable[[float], None] = lambda since: None
-    said: Callable[[PassResult, int, int, Tensor], Tensor] = lambda kind, at, number, truth: truth
 
     @property
     def activation_bytes(self) -> tuple[int, int]:
@@ -111,13 +110,15 @@ class StageWork:
         else:
             boundary = self.handed_on
             result = self._forward(command, memory)
-        self.computed(began)
+        self.steps.computed(began)
         took_us = round(1e6 * (time.monotonic() - began))
         about = command.round_id, number, command.attempt, command.backward
         if boundary is None:
             return control.PassReply(*about, 0, samples, loss, took_us=took_us), None
         assert result is not None
-        result = self.said("gradient" if command.backward else "output", *about[:2], result)
+        result = self.steps.handed_on(
+            "gradient" if command.backward else "output", *about[:2], result
+        )
         fd = boundary.write(result)
         return control.PassReply(*about, boundary.nbytes, samples, loss, took_us=took_us), fd
 
@@ -132,10 +133,10 @@ class StageWork:
             result = self.executor.audit_backward(self._read(memory, self.handed_on))
         else:
             result = self._forward(command, memory)
-        self.computed(began)
+        self.steps.computed(began)
         if boundary is None or result is None:
             return control.PassReply(*about, 0, audit=True), None
-        result = self.said("audit", *about[:2], result)
+        result = self.steps.handed_on("audit", *about[:2], result)
         return control.PassReply(*about, boundary.nbytes, audit=True), boundary.write(result)
 
     def _forward(self, command: control.PassCommand, memory: memoryview | None) -> Tensor:

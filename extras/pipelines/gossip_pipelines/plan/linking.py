@@ -6,16 +6,17 @@ import statistics
 from pathlib import Path
 
 from gossip.errors import ConfigError
-from gossip.pipelines import (
+from gossip.run import shown
+from gossip.transport import is_loopback
+from gossip_pipelines.planning import (
     LinkProfile,
     check_name,
     fit_line,
     r_squared,
     read_profile,
     write_profile,
+    write_text,
 )
-from gossip.run import shown
-from gossip.transport import is_loopback
 
 from .profiling import LINKS_R2, doubt
 
@@ -41,10 +42,7 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
             f"nobody is there to answer at {other_host}", "--via says how to start a command there"
         )
     link = measure_link(to, host, other_host, via, repeats)
-    try:
-        path.write_text(write_profile(profile.with_link(link)), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error
+    write_text(path, write_profile(profile.with_link(link)))
     return (
         f"{shown(path)}: {profile.peer} to {to}: {1e3 * link.line.fixed_s:.3g} ms and "
         f"{8e-6 / max(link.line.each_s, 1e-15):,.0f} Mbit/s, R² {link.r2:.4f}"

@@ -118,3 +118,11 @@ def check_schema(where: str, said: Mapping[str, Any], schema: str) -> None:
             f"{where}: schema is {shown(repr(found)[:80])}, not {schema!r}",
             f"the first line of such a file is schema = {schema!r}",
         )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises: ConfigError: It cannot be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error

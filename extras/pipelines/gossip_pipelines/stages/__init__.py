@@ -1,0 +1,15 @@
+"""Stages of a pipeline: the layers of one peer, their passes, and their state when it is lost or
+cut anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .executor import Loss, StageExecutor
+    from .making import make_stage
+    from .neighbours import TrainedLayer, between, counterparts
+else:
+    __getattr__, __dir__ = lazy(__name__)
