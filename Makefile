@@ -164,8 +164,8 @@ bench: $(INSTALLED)  ## steps per second against PyTorch DDP over gloo
 robustness: export ATEN_CPU_CAPABILITY ?= avx2
 robustness: export MKL_CBWR ?= COMPATIBLE
 robustness: export OPENBLAS_CORETYPE ?= Haswell
-robustness: $(INSTALLED)  ## every rule under every attack, into docs/robustness.md (an hour of one processor; Ctrl-C and go on)
-	$(BIN)/gossip bench robustness --n 10 --f 2 --rounds 50 --seeds 5 --jobs $(JOBS) --out docs/robustness.md $(ARGS)
+robustness: $(INSTALLED)  ## every rule under every attack, into docs/results/robustness.md (an hour of one processor; Ctrl-C and go on)
+	$(BIN)/gossip bench robustness --n 10 --f 2 --rounds 50 --seeds 5 --jobs $(JOBS) --out docs/results/robustness.md $(ARGS)
 
 docs: $(INSTALLED)  ## the site of docs/ and README.md into site/; fails where a link leads nowhere
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

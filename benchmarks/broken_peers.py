@@ -3,7 +3,7 @@
 Accuracies are in percent, also on the worst class, without a network. All peers have a share of the
 samples, the broken one included.
 
-    python benchmarks/broken_peers.py --seeds 5 --write docs/broken_peers.md
+    python benchmarks/broken_peers.py --seeds 5 --write docs/results/broken_peers.md
 """
 
 from __future__ import annotations

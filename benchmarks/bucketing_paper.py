@@ -6,7 +6,7 @@ authors' numbers.
     # the sharpest contrast: two cells
     python benchmarks/bucketing_paper.py --rules rfa --attacks ipm --momenta 0
     # puts the table into the page
-    python benchmarks/bucketing_paper.py --write docs/bucketing_paper.md
+    python benchmarks/bucketing_paper.py --write docs/results/bucketing_paper.md
 
 Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing"
 (arXiv:2006.09365), third experiment: MNIST, 25 workers of which 5 lie, 600 steps at learning rate

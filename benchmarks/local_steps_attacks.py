@@ -1,7 +1,8 @@
-"""Effect of attacks on local steps: rules, attacks, and momentum before and after the rule.
+r"""Effect of attacks on local steps: rules, attacks, and momentum before and after the rule.
 
     python benchmarks/local_steps_attacks.py --write PAGE  # minutes
-    python benchmarks/local_steps_attacks.py --mnist mnist.npz --write docs/local_steps_attacks.md
+    python benchmarks/local_steps_attacks.py --mnist mnist.npz \
+        --write docs/results/local_steps_attacks.md
 
 Eight workers of which two lie, with the same number of steps in rounds of 1 and of 30 steps, and
 without network. By default the digits, a small MLP, some rules and attacks and one seed; with

@@ -9,9 +9,9 @@ whether anybody dies who lives.
 ``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members
 sleep and restart all along. Nobody who is well may be declared dead. ``pauses``: some stand still
 for 0.1 s to ten minutes, with and without rain; nobody who did not may be declared dead. ``scale``:
-a tenth of the swarm crashes at once. ``page`` makes docs/membership_scale.json and .png of what
-these found. Every run is kept in --into and not run again, so all of it can be interrupted and gone
-on with; runs of other code (of the core, the simulator or the codec) do not count.
+a tenth of the swarm crashes at once. ``page`` makes docs/results/membership_scale.json and .png of
+what these found. Every run is kept in --into and not run again, so all of it can be interrupted and
+gone on with; runs of other code (of the core, the simulator or the codec) do not count.
 
 Exit codes: 0 all is well, 1 somebody died who lived or a swarm did not agree again, 130 Ctrl-C.
 """
@@ -477,7 +477,7 @@ def main() -> int:
     parser.add_argument(
         "--write",
         type=Path,
-        default=Path("docs/membership_scale"),
+        default=Path("docs/results/membership_scale"),
         help="page: where .json and .png go",
     )
     parser.add_argument(

@@ -3,7 +3,7 @@ ours beside independent values.
 
     python benchmarks/zeno_paper.py --data path/to/mnist.npz    # all cells, 3 seeds: some minutes
     python benchmarks/zeno_paper.py --rules zeno --attacks bit_flip_12 --seeds 10
-    python benchmarks/zeno_paper.py --write docs/zeno_paper.md  # puts the tables into the page
+    python benchmarks/zeno_paper.py --write docs/results/zeno_paper.md  # puts in the tables
 
 Xie, Koyejo, Gupta 2019 (arXiv:1805.10032) publish curves only, of CIFAR-10. What ours stand beside
 was measured by another program, with other code for every rule, in the same setting: an MLP

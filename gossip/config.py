@@ -55,7 +55,7 @@ WITH_PLAN = "a plan is given, and no aggregator"
 """The source of the mean in a pipeline: with it a step equals that of one process."""
 ROBUST = "spectral_clipping", "suspicion"
 """The rules of a run that is to bear adversaries, where nobody named one: in rolling rounds with f
-of at most a quarter of the peers, and otherwise (docs/unequal_data.md)."""
+of at most a quarter of the peers, and otherwise (docs/protection.md)."""
 WITH_F = "f is given, and no aggregator"
 WITHOUT_SERVERS = "the topology has no servers, and no aggregator is given"
 """The sources of that rule."""

@@ -1,8 +1,8 @@
 """Public training scripts with the documented lines: four peers, of which one hangs for 3 s and one
 is killed and started again, against one process with batches of four times the size.
 
-``python run_scripts.py CHECKOUTS --work FOLDER`` prints a table. ``docs/public_scripts.md`` says
-which data FOLDER has to hold. Nothing is downloaded.
+``python run_scripts.py CHECKOUTS --work FOLDER`` prints a table.
+``docs/results/public_scripts.md`` says which data FOLDER has to hold. Nothing is downloaded.
 """
 
 from __future__ import annotations

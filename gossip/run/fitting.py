@@ -254,7 +254,7 @@ def check_rule(resolved: Resolved) -> Resolved:
 
 def check_encoding(encoding: str, rule: registry.BoundRule, *, rolling: bool) -> None:
     """Raises: ConfigError: Behind this encoding the rule would not do what it is for. What is
-    refused follows from what the rule looks at, and was measured (docs/encodings.md)."""
+    refused follows from what the rule looks at, and was measured (docs/results/encodings.md)."""
     written = load_encoding(encoding)
     if not (written.sparse or written.low_rank):
         return

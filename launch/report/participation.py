@@ -120,6 +120,6 @@ def low_influence(shares: Mapping[Any, float]) -> list[str]:
     """
     return [
         f"! the updates of peer {peer} counted for {share:.0%} of an equal weight over 20 rounds, "
-        "without evidence against it: its data may be rare; see docs/unequal_data.md"
+        "without evidence against it: its data may be rare; see docs/protection.md"
         for peer, share in shares.items()
     ]

@@ -412,7 +412,7 @@ class RunView:
             "! the updates of the same peers are farther out round after round "
             f"({self.unequal_updates:g} deviations beyond chance): they have other data. A rule "
             "without a judge may take them for liars, and liars for them: run with --reference "
-            "256; see docs/unequal_data.md"
+            "256; see docs/protection.md"
         ]
 
     def _fork(self, row: PeerRow, event: Row, t: float) -> list[str]:

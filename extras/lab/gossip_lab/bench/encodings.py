@@ -123,7 +123,7 @@ def encodings(
     for each in wanted:
         registry.load(each)
     if page is not None and not (page.exists() and BEGIN in page.read_text("utf-8")):
-        raise ConfigError(f"{page} has no line {BEGIN}", "name docs/encodings.md")
+        raise ConfigError(f"{page} has no line {BEGIN}", "name docs/results/encodings.md")
     cases = [
         Case(rule, each, how, seed, rounds, of)
         for rule in wanted
