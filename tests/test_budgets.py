@@ -162,8 +162,8 @@ def polls_of_the_peer() -> int:
 @cache
 def event_names() -> frozenset[str]:
     """Names of the events that a run writes."""
-    text = (ROOT / "docs" / "glossary.md").read_text("utf-8")
-    section = text.split("## Events in events.jsonl\n")[1].split("\n## ")[0]
+    text = (ROOT / "docs" / "records.md").read_text("utf-8")
+    section = text.split("## events.jsonl\n")[1].split("\n## ")[0]
     return frozenset(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
 
 
@@ -226,7 +226,7 @@ BUDGETS = {
     ),
     "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
     "lines of tests": Budget(lines_of_tests, 110_000, 80_000),
-    "words of docs, results aside": Budget(words_of_docs, 95_800, 60_000),
+    "words of docs, results aside": Budget(words_of_docs, 77_900, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 

@@ -1,5 +1,5 @@
 """``summary.json``: how a run went, read from what it left in its folder and nothing else
-(``docs/summary.md``)."""
+(``docs/records.md``)."""
 
 from __future__ import annotations
 

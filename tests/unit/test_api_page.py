@@ -25,7 +25,7 @@ HEAD = """# API reference
 
 This page is made from the docstrings by `python tests/unit/test_api_page.py`. In shapes, n is the
 number of updates, d the number of coordinates and f the number of Byzantine peers to tolerate.
-[glossary.md](glossary.md) explains the words.
+[glossary.md](glossary.md) explains the words. `gossip.__version__` is the version of the package.
 """
 RULE = ("__call__", "explain", "least", "needs_trainer")
 """What callers of a rule use. The other members are for its authors and for the node."""
@@ -230,8 +230,8 @@ WHOLE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def test_every_public_name_has_a_page() -> None:
-    """On this page or that of the rules, as code."""
-    pages = (PAGE, PAGE.with_name("rules.md"), PAGE.with_name("glossary.md"))
+    """On this page, that of the rules or that of exit codes, as code."""
+    pages = (PAGE, PAGE.with_name("rules.md"), PAGE.with_name("exit_codes.md"))
     told = " ".join(code for page in pages for code in WHOLE.findall(page.read_text()))
     words = {*re.findall(r"\w+", told)}
     assert [name for module in PUBLIC for name in module.__all__ if name not in words] == []

@@ -1,4 +1,4 @@
-"""docs/habits.md is made from the table of habits and the heads of its scripts:
+"""docs/results/habits.md is made from the table of habits and the heads of its scripts:
 ``python tests/integration/habits/test_habits_page.py`` writes it."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from habit_table import HABITS, NOT_YET, OK, SITUATIONS, Habit
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PAGE = Path(__file__).parents[3] / "docs" / "habits.md"
+PAGE = Path(__file__).parents[3] / "docs/results/habits.md"
 LINES_MAX = 39
 HEAD = f"""# Habits
 
@@ -22,14 +22,15 @@ What scripts do around a step, and the result. Each row is a script of under 40 
 | situation | what happens |
 |---|---|
 """
-MEANING = """
+ABOVE = ".."  # the page is in a folder of its own below those it links to
+MEANING = f"""
 - `ok`: every number is that of the same script in plain torch: parameters, buffers and what the
   script keeps, after the planned number of steps. Of several processes, each averages its gradients
   by `all_gather` of `torch.distributed`.
 - `ok *`: all peers end after the planned number of steps, with the same parameters, bit for bit,
   and the same state of what the script keeps. Plain torch has no such run to compare with.
 - Any other entry is the exception or the exit code that the script ends with.
-  [training_loop.md](training_loop.md) and [data.md](data.md) have the remedies.
+  [training_loop.md]({ABOVE}/training_loop.md) and [data.md]({ABOVE}/data.md) have the remedies.
 """
 
 
