@@ -10,9 +10,9 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import node_start
     from .collectives import ANSWERS
-    from .exchange import TrainedModel
     from .feedback import UpdateEncoder
     from .loader import ShardedLoader
+    from .local_model import TrainedModel
     from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
     from .searching import SearchingPeer

@@ -13,37 +13,27 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-import numpy as np
 import torch
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
-from gossip.aggregators import Memory, Sender
+from gossip.aggregators import Sender
 from gossip.core import QUORUM_LOST, is_further, record, squeeze, stretch
-from gossip.errors import GossipError, LocalError, NodeLost
-from gossip.ipc import PATH_MAX, Arena, Channel, ChannelClosed, clip, map_bytes, messages as control
-from gossip.topologies import draw
-from gossip.vectors import WireFormat, fragment_of, is_finite
+from gossip.errors import GossipError, LocalError
+from gossip.ipc import PATH_MAX, Channel, ChannelClosed, clip, map_bytes, messages as control
 
-from .compiling import CompileWatch
 from .confirmation import StateConfirmation
 from .copies import copy_state
-from .feedback import UpdateEncoder
 from .judging import JudgeService
 from .last_state import LastState
-from .layout import Layout
-from .node_start import NodeHandle, PeerPlace, StartNode, connect
-from .optimizer import in_train_mode, only_reads_gradients, staying_in_mode
-from .outbox import PacketQueue
-from .rates import learning_rate_of, rates_of, stepping_with
+from .local_model import ExtraState, LocalModel, TrainedModel
+from .node_link import NodeLink
+from .node_start import NodeHandle, PeerPlace, StartNode
+from .optimizer import in_train_mode
 from .replicas import Divergence, ReplicaCheck
-from .seeding import drawing_from
 from .stage import OwnStage, StageWork
-from .state import PackingPlan, plan_state, unpack_state
 from .stepping import StepsTaken
 
 logger = logging.getLogger(__name__)
@@ -54,43 +44,6 @@ HURRIED_S = 2.0  # for a node to leave that is not to help anybody
 CONFIRM_S = 45.0  # for others' word of the last round, and for their state where it is another
 PASSED_MAX = 32
 """Rounds in a row that a script may see pass while it waits for its own kind of step."""
-RESTARTS_MAX = 3
-RESTARTS_WITHIN_S = 60.0
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model, its optimizer, and the places of their numbers in a flat vector.
-
-    Attributes:
-        inner_step: The optimizer's own step, without the exchange.
-        layout: Of the whole model.
-        wire: How its updates are written.
-        parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
-    """
-
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    inner_step: Callable[[], object]
-    layout: Layout
-    wire: WireFormat
-    parts: tuple[Layout, ...]
-
-
-@dataclass(frozen=True)
-class ExtraState:
-    """State beside model and optimizer.
-
-    Attributes:
-        now: Gives it.
-        check: Raises StateMismatch when what came with a state cannot be taken over. Changes
-            nothing.
-        load: Takes it over.
-    """
-
-    now: Callable[[], dict[str, Any]]
-    check: Callable[[dict[str, Any]], object]
-    load: Callable[[dict[str, Any]], None]
 
 
 _ONE_STEP = StepsTaken()
@@ -177,9 +130,11 @@ class ExchangeHooks:
 
 
 class Exchange:
-    """One trainer's model, arena and channel.
+    """The rounds of one trainer: what it offers to its node, and what it applies.
 
     Attributes:
+        model: The model, and what changes it.
+        link: The channel to the node.
         go: What the node lets us compute now; None while it has not said.
         round_id: The next round to run on the parameters as they are.
         step: How many steps are in the parameters: rounds, but for collective operations and
@@ -190,20 +145,10 @@ class Exchange:
         on_collected: Told what peers have given to collective operations, round by round.
         has_begun: Whether any ``StartRoundCommand`` has come, by which the others are known.
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
-        restarts: How often the node was started again.
         restores: How often a state of others was taken over.
-        overtakes: How often parameters were changed otherwise than by a step of the kind that was
-            under way. A script may hold a graph of them, where it has several optimizers.
-        steps_directly: Whether the script's optimizers step with their own gradients, before the
-            round: this peer is alone. Rounds change nothing.
-        sender_memory: This peer's own, such as its momentum, of one fragment of the model after the
-            other. It is no part of the swarm's state: who joins begins without one.
-        exchanged: The parameters that the update offered last is of; none where none was offered.
+        lost: Rounds that were to step the optimizer and did not.
     """
 
-    steps_directly = False
-    overtakes = 0
-    _has_kinds = False  # the script has several optimizers, each with steps of its own
     _offered_kind = 0  # of the step that is under way, or was last; 0: of any
     _answered = -1  # the last round that made one of that kind, or none
     _puts_off_rounds = False
@@ -225,23 +170,16 @@ class Exchange:
             interrupt: Called about twice a second in every wait, and may raise.
             sender: What is made of an update before it leaves.
         """
-        self._sender = sender
+        self.model = LocalModel(place.config, sender)
+        self.link = NodeLink(start, connection, place)
         # nobody waits for the round of an update before the next one is there
         self._overlaps = place.config.overlap > 0
-        self._lends = place.config.peers_max > 1  # a result, to the script
         self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
-        self.sender_memory: Memory | None = None
-        self.exchanged: tuple[torch.Tensor, ...] = ()
-        self.encoder: UpdateEncoder | None = None  # where updates are encoded
-        self._channel, self._node = connection
-        self._start, self._interrupt = start, interrupt
-        self._peer, self._incarnation = place.peer, place.incarnation
-        self._seed = place.config.seed
+        self._interrupt = interrupt
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
-        self.trained = 0  # rounds here so far that stepped the optimizer
-        self.lost = 0  # those that were to and did not
+        self.lost = 0
         self.restored_at = -1  # the round that a state of others was last taken over for
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
@@ -249,15 +187,11 @@ class Exchange:
         self.hooks = ExchangeHooks()
         self.peers = self.alive = 1
         self.has_begun = False
-        self.restarts = 0
         self._judging = JudgeService()
-        self._deaths: list[float] = []
         self._shard: control.Shard | None = None
         self._halted: control.Halted | None = None
         self.confirmation = StateConfirmation()
         self._confirmed_step = -1  # that others were asked about last
-        self._outbox = PacketQueue()
-        self._changes = 0  # counts what has changed the parameters
         # when an update was offered last; never, with parameters as they have been since
         self._offered_at = math.inf
         self.restores = 0
@@ -267,13 +201,10 @@ class Exchange:
         self._prepared = False
         self._filled: int | None = None  # the update slot that was offered last
         self._offered = -1  # the round that it was offered to
-        self._finite = False  # whether all numbers of that update are
         self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
         self._ledger: control.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
         self._snapshots_due = 0
-        # packets that came between two local steps, with their descriptors
-        self._unheard: deque[tuple[list[Any], list[int]]] = deque()
         self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
         self.stage: OwnStage | None = None  # in a pipeline
         self._beside: dict[int, memoryview] = {}  # states of other stages, for that
@@ -294,72 +225,37 @@ class Exchange:
         Args:
             judging: Answers the node's questions for the loss.
         """
-        self._trained, self._judging = trained, judging
-        self._extra = extra
-        self._make_arena()
+        self._judging = judging
+        self.model.attach(trained, extra)
         self._prepared = True
         self._introduce()
         self._puts_off_rounds = True
-        self._serve(lambda: self.go is not None or bool(self._unheard))
+        self._serve(lambda: self.go is not None or bool(self.link.put_off))
         self._puts_off_rounds = False
 
-    def _make_arena(self) -> None:
-        trained = self._trained
-        self._arena = Arena.create(trained.parts[0].elements, trained.wire.arena_bytes)
-        self._compile_watch = CompileWatch(self._arena)
-        self._updates = [torch.from_numpy(vector) for vector in self._arena.updates]
-        self._parameters = [torch.from_numpy(vector) for vector in self._arena.parameters]
-        self._results = [torch.from_numpy(vector) for vector in self._arena.results]
-        self._mixes = [torch.from_numpy(vector) for vector in self._arena.mixes]
-        for slots in (self._updates, self._parameters, self._results, self._mixes):
-            trained.layout.lend_slots(slots)
-
-    def _renew_arena(self) -> None:
-        """Another one for another node: that which has died may have shared the first with other
-        peers, and since then nobody can map it to write to it. The last update moves along."""
-        former, updates = self._arena, self._updates
-        self._compile_watch.close()
-        self._forget_slots()
-        self._make_arena()
-        if self._filled is not None:
-            self._updates[self._filled].copy_(updates[self._filled])
-            np.copyto(self._arena.encoded[self._filled], former.encoded[self._filled])
-        if former.compiled:
-            self._arena.note_compiling(False)
-        former.close()
-
-    def _forget_slots(self) -> None:
-        for part in self._trained.parts:
-            part.forget_slots()
-
-    def _plan_state(self) -> PackingPlan:
-        trained = self._trained
-        extra = self._extra.now()
-        return plan_state(trained.model, trained.optimizer, extra, trained.layout.parameters)
-
     def _introduce(self) -> None:
-        state = self._plan_state()
+        state = self.model.plan_state()
         model = (
-            self._trained.parts[0].elements,
-            self._trained.layout.digest,
+            self.model.trained.parts[0].elements,
+            self.model.trained.layout.digest,
             state.digest(),
             state.nbytes,
         )
         about = control.Prepare(
             *model,
-            learning_rate_of(self._trained.optimizer.param_groups),
+            self.model.learning_rate,
             self._judging.able,
             self.round_id,
             b"" if self._loaded is None else self._loaded[1],
             self.collectives,
-            self._trained.parts[0].marks,
-            self._trained.wire.packed_shapes,
+            self.model.trained.parts[0].marks,
+            self.model.trained.wire.packed_shapes,
             (0, 0) if self.stage is None else self.stage.work.activation_bytes,
         )
-        self._queue_message(about, os.dup(self._arena.fd))
+        self.link.queue(about, os.dup(self.model.arena.fd))
         if self._shard is not None:
-            self._queue_message(self._shard)
-        self._flush()
+            self.link.queue(self._shard)
+        self.link.flush()
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
         """Ask for rounds with samples from now on, and for a guess at those of the next ``ahead``.
@@ -369,19 +265,19 @@ class Exchange:
         self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
         if self._prepared:
-            self._queue_message(self._shard)
-            self._flush()
+            self.link.queue(self._shard)
+            self.link.flush()
 
     def note_progress(self) -> None:
         """The trainer has come further on its own."""
-        self._arena.note_progress(self.round_id)
+        self.model.arena.note_progress(self.round_id)
 
     def is_asked_for_state(self) -> bool:
         """Looked at between two local steps: whether the node wants a copy of the state, which
         somebody else waits for. Whatever comes with it or before it is of the rounds, and waits
         for the end of this one."""
         self._poll_node()
-        return self._in_flight is None and self._snapshots_due > 0 and not self._unheard
+        return self._in_flight is None and self._snapshots_due > 0 and not self.link.put_off
 
     def is_decided(self) -> bool:
         """Looked at between two local steps: whether the round that they are taken for is over, so
@@ -390,7 +286,7 @@ class Exchange:
         return any(
             isinstance(message, control.RestoreCommand)
             or (isinstance(message, control.ApplyCommand) and message.is_step)
-            for messages, _ in self._unheard
+            for messages, _ in self.link.put_off
             for message in messages
         )
 
@@ -398,27 +294,20 @@ class Exchange:
         """Reads what the node has said, if no round is in flight, and what is unheard is of
         collective operations of others alone."""
         if self._in_flight is not None or not all(
-            _is_of_operation(message) for messages, _ in self._unheard for message in messages
+            _is_of_operation(message) for messages, _ in self.link.put_off for message in messages
         ):
             return
-        try:
-            messages, fds = self._channel.receive(0)
-        except ChannelClosed:
-            return  # whoever waits for the node next starts another
+        messages, fds = self.link.poll()
         asks = all(isinstance(message, control.SnapshotCommand) for message in messages)
-        if asks and not self._unheard:
+        if asks and not self.link.put_off:
             self._snapshots_due += len(messages)
         elif messages:
-            self._unheard.append((messages, fds))
+            self.link.put_off.append((messages, fds))
 
     def send_snapshot(self) -> None:
         """Gives the node the copy. The parameters are those that all peers share."""
         self._snapshot()
-        self._flush()
-
-    def _receive(self, timeout_s: float) -> tuple[list[Any], list[int]]:
-        """Raises: ChannelClosed."""
-        return self._unheard.popleft() if self._unheard else self._channel.receive(timeout_s)
+        self.link.flush()
 
     @property
     def step(self) -> int:
@@ -428,14 +317,14 @@ class Exchange:
     def in_flight(self) -> int:
         """Updates that were offered, and whose step is not applied: 0 or 1."""
         pending = self._in_flight
-        if pending is None or self._changes != pending.changes:
+        if pending is None or self.model.changes != pending.changes:
             return 0
         return int(self.step <= pending.step)
 
     @property
     def unsettled(self) -> tuple[torch.Tensor, ...]:
         """The parameters of the update whose round ``settle`` waits for; none: there is none."""
-        return () if self._in_flight is None else self.exchanged
+        return () if self._in_flight is None else self.model.exchanged
 
     @property
     def state_step(self) -> int:
@@ -453,8 +342,8 @@ class Exchange:
         """Return the part of a checkpoint of the present state that belongs to the node; waits for
         it until ``expired``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
-        self._queue_message(control.LedgerRequest())
-        self._flush()
+        self.link.queue(control.LedgerRequest())
+        self.link.flush()
         self._serve(lambda: self._ledger is not None or self._halted is not None or expired())
         said = self._ledger
         if said is None or said.round_id != self.round_id or not said.ledger:
@@ -466,9 +355,9 @@ class Exchange:
         as long as it lives. No round is applied that the caller does not see in ``round_id``."""
         while busy() and self._halted is None:
             self._snapshot()
-            self._flush()
+            self.link.flush()
             try:
-                self._process_packet(*self._receive(BRIEF_S))
+                self._process_packet(*self.link.receive(BRIEF_S))
             except ChannelClosed:
                 return
 
@@ -543,15 +432,15 @@ class Exchange:
         lasted_s = time.monotonic() - self._left_at
         self._brief = lasted_s < BRIEF_S
         self._offered_kind = steps.kind
-        self._has_kinds = self._has_kinds or steps.kind > 0
+        self.model.has_kinds = self.model.has_kinds or steps.kind > 0
         go = self.wait_go()
-        self._in_step, self.exchanged = samples > 0, ()
+        self._in_step, self.model.exchanged = samples > 0, ()
         try:
             if samples:
-                self._fill(go)
+                self.model.fill_update(go)
             if before_send is not None:
                 before_send()
-            rates = rates_of(self._trained.optimizer.param_groups) if samples else ()
+            rates = self.model.rates if samples else ()
             check = None if is_further(steps.kind) else self.replica_check
             replica = check.compare(self.step, go.compares) if check is not None else b""
             offer = _UpdateOffer(
@@ -565,11 +454,11 @@ class Exchange:
             )
             self._offer(go, offer)
             if self._overlaps and samples:
-                self._in_flight = _UnsettledUpdate(go, offer, self._changes)
+                self._in_flight = _UnsettledUpdate(go, offer, self.model.changes)
                 self._snapshot()  # there is no wait in which it would be made
-                self._flush()
+                self.link.flush()
             else:
-                self._settle(go, offer, self._changes)
+                self._settle(go, offer, self.model.changes)
         finally:
             self._in_step = False
         if self._in_flight is not None:
@@ -580,26 +469,6 @@ class Exchange:
             # this one has done its work.
             self._serve(lambda: self._may_go or self._halted is not None)
         self._left_at = time.monotonic()
-
-    def _fill(self, go: control.StartRoundCommand) -> None:
-        """Puts the update of a round into its slot."""
-        if self.steps_directly:
-            self._finite = True
-            return
-        slot, fragment = go.slot, self._fragment_of(go.round_id, go.collectives)
-        part = self._trained.parts[fragment]
-        self.exchanged = part.parameters
-        self._finite = part.flatten_gradients(self._updates[slot])
-        if self._sender:
-            self._transform(self._sender, self._updates[slot][: part.trained], fragment)
-        if self.encoder is not None:
-            update, encoded = self._arena.updates[slot], self._arena.encoded[slot]
-            self.encoder.encode(update, encoded, go.round_id, fragment)
-        if self._sender or self.encoder is not None:
-            self._finite = is_finite(self._arena.updates[slot])
-
-    def _fragment_of(self, round_id: int, collectives: int) -> int:
-        return fragment_of(round_id, collectives, len(self._trained.parts))
 
     def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
         """Returns when the round of the update in flight, if there is one, is applied. The user's
@@ -652,15 +521,15 @@ class Exchange:
             if self.round_id > round_id or self._may_go:
                 return
             self._follow(stage, *self._stage_commands.popleft())
-            self._arena.note_progress(self.round_id)
-            self._flush()
+            self.model.arena.note_progress(self.round_id)
+            self.link.flush()
 
     def _follow(
         self, stage: StageWork, command: control.StageCommand, memory: memoryview | None
     ) -> None:
         match command:
             case control.PassCommand():
-                self._queue_message(*stage.run(command, memory))
+                self.link.queue(*stage.run(command, memory))
             case control.DropCommand():
                 stage.executor.drop(command.micro_batch)
             case control.ResetCommand():
@@ -671,26 +540,25 @@ class Exchange:
                 assert_never(never)
 
     def _collect(self, stage: StageWork, command: control.CollectCommand) -> None:
-        executor, layout = stage.executor, self._trained.layout
+        executor, layout = stage.executor, self.model.trained.layout
         assert executor.done == tuple(sorted(command.micro_batches)), (
             f"asked for the update of {command.micro_batches}, and has that of {executor.done}"
         )
         if executor.samples:
-            update = self._updates[command.slot]
+            update = self.model.updates[command.slot]
             layout.flatten_gradients(update)
             update[: layout.trained] /= executor.samples
         self._filled = command.slot
         loss = executor.loss
-        groups = self._trained.optimizer.param_groups
-        self._queue_message(
+        self.link.queue(
             control.Contribute(
                 command.round_id,
                 command.slot,
                 executor.samples,
                 loss if loss is not None and math.isfinite(loss) else None,
-                learning_rate_of(groups),
+                self.model.learning_rate,
                 parameters=False,
-                rates=rates_of(groups) if executor.samples else (),
+                rates=self.model.rates if executor.samples else (),
                 micro_batches=command.micro_batches,
             )
         )
@@ -701,7 +569,7 @@ class Exchange:
         for command, _ in [each for each in self._stage_commands if each[0].round_id < round_id]:
             if isinstance(command, control.PassCommand):
                 about = command.round_id, command.micro_batch, command.attempt, command.backward
-                self._queue_message(control.PassReply(*about, 0, audit=command.audit))
+                self.link.queue(control.PassReply(*about, 0, audit=command.audit))
         self._stage_commands = deque(
             each for each in self._stage_commands if each[0].round_id >= round_id
         )
@@ -720,36 +588,27 @@ class Exchange:
         go = self.wait_go()
         offer = _UpdateOffer(0, None, data)
         self._offer(go, offer)
-        self._settle(go, offer, self._changes)
+        self._settle(go, offer, self.model.changes)
         self._serve(lambda: self._may_go or self._halted is not None)
-
-    def _transform(self, sender: Sender, update: torch.Tensor, fragment: int) -> None:
-        steps = len(sender.steps)
-        start, stop = fragment * steps, (fragment + 1) * steps
-        memory = self.sender_memory or (None,) * (steps * len(self._trained.parts))
-        sent, kept = sender(update, memory[start:stop])
-        self.sender_memory = (*memory[:start], *kept, *memory[stop:])
-        if sent is not update:
-            update.copy_(sent)
 
     def _offer(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
         """Sends what is in the update slot of ``go``, as an answer to that."""
         samples, loss = offer.samples, offer.loss
         if go.want_parameters:
-            self._trained.layout.flatten_parameters(self._parameters[go.slot])
+            self.model.flatten_parameters(go.slot)
         self.go, self._filled, self._offered = None, go.slot, go.round_id
         self._offered_kind = offer.steps.kind
         self._offered_at = time.monotonic()
-        self._arena.note_progress(self.round_id)
+        self.model.arena.note_progress(self.round_id)
         loss = loss if loss is not None and math.isfinite(loss) else None
-        finite = samples > 0 and self._finite
-        self._queue_message(
+        finite = samples > 0 and self.model.is_finite
+        self.link.queue(
             control.Contribute(
                 go.round_id,
                 go.slot,
                 samples,
                 loss,
-                learning_rate_of(self._trained.optimizer.param_groups),
+                self.model.learning_rate,
                 go.want_parameters,
                 finite,
                 offer.rates,
@@ -761,7 +620,7 @@ class Exchange:
                 kind=offer.steps.kind,
             )
         )
-        self._flush()
+        self.link.flush()
 
     def _error_of(self, halted: control.Halted) -> BaseException:
         """Return the error of a run that has ended, and leave the state on disk: this peer may be
@@ -773,7 +632,7 @@ class Exchange:
             or self.round_id == 0
         ):
             return control.error_of(halted)
-        told = self.last_state.leave(self.round_id, halted.reason, self._plan_state)
+        told = self.last_state.leave(self.round_id, halted.reason, self.model.plan_state)
         return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
 
     def _settle(
@@ -799,8 +658,8 @@ class Exchange:
                     PASSED_MAX,
                 )
                 return
-            if self._changes != changes:  # by a step of another kind
-                changes, self.exchanged = self._changes, ()
+            if self.model.changes != changes:  # by a step of another kind
+                changes, self.model.exchanged = self.model.changes, ()
                 offer = replace(offer, samples=0, rates=(), replica=b"")
             # A node that was started again has not heard of our update, and a collective operation
             # has made nothing of it. It is still right if nothing has changed since.
@@ -821,23 +680,15 @@ class Exchange:
         uses = (offer.samples or offer.skipped) and not is_further(offer.steps.kind)
         if uses and not _have_same_samples(before, go):
             self.log(json.dumps({"round": go.round_id, "skipped": "slice"}))
-            offer, self.exchanged = replace(offer, samples=0, skipped=False, rates=()), ()
+            offer, self.model.exchanged = replace(offer, samples=0, skipped=False, rates=()), ()
         if offer.samples and go.slot != before.slot:
-            self._updates[go.slot].copy_(self._updates[before.slot])
-            np.copyto(self._arena.encoded[go.slot], self._arena.encoded[before.slot])
+            self.model.move_update(before.slot, go.slot)
         if offer.samples and go.round_id > before.round_id:
-            self._encode_again(go)
+            self.model.encode_again(go)
             if not offer.steps.lasted_s:  # it is not of the time since this round began
                 offer = replace(offer, steps=replace(offer.steps, lasted_s=offer.lasted_s))
         self._offer(go, offer)
         return offer
-
-    def _encode_again(self, go: control.StartRoundCommand) -> None:
-        """Encode the update in the slot of ``go`` again: it was encoded for an earlier round."""
-        if self.encoder is not None:
-            update, encoded = self._arena.updates[go.slot], self._arena.encoded[go.slot]
-            self.encoder.encode_again(update, encoded, go.round_id)
-            self._finite = is_finite(update)
 
     def confirm(self, given_up: Callable[[], object]) -> None:
         """The script has had all its rounds: waits until enough others hold the same parameters,
@@ -856,7 +707,7 @@ class Exchange:
         ):
             return
         self._confirmed_step = self.step
-        self._queue_message(self.confirmation.ask(self.round_id))
+        self.link.queue(self.confirmation.ask(self.round_id))
         try:
             while (
                 self.confirmation.said is None
@@ -864,14 +715,14 @@ class Exchange:
                 and time.monotonic() < until
                 and not given_up()
             ):
-                self._arena.note_progress(self.round_id)
+                self.model.arena.note_progress(self.round_id)
                 self._snapshot()
-                self._flush()
-                self._process_packet(*self._receive(WAKE_S))
+                self.link.flush()
+                self._process_packet(*self.link.receive(WAKE_S))
         except ChannelClosed:
             # the node has died: who goes on starts another, and who closes asks nobody any more
             return
-        self._flush()
+        self.link.flush()
 
     @property
     def confirmed(self) -> bool | None:
@@ -890,16 +741,16 @@ class Exchange:
             if self._prepared:
                 # Who waits for the swarm is not stalled. Otherwise a slow round would make
                 # everybody skip everybody else.
-                self._arena.note_progress(self.round_id)
+                self.model.arena.note_progress(self.round_id)
                 self._snapshot(at_leisure=True)
-            self._flush()
+            self.link.flush()
             try:
-                messages, fds = self._receive(WAKE_S)
+                messages, fds = self.link.receive(WAKE_S)
             except ChannelClosed:
-                self._revive()
+                self._start_node_again()
                 continue
             if self._puts_off_rounds and any(isinstance(m, control.ApplyCommand) for m in messages):
-                self._unheard.append((messages, fds))
+                self.link.put_off.append((messages, fds))
             else:
                 self._process_packet(messages, fds)
         # The receipt of a round may travel with the next update when the node has let us compute
@@ -911,8 +762,8 @@ class Exchange:
             and self._may_go
             and self.go.round_id >= self.round_id
         )
-        if not self._outbox.may_wait(1 if current else 0):
-            self._flush()
+        if not self.link.may_wait(1 if current else 0):
+            self.link.flush()
 
     def _serve_until_over(
         self, go: control.StartRoundCommand, offer: _UpdateOffer, expired: Callable[[], bool]
@@ -945,11 +796,7 @@ class Exchange:
             ):
                 self._handle_stage_message(message, fds)
             case control.JudgeCommand():
-                self._queue_message(
-                    self._judging.answer(
-                        message, fds, learning_rate_of(self._trained.optimizer.param_groups)
-                    )
-                )
+                self.link.queue(self._judging.answer(message, fds, self.model.learning_rate))
             case control.SnapshotCommand():
                 self._snapshots_due += 1
                 self._snapshot(at_leisure=True)
@@ -991,16 +838,15 @@ class Exchange:
         # A node that was started again may send what the one before it had sent.
         is_new = message.round_id >= self.round_id
         if message.slot >= 0 and is_new:
-            with self._overtaking(message.kind != self._offered_kind):
-                self._change_model(message)
+            self.model.apply(message, message.kind == self._offered_kind, self._in_step)
         if is_new:
             self.collectives += not message.is_step
             self.lost += message.is_step and message.slot < 0
         is_operation = _is_operation(message)
         if is_operation:
             self.on_collected(message.collected)
-        elif self.encoder is not None:
-            self.encoder.settle(message.round_id, message.taken)
+        elif self.model.encoder is not None:
+            self.model.encoder.settle(message.round_id, message.taken)
         self.round_id = max(self.round_id, message.round_id + 1)
         if is_new and not is_operation:
             # Also one that was lost: else those of two kinds, of which each has too few, would
@@ -1015,206 +861,99 @@ class Exchange:
                 self.replica_check.follow_step(self.step, is_own)
         if message.replica and self.replica_check is not None and self._offered == message.round_id:
             self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
-        self._arena.note_progress(self.round_id)
-        self._queue_message(control.AppliedReply(message.round_id, message.slot))
-
-    @contextmanager
-    def _overtaking(self, wanted: bool) -> Iterator[None]:
-        """Change parameters that no step of this peer is to change.
-
-        A script with several optimizers may propagate a loss through them afterwards, as a GAN does
-        through its generator. autograd must not refuse that, though the gradients are of no use.
-        """
-        if not (wanted and self._has_kinds):
-            yield
-            return
-        self.overtakes += 1
-        model = self._trained.model
-        with keep_versions((*model.parameters(), *model.buffers())):
-            yield
-
-    def _change_model(self, message: control.ApplyCommand) -> None:
-        """Apply what a round decided to the model."""
-        self._changes += 1
-        self.trained += 1
-        trained = self._trained
-        if message.mix_scale:
-            trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
-        if not self.steps_directly:
-            with trained.layout.gradients_put_by(not self._in_step):
-                self._step_with(message)
-        if not self.trained & (self.trained - 1):
-            # Raises UnsupportedModel before there is anything to lose. An optimizer has its state
-            # since the first step, and some more of it later: look ever less often.
-            plan_state(trained.model, trained.optimizer, {})
-
-    def _step_with(self, message: control.ApplyCommand) -> None:
-        """The optimizer's step with a result as gradient, which stays in ``.grad``.
-
-        A long one is read where it lies, unless the script holds the tensors in ``.grad``. Others
-        may have yet to read it there, so what is left in ``.grad`` for the script is memory of its
-        own from the first write on.
-        """
-        trained, result = self._trained, self._results[message.slot]
-        part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
-        only_reads = only_reads_gradients(trained.optimizer)
-        lends = (
-            self._lends
-            and self._arena.lends_results
-            and part.has_views
-            and only_reads
-            and part.release_gradients()
-        )
-        if lends:
-            part.point_gradients(result)
-        else:
-            part.scatter_gradients(result)
-        if part.reclaim_gradients():
-            self._arena.renew_lent_memory()
-        try:
-            if self.stage is not None:
-                self.stage.norms.measure()
-            with stepping_with(trained.optimizer.param_groups, message.rates):
-                if only_reads:
-                    trained.inner_step()
-                else:
-                    seed = draw("optimizer", self._seed, _step_of(message), message.kind)
-                    with drawing_from(seed, part.device):
-                        trained.inner_step()
-        finally:
-            if lends:
-                part.lend_gradients(torch.from_numpy(self._arena.lent_result(message.slot)))
+        self.model.arena.note_progress(self.round_id)
+        self.link.queue(control.AppliedReply(message.round_id, message.slot))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
         """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round
         can be computed."""
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
-            with in_train_mode(self._trained.optimizer):
-                copied = copy_state(self.round_id, self._plan_state)
-            self._queue_message(*copied)
+            with in_train_mode(self.model.trained.optimizer):
+                copied = copy_state(self.round_id, self.model.plan_state)
+            self.link.queue(*copied)
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
         error = ""
         try:
-            packed = map_bytes(fd, message.nbytes)
-            trained, check = self._trained, self._extra.check
-            state = packed, trained.model, trained.optimizer, message.settings, check
-            with staying_in_mode(trained.optimizer), self._overtaking(True):
-                extra = unpack_state(*state)
-            self._extra.load(extra)
+            self.model.restore(message, fd)
         except GossipError as failure:
             error = clip(str(failure))
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
-            self._changes += 1
             self.restores += 1
             self.hooks.on_replaced()
             self._offered_at = math.inf
-            if self.encoder is not None:
-                self.encoder.forget()
+            if self.model.encoder is not None:
+                self.model.encoder.forget()
             self.round_id = self.restored_at = message.round_id
             self._answered = max(self._answered, message.round_id - 1)
             self.go = None
-            self._arena.note_progress(self.round_id)
-        finally:
-            os.close(fd)
-        self._queue_message(control.RestoredReply(message.round_id, error))
+            self.model.arena.note_progress(self.round_id)
+        self.link.queue(control.RestoredReply(message.round_id, error))
 
     def _make_state(self, message: control.RebuildCommand) -> None:
         assert self.stage is not None, "only a stage of a pipeline is made anew"
         beside, self._beside = self._beside, {}
         made = self.stage.rebuild(message.round_id, beside, message.is_last)
         if made.extra is not None:
-            self._extra.load(dict(made.extra))
+            self.model.extra.load(dict(made.extra))
         about = message.round_id, made.source, made.step
         if not made.source:
-            self._queue_message(control.RebuiltReply(*about, needs=made.needs))
+            self.link.queue(control.RebuiltReply(*about, needs=made.needs))
             return
-        self._changes += 1
+        self.model.changes += 1
         self.restores += 1
         self.round_id = message.round_id
         self._answered = max(self._answered, message.round_id - 1)
         # What the script has kept, such as a scheduler, is of that round.
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None
-        self._arena.note_progress(self.round_id)
-        self._queue_message(control.RebuiltReply(*about, self._plan_state().digest(), made.fresh))
+        self.model.arena.note_progress(self.round_id)
+        self.link.queue(control.RebuiltReply(*about, self.model.plan_state().digest(), made.fresh))
 
     # --- sending ----------------------------------------------------------------------------------
-
-    def _queue_message(self, message: control.FromTrainer, fd: int | None = None) -> None:
-        """Puts it in the next packet, with ``fd``, which it takes over."""
-        self._outbox.put(message, fd)
-
-    def _flush(self) -> None:
-        self._outbox.flush(self._channel)
 
     def log(self, metrics: str, now: bool = False) -> None:
         """A line for metrics.jsonl. It travels with the next packet,
         or at once when that may be long."""
-        self._queue_message(control.Log(metrics))
-        if now or self._outbox.log_is_due:
-            self._flush()
+        self.link.queue(control.Log(metrics))
+        if now or self.link.log_is_due:
+            self.link.flush()
 
     def plan(self, steps: int | None, folder: str, every: int | None) -> None:
         """Says what the script is going to do: how many steps, where its checkpoints go, and how
         often. It travels with the next packet."""
-        self._queue_message(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
+        self.link.queue(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
 
     def report_divergence(self, report: control.DivergenceReport) -> None:
         """Have it recorded that replicas differ, or will."""
-        self._queue_message(report)
-        self._flush()
-
-    def send_close(self, reason: str) -> None:
-        """Says goodbye, from whatever thread, and does nothing else."""
-        self._channel.send(control.Close(reason))
+        self.link.queue(report)
+        self.link.flush()
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def _revive(self) -> None:
-        """Starts another node in the place of one that died, and shows it where we are.
+    def _start_node_again(self) -> None:
+        """Start another node, and introduce the model at its present round.
 
-        Raises: NodeLost: That has happened too often.
+        Raises: NodeLost: The node has died too often.
         """
-        self._channel.close()
-        # the end of its channel comes a moment before that of its process
-        ended = self._node.ended(0.5)
-        words = self._node.last_words()
-        now = time.monotonic()
-        self._deaths = [at for at in self._deaths if now - at < RESTARTS_WITHIN_S]
-        if len(self._deaths) >= RESTARTS_MAX:
-            raise NodeLost(self._peer, len(self._deaths), words)
-        self._deaths.append(now)
-        self.restarts += 1
-        logger.warning(
-            "peer=%d the node died (%s), starting another, round=%d",
-            self._peer,
-            words,
-            self.round_id,
-        )
-        if not ended:
-            self._node.kill()
-        self._incarnation += 1
+        self.link.revive(self.round_id)
         self.go = None
         self._ledger = control.LedgerReply(-1, b"")  # nobody will answer any more
         self._judging.forget()
-        self._outbox.drop()
-        self._forget_unheard()
         self._stage_commands.clear()
-        self._channel, self._node = connect(self._start, self._incarnation)
         if self._prepared:
-            self._renew_arena()
+            self.model.renew_arena(self._filled)
             self._introduce()
 
     def note_end(self) -> None:
         """Note the replica as the training leaves it. What the script does to it behind that, such
         as to restore the best weights on one peer, is no difference between peers."""
-        self._ended_at, check = self._changes, self.replica_check
+        self._ended_at, check = self.model.changes, self.replica_check
         if self._prepared:
-            layout = self._trained.layout
-            with in_train_mode(self._trained.optimizer):
+            layout = self.model.trained.layout
+            with in_train_mode(self.model.trained.optimizer):
                 self._digest = layout.digest_parameters() if check is None else check.digest()
 
     def close(
@@ -1233,42 +972,25 @@ class Exchange:
         """
         until = time.monotonic() + within_s
         try:
-            if reason == "finished" and self._ended_at != self._changes:
+            if reason == "finished" and self._ended_at != self.model.changes:
                 self.note_end()
             digest = self._digest if reason == "finished" else b""
             goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
             hurried = False
-            self._queue_message(goodbye)
-            self._flush()
+            self.link.queue(goodbye)
+            self.link.flush()
             while self._halted is None and time.monotonic() < until:
-                messages, fds = self._receive(max(0.0, min(WAKE_S, until - time.monotonic())))
+                messages, fds = self.link.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
-                    self._queue_message(goodbye)  # said twice, it means now
+                    self.link.queue(goodbye)  # said twice, it means now
                 self._process_closing_packet(messages, fds)
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
-        self._channel.close()
-        self._forget_unheard()
-        if not self._node.ended(
-            max(2.0, until - time.monotonic()) if self._halted is not None else 0.5
-        ):
-            logger.warning("peer=%d the node did not end in time, killing it", self._peer)
-            self._node.kill()
-        self._outbox.drop()
+        self.link.close(max(2.0, until - time.monotonic()) if self._halted is not None else 0.5)
         if self._prepared:
-            self._forget_slots()
-            self._updates = self._parameters = self._results = self._mixes = []
-            self._compile_watch.close()
-            self._arena.close()
+            self.model.close()
         self._judging.forget()
-
-    def _forget_unheard(self) -> None:
-        """Its node will not do what it says any more."""
-        for _, fds in self._unheard:
-            for fd in fds:
-                os.close(fd)
-        self._unheard.clear()
 
     def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
         """Donates the state if asked. Takes no rounds any more: the model is the user's now."""
@@ -1279,25 +1001,15 @@ class Exchange:
                 case control.SnapshotCommand():
                     self._snapshots_due += 1
                 case control.JudgeCommand():
-                    self._queue_message(
+                    self.link.queue(
                         control.JudgeReply(message.ticket, (), (), "this peer is leaving")
                     )
                 case control.RestoreCommand():
-                    self._queue_message(
-                        control.RestoredReply(message.round_id, "this peer is leaving")
-                    )
+                    self.link.queue(control.RestoredReply(message.round_id, "this peer is leaving"))
                 case control.Halted():
                     self._halted = message
         self._snapshot()
-        self._flush()
-
-    def node_ended(self, within_s: float) -> bool:
-        return self._node.ended(within_s)
-
-    def drop_after_fork(self) -> None:
-        """In a forked child: lets go of the channel, so that the node sees the trainer's end and
-        not that of its children."""
-        self._channel.close()
+        self.link.flush()
 
     @property
     def halted(self) -> control.Halted | None:

@@ -55,12 +55,12 @@ from .collectives import (
     write_whole,
 )
 from .differing import compared
-from .exchange import Exchange, ExtraState, StepsTaken, TrainedModel
-from .feedback import UpdateEncoder
+from .exchange import Exchange, StepsTaken
 from .judging import JudgeService, LossJudge
 from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
+from .local_model import ExtraState, TrainedModel
 from .local_steps import STATE as LOCAL_STATE, LocalSteps, groups_of, read_settings, settings_of
 from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
@@ -292,7 +292,7 @@ class Session:
             shapes = layout.shapes if len(parts) == 1 else ()
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
-            self._exchange.steps_directly = direct = self._is_alone and wire.is_plain
+            self._exchange.model.steps_directly = direct = self._is_alone and wire.is_plain
             for each in () if direct else optimizers:
                 make_modes_exact(each)
             self._coordinator = StepCoordinator(optimizers, self._step, together, optimizer)
@@ -300,7 +300,7 @@ class Session:
                 TrainedModel(plain, combined, self._coordinator.step, layout, wire, parts)
             )
             self._unprepared.prepared(optimizers, trained.optimizer, alone=self._is_alone)
-            self._exchange.encoder = None if wire.is_plain else UpdateEncoder(wire, len(parts))
+            self._exchange.model.encode_with(wire, len(parts))
             judging = JudgeService(bench, rule if bench is not None else None, layout.elements)
         self._model = model
         if self._is_rolling and self._config.peers_max > 1 and self._config.pipeline is None:
@@ -525,6 +525,7 @@ class Session:
         stage: OwnStage = make_stage(site, layers, samples, loss, optimizer)
         if plan is not None:
             self._exchange.stage = stage
+            self._exchange.model.measure_gradients = stage.norms.measure
         self.prepare(stage.model, stage.optimizer)
         return Pipeline(stage, stage.stepping(self._run_stage, lambda: self.step))
 
@@ -700,10 +701,11 @@ class Session:
                 "each_step with local_steps: between two rounds each peer takes steps of its own",
                 "leave out --local-steps, or do it after the run",
             )
-        if self._exchange.trained and not self._made_a_step:
+        missed = self._exchange.model.steps
+        if missed and not self._made_a_step:
             raise ConfigError(
-                f"each_step after {self._exchange.trained} rounds were applied that this peer has "
-                "missed: the function has not run for them",
+                f"each_step after {missed} rounds were applied that this peer has missed: "
+                "the function has not run for them",
                 "call peer.each_step right behind peer.prepare, before you read peer.peers, "
                 "peer.alive or peer.is_main",
             )
@@ -1127,7 +1129,7 @@ class Session:
     def _step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
         """In place of ``step()`` of the optimizers ``which``. With ``overflow`` this peer only
         takes part: its gradients are no numbers."""
-        before, trained, self._made_a_step = self.step, self._exchange.trained, True
+        before, trained, self._made_a_step = self.step, self._exchange.model.steps, True
         assert self._coordinator is not None
         kind = self._coordinator.kind_of(which)
         is_new = self._batches.unused if self._loader is not None else False
@@ -1144,7 +1146,7 @@ class Session:
                 self._make_step(loss, overflow, kind)
         finally:
             self._advanced = (
-                self._exchange.trained - trained if is_further(kind) else self.step - before
+                self._exchange.model.steps - trained if is_further(kind) else self.step - before
             )
             self._parameters_seen = self._parameters_now
             self._warn_of_changes()
@@ -1152,7 +1154,7 @@ class Session:
     @property
     def _parameters_now(self) -> tuple[int, int]:
         """Counts that change with the parameters: rounds that stepped, and states taken over."""
-        return self._exchange.trained, self._exchange.restores
+        return self._exchange.model.steps, self._exchange.restores
 
     def _warn_of_changes(self) -> None:
         """Warn once that the script changes the replica itself between two steps."""
@@ -1209,7 +1211,7 @@ class Session:
     def _make_further_step(self, loss: float | None, overflow: bool, kind: int) -> None:
         """Take the round of a step on the samples of the one before, by another optimizer."""
         self._check_open()
-        encoder = self._exchange.encoder
+        encoder = self._exchange.model.encoder
         unable = {
             "local steps": self._stepper.is_local,
             "overlap": self._overlaps,
@@ -1232,7 +1234,7 @@ class Session:
         self._computing_since = time.monotonic()
 
     def _step_directly(self, overflow: bool) -> None:
-        if self._exchange.steps_directly and not overflow:
+        if self._exchange.model.steps_directly and not overflow:
             assert self._coordinator is not None
             self._coordinator.step()
 
@@ -1279,11 +1281,11 @@ class Session:
             self._samples = self._count_samples(steps.taken)
         loss, self._loss = self._loss if loss is None else loss, None
         if not is_further(steps.kind):
-            self._overtakes = self._exchange.overtakes
+            self._overtakes = self._exchange.model.overtakes
         else:
             self._exchange.wait_go()  # which may apply rounds that this peer has missed
         outdated = is_further(steps.kind) and self._parameters_seen != self._parameters_now
-        outdated |= self._exchange.overtakes != self._overtakes
+        outdated |= self._exchange.model.overtakes != self._overtakes
         used = 0 if overflow or outdated else self._samples
         # Local steps that overflow have their batches again.
         skipped = overflow and not self._stepper.is_local and not is_further(steps.kind)
@@ -1291,7 +1293,7 @@ class Session:
         if self._exchange.in_flight:
             self._stepper.continue_before_result()
         else:
-            self._stepper.mark_exchanged(self._exchange.exchanged)
+            self._stepper.mark_exchanged(self._exchange.model.exchanged)
             self._stepper.resume_after_round()
         return True
 
@@ -1344,7 +1346,7 @@ class Session:
         was_in_flight = bool(self._exchange.unsettled)
         in_turn = self._exchange.settle(expired)
         if was_in_flight:
-            self._stepper.mark_exchanged(self._exchange.exchanged)
+            self._stepper.mark_exchanged(self._exchange.model.exchanged)
         return in_turn
 
     def _state_before_round(self) -> dict[str, Any]:
@@ -1407,7 +1409,7 @@ class Session:
             since = self._computing_since
             self._clock.begin_round(since, self._exchange.late_s(since))
         local.step(self._state_now, overflow)
-        if self._exchange.trained == 0 and local.good == 1:
+        if self._exchange.model.steps == 0 and local.good == 1:
             self._plan_own()  # raises UnsupportedModel now, and not at the first checkpoint
         if overflow:
             self._batches.skip(local.good)
@@ -1616,7 +1618,7 @@ class Session:
         """To the next round, for a collective operation. Returns whether others trained in it."""
         exchange = self._exchange
         before = exchange.go
-        trained = exchange.trained
+        steps = exchange.model.steps
         if exchange.halted is not None and exchange.halted.exit_code == 0:
             raise RunOver
         self._in_round = True
@@ -1635,7 +1637,7 @@ class Session:
             self._outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
         if self._termination.since is not None and not self._boundary_due:
             self._stop()
-        return exchange.trained > trained
+        return exchange.model.steps > steps
 
     def _at_anchor(self) -> AbstractContextManager[None]:
         """Within it the parameters are what the rounds have made of them."""
@@ -1875,7 +1877,7 @@ class Session:
     def _resume_own(self, folder: Path, found: checkpoints.Checkpoint) -> None:
         """Load the state of this peer alone, if there is any."""
         trained = self._trained
-        encoder = self._exchange.encoder
+        encoder = self._exchange.model.encoder
         owes = encoder is not None and trained.wire.encoding.feedback
         if self._is_rolling and self._plan_own() is None and not self._config.sender and not owes:
             return
@@ -1888,7 +1890,7 @@ class Session:
                 own = own._replace(why=str(error))
             # Rates are those of the step, whatever was taken behind it.
             self._apply_settings()
-        self._exchange.sender_memory = own.memory
+        self._exchange.model.sender_memory = own.memory
         if encoder is not None:
             encoder.load(own.residual)
         if own.extra is not None:
@@ -1919,8 +1921,8 @@ class Session:
 
     def _plan_own(self) -> StateFile | None:
         """Plan the file of the state of this peer alone: in gossip rounds all of it."""
-        trained, memory = self._trained, self._exchange.sender_memory
-        encoder = self._exchange.encoder
+        trained, memory = self._trained, self._exchange.model.sender_memory
+        encoder = self._exchange.model.encoder
         residual = None if encoder is None else encoder.saved()
         apart = self._stepper.own_parameters or None
         parts = OwnParts(memory, residual, self._local_optimizer, apart)
@@ -2208,15 +2210,15 @@ class Session:
         if self.closed or os.getpid() != self._pid:
             return
         try:
-            self._exchange.send_close("stopped")
-            self._exchange.node_ended(HURRIED_CLOSE_S)
+            self._exchange.link.send_close("stopped")
+            self._exchange.link.node_ended(HURRIED_CLOSE_S)
         except GossipError:
-            self._exchange.node_ended(0.1)
+            self._exchange.link.node_ended(0.1)
         os._exit(1)
 
     def _forked(self) -> None:
         if not self.closed:
-            self._exchange.drop_after_fork()
+            self._exchange.link.drop_after_fork()
 
 
 def _check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:

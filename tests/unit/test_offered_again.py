@@ -81,13 +81,13 @@ def offered(told: Told) -> Offers:
 def noted_states(peer: Session) -> list[dict[str, Any]]:
     """What is beside the model in the states that it gives from now on."""
     states: list[dict[str, Any]] = []
-    extra = peer._exchange._extra
+    extra = peer._exchange.model.extra
 
     def noted() -> dict[str, Any]:
         states.append(extra.now())
         return states[-1]
 
-    peer._exchange._extra = replace(extra, now=noted)
+    peer._exchange.model.extra = replace(extra, now=noted)
     return states
 
 
@@ -317,7 +317,7 @@ def test_the_momentum_of_a_sender_has_an_update_once() -> None:
             swarm.session.prepare(model, optimizer)
             for at in range(8):
                 step(model, optimizer, at)
-            memories.append(swarm.session._exchange.sender_memory)
+            memories.append(swarm.session._exchange.model.sender_memory)
     ours, theirs = [memory[0] for memory in memories if memory is not None]
     assert ours is not None
     assert theirs is not None
@@ -382,7 +382,7 @@ def test_what_others_decode_of_an_update_that_is_offered_again_is_of_its_round()
         backward(model, 0)
         gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
         optimizer.step()
-        encoder = swarm.session._exchange.encoder
+        encoder = swarm.session._exchange.model.encoder
         owed = None if encoder is None else encoder.saved()
     update, decoded = found
     assert np.array_equal(update, decoded)

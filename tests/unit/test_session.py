@@ -1204,7 +1204,7 @@ def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
             except ConfigError as error:
                 os.write(write, str(error).encode())
             swarm.session.close()
-            gone = swarm.session._exchange._channel.fileno() == -1
+            gone = swarm.session._exchange.link._channel.fileno() == -1
             os.write(write, b"|gone" if gone else b"|held")
             os._exit(0)
         os.waitpid(child, 0)

@@ -11,13 +11,16 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
+from gossip.config import RunConfig
 from gossip.ipc import messages as control
 from gossip.ipc.channel import Channel
-from gossip.training import exchange as exchange_module
-from gossip.training.outbox import PacketQueue
+from gossip.training import exchange as exchange_module, node_link
+from gossip.training.node_link import NodeLink
+from gossip.training.node_start import PeerPlace
 
 ELEMENTS = 66
 SOON, LATE = 1e9, 0.0
+PLACE = PeerPlace(RunConfig())
 
 
 def packet(n: FakeNode) -> list:
@@ -34,6 +37,18 @@ def apply_and_go(n: FakeNode, *rounds: int) -> None:
         *[control.ApplyCommand(round_id, round_id % 4, 0.0) for round_id in rounds],
         control.StartRoundCommand(rounds[-1] + 1, (rounds[-1] + 1) % 4, False, 0, (), False, 1, 1),
     )
+
+
+class DeadNode:
+    def ended(self, within_s: float) -> bool:
+        return True
+
+    def last_words(self) -> str:
+        return "killed by SIGKILL"
+
+
+def link_over(channel: Channel) -> NodeLink:
+    return NodeLink(lambda incarnation, theirs: DeadNode(), (channel, DeadNode()), PLACE)
 
 
 def train(script, steps: int) -> None:
@@ -143,19 +158,22 @@ def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
     ],
 )
 def test_nothing_waits_but_log_lines_and_receipts(messages, receipts_max, may_wait):
-    outbox = PacketQueue()
-    for message in messages:
-        outbox.put(message)
-    assert outbox.may_wait(receipts_max) is may_wait
-
-
-def test_an_outbox_sends_one_packet_and_closes_its_descriptors():
     one, other = map(Channel, Channel.pair())
-    outbox, fd = PacketQueue(), os.memfd_create("test")
-    outbox.put(control.Log("{}"))
-    outbox.put(control.Snapshot(0, 1, ""), fd)
-    outbox.flush(one)
-    outbox.flush(one)
+    link = link_over(one)
+    for message in messages:
+        link.queue(message)
+    assert link.may_wait(receipts_max) is may_wait
+    one.close()
+    other.close()
+
+
+def test_a_link_sends_one_packet_and_closes_its_descriptors():
+    one, other = map(Channel, Channel.pair())
+    link, fd = link_over(one), os.memfd_create("test")
+    link.queue(control.Log("{}"))
+    link.queue(control.Snapshot(0, 1, ""), fd)
+    link.flush()
+    link.flush()
     messages, fds = other.receive(20)
     assert messages == [control.Log("{}"), control.Snapshot(0, 1, "")]
     assert len(fds) == 1
@@ -167,15 +185,18 @@ def test_an_outbox_sends_one_packet_and_closes_its_descriptors():
     other.close()
 
 
-def test_what_was_for_a_node_that_is_gone_is_dropped_but_for_the_log():
+def test_what_was_for_a_node_that_is_gone_is_dropped_but_for_the_log(monkeypatch):
     one, other = map(Channel, Channel.pair())
-    outbox, fd = PacketQueue(), os.memfd_create("test")
-    outbox.put(control.Log("{}"))
-    outbox.put(control.Snapshot(0, 1, ""), fd)
-    outbox.drop()
+    after, node = map(Channel, Channel.pair())
+    monkeypatch.setattr(node_link, "connect", lambda start, incarnation: (after, DeadNode()))
+    link, fd = link_over(one), os.memfd_create("test")
+    link.queue(control.Log("{}"))
+    link.queue(control.Snapshot(0, 1, ""), fd)
+    link.revive(0)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
-    outbox.flush(one)
-    assert other.receive(20) == ([control.Log("{}")], [])
-    one.close()
-    other.close()
+    link.flush()
+    assert node.receive(20) == ([control.Log("{}")], [])
+    assert link.restarts == 1
+    for channel in (other, after, node):
+        channel.close()

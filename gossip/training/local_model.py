@@ -1,0 +1,301 @@
+"""The model of this peer, and the memory in which its node reads updates and writes results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
+
+from gossip.aggregators import Memory, Sender
+from gossip.config import RunConfig
+from gossip.ipc import Arena, map_bytes, messages as control
+from gossip.topologies import draw
+from gossip.vectors import WireFormat, fragment_of, is_finite
+
+from .compiling import CompileWatch
+from .feedback import UpdateEncoder
+from .layout import Layout
+from .optimizer import only_reads_gradients, staying_in_mode
+from .rates import learning_rate_of, rates_of, stepping_with
+from .seeding import drawing_from
+from .state import PackingPlan, plan_state, unpack_state
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model, its optimizer, and the places of their numbers in a flat vector.
+
+    Attributes:
+        inner_step: The optimizer's own step, without the exchange.
+        layout: Of the whole model.
+        wire: How its updates are written.
+        parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    inner_step: Callable[[], object]
+    layout: Layout
+    wire: WireFormat
+    parts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True)
+class ExtraState:
+    """State beside model and optimizer.
+
+    Attributes:
+        now: Gives it.
+        check: Raises StateMismatch when what came with a state cannot be taken over. Changes
+            nothing.
+        load: Takes it over.
+    """
+
+    now: Callable[[], dict[str, Any]]
+    check: Callable[[dict[str, Any]], object]
+    load: Callable[[dict[str, Any]], None]
+
+
+class LocalModel:
+    """The model of this peer, and the memory that it shares with its node.
+
+    Attributes:
+        trained: Model, optimizer and layout, once they are there (``attach``).
+        arena: The shared memory, likewise.
+        updates: Slots for updates in that memory.
+        encoder: Encodes updates; None: they are sent as they are.
+        sender_memory: Memory of this peer's sender, such as its momentum, of one fragment of the
+            model after the other. It is no part of the state that peers share.
+        exchanged: The parameters of the last update; empty if there is none.
+        is_finite: Whether all numbers of the last update are.
+        steps_directly: Whether the script's optimizers step with their own gradients, before the
+            round: this peer is alone. Rounds change nothing.
+        has_kinds: Whether the script has several optimizers, each with steps of its own.
+        measure_gradients: Called before the optimizer steps with a result.
+        changes: How often the parameters have changed.
+        steps: Rounds that have stepped the optimizer here.
+        overtakes: How often parameters were changed otherwise than by a step of the kind that was
+            under way. A script may hold a graph of them, where it has several optimizers.
+    """
+
+    trained: TrainedModel
+    arena: Arena
+
+    def __init__(self, config: RunConfig, sender: Sender | None) -> None:
+        """
+        Args:
+            sender: Transforms an update before it leaves.
+        """
+        self._sender, self._seed = sender, config.seed
+        self._lends = config.peers_max > 1  # results, to the script
+        self.encoder: UpdateEncoder | None = None
+        self.sender_memory: Memory | None = None
+        self.exchanged: tuple[torch.Tensor, ...] = ()
+        self.is_finite = self.steps_directly = self.has_kinds = False
+        self.measure_gradients: Callable[[], None] = lambda: None
+        self.changes = self.steps = self.overtakes = 0
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    def encode_with(self, wire: WireFormat, fragments: int) -> None:
+        self.encoder = None if wire.is_plain else UpdateEncoder(wire, fragments)
+
+    def attach(self, trained: TrainedModel, extra: ExtraState) -> None:
+        """Take the model, and make the shared memory for it."""
+        self.trained, self.extra = trained, extra
+        self._make_arena()
+
+    def _make_arena(self) -> None:
+        trained = self.trained
+        self.arena = Arena.create(trained.parts[0].elements, trained.wire.arena_bytes)
+        self._compile_watch = CompileWatch(self.arena)
+        self.updates = [torch.from_numpy(vector) for vector in self.arena.updates]
+        self._parameters = [torch.from_numpy(vector) for vector in self.arena.parameters]
+        self._results = [torch.from_numpy(vector) for vector in self.arena.results]
+        self._mixes = [torch.from_numpy(vector) for vector in self.arena.mixes]
+        for slots in (self.updates, self._parameters, self._results, self._mixes):
+            trained.layout.lend_slots(slots)
+
+    def renew_arena(self, filled: int | None) -> None:
+        """Make other memory for another node: a dead node may have shared the former with other
+        peers, and since then nobody can map it to write to it. The update in slot ``filled`` moves
+        along."""
+        former, updates = self.arena, self.updates
+        self._compile_watch.close()
+        self._forget_slots()
+        self._make_arena()
+        if filled is not None:
+            self.updates[filled].copy_(updates[filled])
+            np.copyto(self.arena.encoded[filled], former.encoded[filled])
+        if former.compiled:
+            self.arena.note_compiling(False)
+        former.close()
+
+    def _forget_slots(self) -> None:
+        for part in self.trained.parts:
+            part.forget_slots()
+
+    def close(self) -> None:
+        self._forget_slots()
+        self.updates = self._parameters = self._results = self._mixes = []
+        self._compile_watch.close()
+        self.arena.close()
+
+    # --- updates ----------------------------------------------------------------------------------
+
+    @property
+    def learning_rate(self) -> float:
+        return learning_rate_of(self.trained.optimizer.param_groups)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The rates that the optimizer would step with."""
+        return rates_of(self.trained.optimizer.param_groups)
+
+    def _fragment_of(self, round_id: int, collectives: int) -> int:
+        return fragment_of(round_id, collectives, len(self.trained.parts))
+
+    def fill_update(self, go: control.StartRoundCommand) -> None:
+        """Write the update of a round into its slot."""
+        if self.steps_directly:
+            self.is_finite = True
+            return
+        slot, fragment = go.slot, self._fragment_of(go.round_id, go.collectives)
+        part = self.trained.parts[fragment]
+        self.exchanged = part.parameters
+        self.is_finite = part.flatten_gradients(self.updates[slot])
+        if self._sender:
+            self._transform(self._sender, self.updates[slot][: part.trained], fragment)
+        if self.encoder is not None:
+            update, encoded = self.arena.updates[slot], self.arena.encoded[slot]
+            self.encoder.encode(update, encoded, go.round_id, fragment)
+        if self._sender or self.encoder is not None:
+            self.is_finite = is_finite(self.arena.updates[slot])
+
+    def _transform(self, sender: Sender, update: torch.Tensor, fragment: int) -> None:
+        steps = len(sender.steps)
+        start, stop = fragment * steps, (fragment + 1) * steps
+        memory = self.sender_memory or (None,) * (steps * len(self.trained.parts))
+        sent, kept = sender(update, memory[start:stop])
+        self.sender_memory = (*memory[:start], *kept, *memory[stop:])
+        if sent is not update:
+            update.copy_(sent)
+
+    def move_update(self, before: int, slot: int) -> None:
+        """Copy an update from the slot ``before`` to another one."""
+        self.updates[slot].copy_(self.updates[before])
+        np.copyto(self.arena.encoded[slot], self.arena.encoded[before])
+
+    def encode_again(self, go: control.StartRoundCommand) -> None:
+        """Encode the update in the slot of ``go`` again: it was encoded for an earlier round."""
+        if self.encoder is not None:
+            update, encoded = self.arena.updates[go.slot], self.arena.encoded[go.slot]
+            self.encoder.encode_again(update, encoded, go.round_id)
+            self.is_finite = is_finite(update)
+
+    def flatten_parameters(self, slot: int) -> None:
+        self.trained.layout.flatten_parameters(self._parameters[slot])
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def apply(self, message: control.ApplyCommand, is_own_kind: bool, in_step: bool) -> None:
+        """Apply the result of a round to the model.
+
+        Args:
+            is_own_kind: It is a step of the kind that is under way here.
+            in_step: The script is within its step, and its gradients are done with.
+        """
+        trained = self.trained
+        with self.overtaking(not is_own_kind):
+            self.changes += 1
+            self.steps += 1
+            if message.mix_scale:
+                trained.layout.add_to_parameters(self._mixes[message.slot], message.mix_scale)
+            if not self.steps_directly:
+                with trained.layout.gradients_put_by(not in_step):
+                    self._step_with(message)
+            if not self.steps & (self.steps - 1):
+                # Raises UnsupportedModel before there is anything to lose. An optimizer has its
+                # state since the first step, and some more of it later: look ever less often.
+                plan_state(trained.model, trained.optimizer, {})
+
+    @contextmanager
+    def overtaking(self, wanted: bool) -> Iterator[None]:
+        """Change parameters that no step of this peer is to change.
+
+        A script with several optimizers may propagate a loss through them afterwards, as a GAN does
+        through its generator. autograd must not refuse that, though the gradients are of no use.
+        """
+        if not (wanted and self.has_kinds):
+            yield
+            return
+        self.overtakes += 1
+        model = self.trained.model
+        with keep_versions((*model.parameters(), *model.buffers())):
+            yield
+
+    def _step_with(self, message: control.ApplyCommand) -> None:
+        """The optimizer's step with a result as gradient, which stays in ``.grad``.
+
+        A long one is read where it lies, unless the script holds the tensors in ``.grad``. Others
+        may have yet to read it there, so what is left in ``.grad`` for the script is memory of its
+        own from the first write on.
+        """
+        trained, result = self.trained, self._results[message.slot]
+        part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
+        only_reads = only_reads_gradients(trained.optimizer)
+        lends = (
+            self._lends
+            and self.arena.lends_results
+            and part.has_views
+            and only_reads
+            and part.release_gradients()
+        )
+        if lends:
+            part.point_gradients(result)
+        else:
+            part.scatter_gradients(result)
+        if part.reclaim_gradients():
+            self.arena.renew_lent_memory()
+        try:
+            self.measure_gradients()
+            with stepping_with(trained.optimizer.param_groups, message.rates):
+                if only_reads:
+                    trained.inner_step()
+                else:
+                    step = message.round_id - message.collectives
+                    seed = draw("optimizer", self._seed, step, message.kind)
+                    with drawing_from(seed, part.device):
+                        trained.inner_step()
+        finally:
+            if lends:
+                part.lend_gradients(torch.from_numpy(self.arena.lent_result(message.slot)))
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def plan_state(self) -> PackingPlan:
+        trained = self.trained
+        return plan_state(
+            trained.model, trained.optimizer, self.extra.now(), trained.layout.parameters
+        )
+
+    def restore(self, message: control.RestoreCommand, fd: int) -> None:
+        """Load the state of another peer from the memory of ``fd``.
+
+        Raises: GossipError: The state does not fit, and nothing has changed.
+        """
+        try:
+            packed, trained = map_bytes(fd, message.nbytes), self.trained
+            state = packed, trained.model, trained.optimizer, message.settings, self.extra.check
+            with staying_in_mode(trained.optimizer), self.overtaking(True):
+                extra = unpack_state(*state)
+            self.extra.load(extra)
+        finally:
+            os.close(fd)
+        self.changes += 1
