@@ -147,16 +147,21 @@ def branches_on_local_steps() -> int:
     )
 
 
+PARTS_OF_HANDLE = ("handle", "_before_event", "_after_event", "_leave_if_due")
+
+
 def polls_of_the_peer() -> int:
-    """Conditions that ``Peer.handle`` looks at after each event."""
-    [handle] = [
+    """Conditions that ``Peer.handle``, and its parts, look at before and after each event."""
+    parts = [
         node
         for owner in trees("gossip")["gossip/core/peer.py"].body
         if isinstance(owner, ast.ClassDef) and owner.name == "Peer"
         for node in owner.body
-        if isinstance(node, FUNCTIONS) and node.name == "handle"
+        if isinstance(node, FUNCTIONS) and node.name in PARTS_OF_HANDLE
     ]
-    return sum(isinstance(node, ast.If | ast.IfExp | ast.While) for node in ast.walk(handle))
+    assert len(parts) == len(PARTS_OF_HANDLE)
+    nodes = [node for part in parts for node in ast.walk(part)]
+    return sum(isinstance(node, ast.If | ast.IfExp | ast.While) for node in nodes)
 
 
 @cache

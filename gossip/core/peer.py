@@ -241,47 +241,59 @@ class Peer:
         """Process an event and return its effects, in order. No message of a remote peer raises."""
         if self.phase == "halted":
             return []
+        effects = self._before_event(event, now)
+        take: Any = self._on_received if type(event) is Received else self._dispatch
+        effects += take(event, now)
+        return effects + self._after_event(now)
+
+    def _before_event(self, event: Event, now: float) -> list[Effect]:
+        """Record a commit that was sent, and handle a pause: neither may wait for the event."""
         paused_s, self._handled_at = now - self._handled_at, now
-        # A server sends its commit first, and records it before the next event.
         kind, rolling = type(event), self._rolling
         fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
         self.timers.note_firing(fires)
-        effects = (
-            rolling.record_own_commit(now, fires)
-            if rolling is not None and rolling.own_commit is not None
-            else []
-        )
+        # A server sends its commit first, and records it before the next event.
+        own = rolling is not None and rolling.own_commit is not None
+        effects = rolling.record_own_commit(now, fires) if own and rolling is not None else []
         # A gap between events does not prove a pause: an idle peer has gaps, too. An overdue timer
         # proves a pause, with or without a gap.
         checks_timers = kind is Aggregated or kind is TimerFired
         if (checks_timers or paused_s > self._tolerance_s) and self.phase == "running":
             effects += self._detect_pause(paused_s, checks_timers, now)
-        take: Any = self._on_received if kind is Received else self._dispatch
-        effects += take(event, now)
-        membership = self.membership
+        return effects
+
+    def _after_event(self, now: float) -> list[Effect]:
+        """React to what the event has changed: to the view first, which all else depends on."""
+        membership, effects = self.membership, list[Effect]()
         for change in membership.drain() if membership.view.changes else ():
             effects += self._on_change(change, now)
         if self.final_check.round_id is not None:
             effects += self.final_check.check_result(self.rounds.mode != "off", now)
+        rolling, giving = self._rolling, self.recovery.giving
         if rolling is not None and rolling.lag_detector.lost_track is not None:
             effects += self._handle_lost_track(rolling, rolling.lag_detector.lost_track, now)
-        effects += (
-            self.recovery.giving.on_round(now)
-            if self.recovery.giving.next_named <= self.rounds.round_id
-            else ()
-        )
+        if giving.next_named <= self.rounds.round_id:
+            effects += giving.on_round(now)
         if rolling is not None and rolling.mode == "following" and self.phase == "running":
             effects += self._follow_rounds(rolling, now, begins=True)
-        if (
-            self._leaving.asked is not None
-            and self.phase == "running"
-            and self._leaving.is_due(self.rounds.round_id, self._must_stay(), now)
-        ):
-            effects += self._on_stop(self._leaving.asked, now)
-        if self.phase == "draining" and self.shutdown.linger_until() <= now:
-            effects += self._leave(now)
+        effects += self._leave_if_due(now)
         if membership.rumors.waiting and not membership.speaks and not self.over:
             effects += membership.speak(now)
+        return effects
+
+    def _leave_if_due(self, now: float) -> list[Effect]:
+        """Leave once the round is over that others count on this peer for, and once those have had
+        their time that this peer waits for."""
+        effects: list[Effect] = []
+        asked, round_id = self._leaving.asked, self.rounds.round_id
+        if (
+            asked is not None
+            and self.phase == "running"
+            and self._leaving.is_due(round_id, self._must_stay(), now)
+        ):
+            effects += self._on_stop(asked, now)
+        if self.phase == "draining" and self.shutdown.linger_until() <= now:
+            effects += self._leave(now)
         return effects
 
     def _detect_pause(self, paused_s: float, checks_timers: bool, now: float) -> list[Effect]:
