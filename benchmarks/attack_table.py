@@ -2,7 +2,7 @@
 the way, once a cell.
 
     # 4 rules x 8 attacks, 20 to 30 minutes
-    python benchmarks/attack_table.py --into runs/attacks --write docs/attacks.md
+    python benchmarks/attack_table.py --into runs/attacks --write docs/results/attacks.md
 
 A cell that has its summary in ``--into`` is not run again, so the table can be interrupted and gone
 on with. Each cell is one run of ``gossip demo --only --json``; the page is written from the

@@ -1,4 +1,4 @@
-"""Integration with Accelerate: its prepared objects as part of a swarm (``docs/accelerate.md``)."""
+"""Integration with Accelerate: its prepared objects in a swarm (``docs/integrations.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy for the Trainer of Lightning (``docs/lightning.md``)."""
+"""A strategy for the Trainer of Lightning (``docs/integrations.md``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face as a peer of a swarm (``docs/transformers.md``)."""
+"""The Trainer of Hugging Face as a peer of a swarm (``docs/integrations.md``)."""
 
 from __future__ import annotations
 

@@ -1509,7 +1509,7 @@ class Session:
 
         With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest of each
         name, so that ``f`` lying peers move it no further than honest numbers reach. The server of
-        the round may still lie about what others have given (``docs/collectives.md``).
+        the round may still lie about what others have given (``docs/data.md``).
 
         Args:
             numbers: Numbers, or tensors with one element.

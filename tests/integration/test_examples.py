@@ -100,13 +100,6 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
     )
 
 
-def test_the_page_for_those_who_come_from_ddp_shows_the_two_examples() -> None:
-    page = (ROOT / "docs" / "from_ddp.md").read_text()
-    shown = re.findall(r"```python\n(.*?)\n```", page, re.DOTALL)
-    written = [(EXAMPLES / name).read_text() for name in ("ddp.py", "from_ddp.py")]
-    assert shown == [text[text.index("def main") : text.index("\n\n\nif ")] for text in written]
-
-
 @pytest.mark.timeout(300)
 def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
     tmp_path: Path,
