@@ -2,7 +2,8 @@
 to happen first.
 
     lazy, errors, interpreter < topologies, aggregators < core < vectors < transport < testing < ipc
-        < faults < config < run < pipelines, starts < inject < node < training < launch < satellites
+        < faults, observe < config < run < pipelines, starts < inject < node < training < launch
+        < satellites
 
 A failure names the file, the line, the import and the rule that it breaks.
 """
@@ -37,7 +38,7 @@ LAYERS = (
     ("transport",),
     ("testing",),
     ("ipc",),
-    ("faults",),
+    ("faults", "observe"),
     ("config",),
     ("run",),
     ("inject",),
@@ -100,7 +101,7 @@ PURE = {
     ),
     *("re", "statistics", "string", "struct", "textwrap", "types", "typing", "zlib"),
 }
-PURE_AREAS = {"core", "topologies", "errors"}
+PURE_AREAS = {"core", "topologies", "errors", "observe"}
 # Looks a plug-in up when a run starts: the one module of a pure area that reads files
 # and entry points.
 FINDERS = {"gossip.topologies.finding"}

@@ -166,26 +166,28 @@ def polls_of_the_peer() -> int:
 
 @cache
 def event_names() -> frozenset[str]:
-    """Names of the events that a run writes."""
-    text = (ROOT / "docs" / "records.md").read_text("utf-8")
-    section = text.split("## events.jsonl\n")[1].split("\n## ")[0]
-    return frozenset(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    """Names of the events that a run writes, and of their classes."""
+    declared = trees("gossip")["gossip/observe/events.py"].body
+    classes = {node.name for node in declared if isinstance(node, ast.ClassDef)}
+    return frozenset(classes | {re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in classes})
 
 
 def readers_of_raw_events() -> int:
-    """Modules of the launcher and the run that name three events or more."""
+    """Modules of the launcher that name three events or more, by name or by class."""
     return sum(
-        len(
-            event_names()
-            & {
-                node.value
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            }
-        )
+        len(event_names() & {word for node in ast.walk(tree) for word in _words(node)})
         > READ_EVENTS_MAX
         for tree in trees("launch").values()
     )
+
+
+def _words(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Constant(value=str(word)):
+            return [word]
+        case ast.Attribute(value=ast.Name(id="events"), attr=word):
+            return [word]
+    return []
 
 
 def constants_of_the_core() -> int:

@@ -11,9 +11,12 @@ from pathlib import Path
 
 from parsed import parsed
 
+from gossip.observe import EVENTS
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "records.md"
 SOURCES = ("gossip", "aggregators", "topologies", "launch")
+EVENTS_HEAD = "| event | meaning |\n|---|---|\n"
 # functions that take an event's name
 WRITERS = ("Report", "event", "record", "_record", "_write_event")
 
@@ -77,22 +80,28 @@ def literal(name: str) -> set[str]:
 
 
 @cache
-def events_written() -> set[str]:
-    """Return the names of events by what the code calls.
+def events_written() -> dict[str, set[str]]:
+    """Return the events that are written by name, and the fields that stand beside the name.
 
-    An event whose name is put together elsewhere is not seen."""
+    An event that is put together elsewhere than where it is written is not seen."""
     names = literal("What") | literal("Change") | literal("Turn")
+    found: dict[str, set[str]] = {name: set() for name in names}
     for tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and node.args:
                 called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                if called in WRITERS:
-                    names |= set(words(node.args[0]))
+                if called in WRITERS and (event := words(node.args[0])):
+                    beside = {keyword.arg for keyword in node.keywords if keyword.arg}
+                    beside |= keys(node.args[1]) if len(node.args) > 1 else set()
+                    for name in event:
+                        found.setdefault(name, set()).update(beside)
             elif isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
-                    if words(key) == ["event"]:
-                        names |= set(words(value))
-    return names
+                    if words(key) == ["event"] and (event := words(value)):
+                        beside = {word for each in node.keys for word in words(each)}
+                        for name in event:
+                            found.setdefault(name, set()).update(beside)
+    return found
 
 
 def function(name: str, beside: str) -> ast.FunctionDef:
@@ -108,8 +117,20 @@ def function(name: str, beside: str) -> ast.FunctionDef:
     raise AssertionError(f"there is no {name}")
 
 
-def test_each_event_has_a_sentence() -> None:
-    assert set(page()["events.jsonl"]) >= events_written()
+def events_table() -> str:
+    """Return the table of the page that is made from the declarations."""
+    sentences = {name: " ".join(kind.__doc__.split()) for name, kind in sorted(EVENTS.items())}
+    rows = [f"| `{name}` | {sentence} |\n" for name, sentence in sentences.items()]
+    return f"{EVENTS_HEAD}{''.join(rows)}"
+
+
+def test_the_events_of_the_page_are_those_that_are_declared() -> None:
+    assert f"{events_table()}\n" in PAGE.read_text("utf-8"), "run python tests/test_records.py"
+
+
+def test_each_event_that_is_written_is_declared() -> None:
+    for name, written in events_written().items():
+        assert written <= EVENTS[name].types.keys() | {"message"}, name
 
 
 def test_each_field_of_a_commit_has_a_sentence() -> None:
@@ -138,6 +159,8 @@ def test_nothing_is_explained_that_is_gone() -> None:
                 case ast.Constant(value=str(word)) | ast.keyword(arg=str(word)):
                     written.add(word)
     for heading, names in page().items():
+        if heading == "events.jsonl":
+            continue  # It is made from the declarations.
         parts = {part for name in names for part in name.replace("[]", "").split(".")}
         assert parts <= written, heading
 
@@ -145,3 +168,13 @@ def test_nothing_is_explained_that_is_gone() -> None:
 def test_nothing_is_explained_twice() -> None:
     for heading, names in page().items():
         assert len(set(names)) == len(names), heading
+
+
+def main() -> None:
+    """Write the table of the events."""
+    before, _, rest = PAGE.read_text("utf-8").partition(EVENTS_HEAD)
+    PAGE.write_text(f"{before}{events_table()}\n{rest.partition(chr(10) * 2)[2]}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -57,12 +57,6 @@ if TYPE_CHECKING:
     )
     from .resuming import newest_saved, settled_resume
     from .rotation import segments
-    from .rows import (
-        PEERS_MAX,
-        ROUNDS_END,
-        Row,
-        check_row,
-    )
     from .scheduler_env import (
         Task,
         make,
@@ -102,7 +96,7 @@ if TYPE_CHECKING:
     from .untrusted import (
         RECORD_BYTES_MAX,
         TEXT_MAX,
-        last_rows,
+        last_events,
         object_in,
         open_file,
         open_in,

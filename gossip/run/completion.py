@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
 
 from gossip.errors import ConfigError
+from gossip.observe import Event, events
 
 from .rendezvous import answers, peers_in, read_seed
-from .untrusted import last_rows, open_file, whole
+from .untrusted import last_events, open_file
 
 BEGUN = "begun"
 """A file in the run's folder: some peer here has had a round. Rows of events may be lost with a
@@ -80,13 +80,13 @@ def had_round(folder: Path) -> int:
     none has had one."""
     if not (folder / BEGUN).exists():
         return 0
-    rows = [
-        row
+    rounds = [
+        event.round
         for peer in _peers(folder)
-        for row in _last_rows(folder / f"peer-{peer}" / "events.jsonl")
+        for event in _last_events(folder / f"peer-{peer}" / "events.jsonl")
+        if isinstance(event, events.Round | events.Halted) and event.round is not None
     ]
-    rounds = [whole(row.get("round")) for row in rows if row.get("event") in ("round", "halted")]
-    return max([1, *(number for number in rounds if number is not None)])
+    return max([1, *rounds])
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
@@ -103,17 +103,18 @@ def _peers(folder: Path) -> list[int]:
 
 def _has_finished(folder: Path, peer: int) -> bool:
     """Whether its last node said that its script had had all its rounds, and had had any."""
-    for row in reversed(_last_rows(folder / f"peer-{peer}" / "events.jsonl")):
-        if row.get("event") == "halted":
-            return row.get("reason") == "finished" and whole(row.get("round")) is not None
-        if row.get("event") == "started":
-            break
+    for event in reversed(_last_events(folder / f"peer-{peer}" / "events.jsonl")):
+        match event:
+            case events.Halted():
+                return event.reason == "finished" and event.round is not None and event.round >= 0
+            case events.Started():
+                break
     return False
 
 
-def _last_rows(path: Path) -> list[dict[str, Any]]:
+def _last_events(path: Path) -> list[Event]:
     try:
         with open_file(path) as file:
-            return last_rows(file, TAIL_BYTES)
+            return last_events(file, TAIL_BYTES)
     except (FileNotFoundError, ConfigError):
         return []  # it is no file of ours

@@ -346,15 +346,7 @@ class Journal:
                 "events.jsonl has them"
             )
             self._unsent_lines = 0
-            self._backlog += dump(
-                {
-                    "t": time.monotonic(),
-                    "wall": time.time(),
-                    "peer": self._peer,
-                    "event": "error",
-                    "message": message,
-                }
-            )
+            self._backlog += dump({**self._now(), "event": "error", "message": message})
         self._backlog += line
         self._push()
 

@@ -25,9 +25,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
+from gossip.observe import check_row
+
 from .records import Appender, WriteFailures, in_words
 from .rotation import ROTATE_BYTES, segments
-from .rows import check_row
 from .untrusted import open_file, parse_json, read_object
 
 LINE_BYTES_MAX = 2**20

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gossip.errors import ConfigError
-
-from .rows import REAL_MAX, WHOLE_MAX, check_row
+from gossip.observe import REAL_MAX, WHOLE_MAX, Event, check_row, read_event
 
 RECORD_BYTES_MAX = 2 * 2**20
 """Maximum bytes of a file that is one JSON object. A summary of 64 peers has 100 kB."""
@@ -154,17 +153,17 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
-def last_rows(file: BinaryIO, tail_bytes: int) -> list[dict[str, Any]]:
-    """The events in the last so many bytes of their file."""
+def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
+    """Return the events in the last so many bytes of their file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - tail_bytes))
-    rows = []
+    found = []
     for line in file.read(tail_bytes).splitlines():
         try:
-            rows.append(check_row(parse_json(line), "events"))
+            found.append(read_event(check_row(parse_json(line), "events")))
         except ValueError:
             continue  # cut off: the first, or one that somebody is just writing
-    return rows
+    return found
 
 
 def whole(value: object) -> int | None:

@@ -1,14 +1,16 @@
 """Impact of a drill, from the rows that the run wrote: which peers noticed it and when, what was
-lost, and the pace of rounds before, during and after. Pure: rows in, figures out."""
+lost, and the pace of rounds before, during and after. Pure: events in, figures out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from gossip.launch.report import RunView, counted, history
+from gossip.observe import Event, events, select
 
 BEFORE_S = 5.0  # the pace is measured over so long before the drill
 PACE_S = 0.5  # and afterwards over windows of this length
@@ -32,27 +34,24 @@ class DrillWindow:
 
 def impact(
     peers: int,
-    events: Iterable[Mapping[str, Any]],
+    happened: Iterable[Event],
     commits: Iterable[Mapping[str, Any]],
     window: DrillWindow,
 ) -> dict[str, Any]:
     """The cost of all that was drilled in ``window``.
 
     Args:
-        events: Rows of ``events.jsonl``.
+        happened: Events of the run, in any order.
         commits: Rows of the peers' ``commits.jsonl``, in any order.
     """
     since, until, now = window.since, window.until, window.now
-    rows = sorted(
-        (row for row in events if isinstance(row.get("t"), int | float)),
-        key=lambda row: float(row["t"]),
-    )
-    came = {row["peer"] for row in rows if isinstance(row.get("peer"), int)}
+    in_order = sorted(happened, key=lambda event: event.t)
+    came = {event.peer for event in in_order if event.peer is not None}
     view = RunView(sorted({*range(peers), *came}))
-    for row in rows:
-        if row["t"] <= now:
-            view.feed(row)
-    meanwhile = [row for row in rows if since <= row["t"] <= now]
+    for event in in_order:
+        if event.t <= now:
+            view.apply(event)
+    meanwhile = [event for event in in_order if since <= event.t <= now]
     past = history.read(row for row in commits if float(row.get("t") or 0.0) <= now)
     made = sorted(
         float(row["t"]) for row in past.true if not row.get("shard") and row.get("t") is not None
@@ -63,12 +62,8 @@ def impact(
         "since": since,
         "until": until,
         "drills": [
-            {
-                "after_s": round(row["t"] - since, 3),
-                **{key: row[key] for key in row if key not in ("t", "wall", "peer", "event")},
-            }
-            for row in meanwhile
-            if row.get("event") == "drill"
+            {"after_s": round(drill.t - since, 3), **drill.to_fields()}
+            for drill in select(meanwhile, events.Drill)
         ],
         "hit": [
             {
@@ -85,43 +80,33 @@ def impact(
         ],
         "left": _left(meanwhile),
         "first_skip_ms": _ms(
-            min((row["t"] for row in meanwhile if row.get("event") == "skip"), default=None), since
+            min((skip.t for skip in select(meanwhile, events.Skip)), default=None), since
         ),
-        "rounds_handed_on": len(
-            {row.get("round") for row in meanwhile if row.get("event") == "attempt"}
-        ),
-        "rounds_lost": len(
-            {row.get("round") for row in meanwhile if row.get("event") == "lost_round"}
-        ),
+        "rounds_handed_on": len({event.round for event in select(meanwhile, events.Attempt)}),
+        "rounds_lost": len({event.round for event in select(meanwhile, events.LostRound)}),
         "given_up": [
             {"peers": branch.peers, "rounds": branch.rounds, **history.cost(branch, past.true)}
             for branch in given_up
         ],
-        "states_taken": sum(row.get("event") == "restored" for row in meanwhile),
-        "suspected": sorted(
-            {row["subject"] for row in meanwhile if row.get("event") == "suspected"}
-        ),
-        "quarantined": sorted(
-            {row["subject"] for row in meanwhile if row.get("event") == "quarantined"}
-        ),
+        "states_taken": len(list(select(meanwhile, events.Restored))),
+        "suspected": sorted({event.subject for event in select(meanwhile, events.Suspected)}),
+        "quarantined": sorted({event.subject for event in select(meanwhile, events.Quarantined)}),
         "pace": pace(made, since, until, now),
-        "loss": _before_and_after(rows, "loss", since, until, now),
-        "accuracy": _before_and_after(rows, "accuracy", since, until, now),
+        "loss": _before_and_after(in_order, "loss", since, until, now),
+        "accuracy": _before_and_after(in_order, "accuracy", since, until, now),
     }
 
 
-def _left(meanwhile: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _left(meanwhile: Sequence[Event]) -> list[dict[str, Any]]:
     """Return how long each peer that a drill asked to leave took until its process had ended.
     ``after_ms`` None: the process is still there."""
-    gone = {row["peer"]: row["t"] for row in reversed(meanwhile) if row.get("event") == "exited"}
-    asked = [row for row in meanwhile if row.get("event") == "fault" and row.get("kind") == "leave"]
+    gone: dict[int, float] = {}
+    for exited in select(meanwhile, events.Exited):
+        gone.setdefault(exited.peer, exited.t)
     return [
-        {
-            "peer": row["peer"],
-            "round": row["round"],
-            "after_ms": _ms(gone.get(row["peer"]), row["t"]),
-        }
-        for row in asked
+        {"peer": fault.peer, "round": fault.round, "after_ms": _ms(gone.get(fault.peer), fault.t)}
+        for fault in select(meanwhile, events.Fault)
+        if fault.kind == "leave"
     ]
 
 
@@ -164,32 +149,20 @@ def _rate(made: Sequence[float], start: float, stop: float, least_s: float = 0.0
 
 
 def _before_and_after(
-    rows: Iterable[Mapping[str, Any]], name: str, since: float, until: float, now: float
+    happened: Iterable[Event], name: str, since: float, until: float, now: float
 ) -> dict[str, float] | None:
     """Mean of what was logged in the seconds before, and since the drill is over;
     None when nothing was."""
-    sums = {"before": [0.0, 0], "after": [0.0, 0]}
-    for row in rows:
-        value = row.get(name)
-        if (
-            row.get("event") not in ("metrics", "round")
-            or not isinstance(value, int | float)
-            or isinstance(value, bool)
-        ):
-            continue
-        when = (
-            "before"
-            if since - BEFORE_S <= row["t"] < since
-            else "after"
-            if until <= row["t"] <= now
-            else ""
-        )
-        if when:
-            sums[when][0] += value
-            sums[when][1] += 1
-    if not all(count for _, count in sums.values()):
+    logged = [
+        (event.t, value)
+        for event in select(happened, events.Metrics, events.Round)
+        if (value := getattr(event, name, None)) is not None
+    ]
+    firsts = [value for t, value in logged if since - BEFORE_S <= t < since]
+    lasts = [value for t, value in logged if until <= t <= now]
+    if not firsts or not lasts:
         return None
-    before, after = (total / count for total, count in sums.values())
+    before, after = fmean(firsts), fmean(lasts)
     return {
         "before": round(before, 5),
         "after": round(after, 5),

@@ -36,6 +36,7 @@ from gossip.faults import (
     peers_word,
     write,
 )
+from gossip.observe import events
 from gossip.run import peers_in, read_seed
 
 from .desks import name_of, open_socket
@@ -144,7 +145,7 @@ class DrillServer:
         self._number += 1
         now = time.monotonic()
         what = {key: value for key, value in order.items() if key != "drill"}
-        self._run.record("drill", None, number=self._number, drill=kind, **what)
+        self._run.record(events.Drill(number=self._number, drill=kind, **what))
         said = checked.act(self._number) or {}
         return {"number": self._number, "t": now, "until": now + checked.lasts_s, **said}
 
@@ -286,13 +287,9 @@ class DrillServer:
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, fault)
         for peer in fault.victims[:1]:  # one row for all, as when it is planned
+            at = self._run.view.round
             self._run.record(
-                "fault",
-                peer,
-                kind=fault.kind,
-                round=self._run.view.round,
-                fault=word,
-                seconds=for_s,
+                events.Fault(peer=peer, kind=fault.kind, round=at, fault=word, seconds=for_s)
             )
         self._ends[number] = asyncio.get_running_loop().call_later(for_s, self._end, number)
 
@@ -303,9 +300,9 @@ class DrillServer:
             return
         handle.cancel()
         write(self._folder / "faults", self._lasting.values())
-        word = _word(number, drill.fault)
+        word, at = _word(number, drill.fault), self._run.view.round
         kind, peer = drill.fault.kind, drill.fault.victims[0]
-        self._run.record("fault_over", peer, kind=kind, round=self._run.view.round, fault=word)
+        self._run.record(events.FaultOver(peer=peer, kind=kind, round=at, fault=word))
 
     def _heal(self) -> dict[str, Any]:
         """Ends all that lasts, and wakes whoever was stopped. Returns what and whom."""

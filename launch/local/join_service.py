@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gossip.launch.registry import JoinEndpoint
+from gossip.observe import events
 from gossip.run import SWARM_KEY
 
 from .invitation import Invitation
@@ -40,7 +41,7 @@ class JoinService:
     async def open(self) -> None:
         """Raises: ConfigError, AddressInUse: It cannot listen."""
         await self.join_server.open()
-        self._run.record("join_server", None, address=self.join_server.address)
+        self._run.record(events.JoinServer(address=self.join_server.address))
         if self._config.room > self._config.peers and self._invites:
             self._invite()
 

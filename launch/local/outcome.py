@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from gossip.config import RunConfig
 from gossip.core import DIVERGED, QUORUM_LOST, STATE_LOST
 from gossip.errors import NeverStarted
 from gossip.launch.report import RunView
+from gossip.observe import events
 
 from .peer_process import ProcessLife
 
@@ -75,7 +76,7 @@ def exit_code(outcome: RunOutcome) -> int:
         return NOT_SAVED if outcome.view.not_saved else 0
     # What the peers themselves say is more than what their processes' codes can.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
-    codes = [code_of(life, outcome.view.halted.get(life.peer, {})) for life in judged]
+    codes = [code_of(life, outcome.view.halted.get(life.peer)) for life in judged]
     code = telling(codes)
     # Who is started again and finds nobody says that the run never started,
     # of one that has had rounds.
@@ -93,15 +94,14 @@ def telling(codes: Sequence[int]) -> int:
 
 def _all_done(outcome: RunOutcome) -> bool:
     """Whether the training was over for every peer of this launcher."""
-    done = [
-        outcome.view.halted.get(peer, {}).get("reason") == "finished" for peer in outcome.finished
-    ]
-    return bool(done) and all(done) and len(done) == len(outcome.last_lives)
+    ends = [outcome.view.halted.get(peer) for peer in outcome.finished]
+    done = all(end is not None and end.reason == "finished" for end in ends)
+    return bool(ends) and done and len(ends) == len(outcome.last_lives)
 
 
-def code_of(life: ProcessLife, halted: Mapping[str, Any]) -> int:
-    """The exit code of a peer: what its node said, where its process's says less."""
-    said = halted.get("exit_code")
-    if isinstance(said, int) and said > 1 and life.code not in (None, 0):
-        return said
+def code_of(life: ProcessLife, halted: events.Halted | None) -> int:
+    """Return the exit code of a peer: that of its node, where that of its process says less."""
+    code = None if halted is None else halted.exit_code
+    if code is not None and code > 1 and life.code not in (None, 0):
+        return code
     return life.code if life.code is not None else 5

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from gossip.interpreter import python_command
 from gossip.launch.guardian import TOKEN_VARIABLE, members, reap, signal_group, stat
-from gossip.run import Appender, check_row, parse_json
+from gossip.observe import Row, check_row, events
+from gossip.run import Appender, parse_json
 
 from .warm import ForkedProcess, WarmStart
 
@@ -81,12 +82,12 @@ class PeerListener:
 
     Attributes:
         on_line: Called with each line of its output and whether it went to stderr.
-        on_event: Called with each line of its status channel.
+        on_row: Called with each row of its status channel.
         on_exit: Called when the trainer has ended, after the calls for what it wrote before.
     """
 
     on_line: Callable[[str, bool], None]
-    on_event: Callable[[dict[str, Any]], None]
+    on_row: Callable[[Row], None]
     on_exit: Callable[[ProcessLife], None]
 
 
@@ -230,28 +231,18 @@ class PeerProcess:
         try:
             while line := await reader.readline():
                 try:
-                    event = check_row(parse_json(line), "events")
+                    row = check_row(parse_json(line), "events")
                 except ValueError as error:
-                    event = {
-                        "t": time.monotonic(),
-                        "wall": time.time(),
-                        "event": "error",
-                        "message": f"a status line that is no event, {error}: {line[:80]!r}",
-                    }
-                if isinstance(event.get("event"), str):
-                    self._listener.on_event({**event, "peer": self.peer})
+                    row = self._error(f"a status line that is no event, {error}: {line[:80]!r}")
+                if row.get("event") is not None:
+                    self._listener.on_row({**row, "peer": self.peer})
         except (ConnectionError, ValueError) as error:
-            self._listener.on_event(
-                {
-                    "t": time.monotonic(),
-                    "wall": time.time(),
-                    "peer": self.peer,
-                    "event": "error",
-                    "message": f"its status channel broke: {error}",
-                }
-            )
+            self._listener.on_row(self._error(f"its status channel broke: {error}"))
         finally:
             writer.close()
+
+    def _error(self, message: str) -> Row:
+        return events.Error(peer=self.peer, message=message).to_row(time.monotonic(), time.time())
 
     async def _read_output(self, pipe: Any, err: bool) -> None:
         loop = asyncio.get_running_loop()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from gossip.launch.report import EXIT_ASKED
+from gossip.observe import events
 
 from .outcome import code_of
 from .peer_process import ProcessLife
@@ -60,14 +60,13 @@ class RestartCounter:
         return NextRestart(self._used[peer], wait_s)
 
 
-def died_by_itself(life: ProcessLife, halted: Mapping[str, Any]) -> bool:
+def died_by_itself(life: ProcessLife, halted: events.Halted | None) -> bool:
     """Whether nobody wanted this end, and another life may end better.
 
     Args:
-        halted: What the peer's node said last of why it stops; that of a former life counts for
-            nothing.
+        halted: Last report of the peer's node on its end; that of a former life does not count.
     """
     if life.signal is not None:
         return life.signal not in ASKED_BY
-    said = halted if float(halted.get("t") or 0.0) >= life.began_at else {}
-    return code_of(life, said) not in FINAL
+    own = halted if halted is not None and halted.t >= life.began_at else None
+    return code_of(life, own) not in FINAL

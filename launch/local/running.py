@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from gossip.config import RunConfig
 from gossip.launch.report import RunView, Screen
+from gossip.observe import Event
 
 from .outcome import RunOutcome, Stop
 
@@ -43,6 +44,4 @@ class OngoingRun(Protocol):
 
     def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None: ...
 
-    def record(
-        self, event: str, peer: int | None, t: float | None = None, **fields: Any
-    ) -> None: ...
+    def record(self, event: Event, t: float | None = None) -> None: ...

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import LocalError, NeverStarted
@@ -20,6 +19,7 @@ from gossip.launch import signals
 from gossip.launch.guardian import starved_s
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import EXIT_ASKED, RunView, Screen, at_round, counted, stages_of
+from gossip.observe import Event, Row, events, read_event
 from gossip.run import (
     Appender,
     JsonLines,
@@ -174,7 +174,7 @@ class Supervisor:
             for line in self.view.untold_epochs():
                 self._remind(line)
             self.screen.close(self.view)
-            self.record("launcher_ended", None, exit_code=self.outcome.exit_code, joins=self.joins)
+            self.record(events.LauncherEnded(exit_code=self.outcome.exit_code, joins=self.joins))
             self._logbook.note(
                 f"ended after {self.outcome.wall_s:.1f} s {at_round(self.view.round)}, exit code "
                 f"{self.outcome.exit_code}"
@@ -361,7 +361,7 @@ class Supervisor:
             Appender(folder / "out.log", self.troubles),
             PeerListener(
                 lambda text, err: self.screen.output(peer, text, err),
-                self._on_event,
+                self._on_row,
                 self._on_exit,
             ),
         )
@@ -369,8 +369,10 @@ class Supervisor:
         if self._first_start is None:
             self._first_start = time.monotonic()
         self._guardian.watch(process)
-        new = {"joins": True} if self.joins and incarnation == self.peers[peer] else {}
-        self.record("spawned", peer, pid=process.pid, incarnation=incarnation, **new)
+        joins = (self.joins and incarnation == self.peers[peer]) or None
+        self.record(
+            events.Spawned(peer=peer, pid=process.pid, incarnation=incarnation, joins=joins)
+        )
         return process
 
     async def _starts_again(self, peer: int, life: ProcessLife) -> bool:
@@ -397,17 +399,17 @@ class Supervisor:
         peer = life.peer
         if not self.config.restarts or self._stop.is_set() or peer in self._late:
             return None
-        if not died_by_itself(life, self.view.halted.get(peer, {})):
+        if not died_by_itself(life, self.view.halted.get(peer)):
             return None
         if self._others_are_done:
             self._print_line(f"! peer {peer} is not started again: the others are done")
             return None
         restart = self._restarts.next_restart(life)
         if restart == "used up":
-            self.record("restarts_used_up", peer, of=self.config.restarts, why=life.how)
+            self.record(events.RestartsUsedUp(peer=peer, of=self.config.restarts, why=life.how))
             return None
         of, number, wait_s = self.config.restarts, restart.number, restart.wait_s
-        self.record("restarting", peer, number=number, of=of, wait_s=wait_s, why=life.how)
+        self.record(events.Restarting(peer=peer, number=number, of=of, wait_s=wait_s, why=life.how))
         return wait_s
 
     @property
@@ -426,20 +428,22 @@ class Supervisor:
         if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
             # The plan kept it away until the others were done.
             self._late.add(life.peer)
+            halted = self.view.halted.get(life.peer)
             self._print_line(
                 f"! peer {life.peer} came back too late: "
-                f"{self.view.halted.get(life.peer, {}).get('reason', life.how)}"
+                f"{life.how if halted is None else halted.reason}"
             )
         stopping = self._stop.is_set() or life.peer in self._late or life.peer in self._lost
-        fields = {
-            "incarnation": life.incarnation,
-            "code": life.code,
-            "signal": life.signal,
-            "how": life.how,
-        }
-        self.record(
-            "exited", life.peer, t=life.ended_at, planned=planned, stopping=stopping, **fields
+        exited = events.Exited(
+            peer=life.peer,
+            planned=planned,
+            stopping=stopping,
+            incarnation=life.incarnation,
+            code=life.code,
+            signal=life.signal,
+            how=life.how,
         )
+        self.record(exited, life.ended_at)
         self._logbook.note(
             f"peer {life.peer} incarnation {life.incarnation} ended {at_round(self.view.round)}: "
             f"{life.how}"
@@ -466,14 +470,17 @@ class Supervisor:
             return {}
         return Program.of(self.command[2:]).shadowing({*sys.stdlib_module_names, *sys.modules})
 
-    def _on_event(self, event: dict[str, Any]) -> None:
+    def _on_row(self, row: Row) -> None:
+        """Take a checked row of a peer."""
         before = set(self.view.hangs)
-        self._record_row(event)
+        self._events.write(row)
+        event = read_event(row)
+        self._apply(event)
         for peer in set(self.view.hangs) - before:
             self._wake_later(peer, self.view.hangs.pop(peer))
-        if event["event"] == "record_incomplete" and isinstance(event.get("files"), dict):
+        if isinstance(event, events.RecordIncomplete) and isinstance(event.files, dict):
             self.outcome.lacking.update(
-                {str(path): whole(lines) or 0 for path, lines in event["files"].items()}
+                {path: whole(lines) or 0 for path, lines in event.files.items()}
             )
 
     def _wake_later(self, peer: int, after_s: float) -> None:
@@ -481,7 +488,7 @@ class Supervisor:
             self._stopped_processes.wake_later(process, after_s)
 
     def _on_woken(self, peer: int, slept_s: float) -> None:
-        self.record("continued", peer)
+        self.record(events.Continued(peer=peer))
         self._print_line(f"+ SIGCONT peer {peer} after {slept_s:.1f} s")
 
     # --- drills -----------------------------------------------------------------------------------
@@ -507,13 +514,17 @@ class Supervisor:
 
     def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
         """SIGKILL to all its processes. It is started again ``after_s`` later, or never."""
-        kind, extra = ("crash", {}) if after_s is None else ("restart", {"seconds": after_s})
-        self.record("fault", peer, kind=kind, round=self.view.round, fault=fault, **extra)
+        kind = "crash" if after_s is None else "restart"
+        self._record_fault(kind, peer, fault, after_s)
         self._processes[peer].send_all(signal.SIGKILL)
+
+    def _record_fault(self, kind: str, peer: int, fault: str, seconds: float | None = None) -> None:
+        at = self.view.round
+        self.record(events.Fault(peer=peer, kind=kind, round=at, fault=fault, seconds=seconds))
 
     def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
         """SIGSTOP to all its processes, SIGCONT ``for_s`` later."""
-        self.record("fault", peer, kind="hang", round=self.view.round, fault=fault, seconds=for_s)
+        self._record_fault("hang", peer, fault, for_s)
         self.view.hangs.pop(peer, None)
         self._processes[peer].send_all(signal.SIGSTOP)
         self._wake_later(peer, for_s)
@@ -521,7 +532,7 @@ class Supervisor:
     def ask_peer_to_leave(self, peer: int, fault: str) -> None:
         """SIGTERM to its trainer, as a scheduler does that wants its machine back.
         It is not started again."""
-        self.record("fault", peer, kind="leave", round=self.view.round, fault=fault)
+        self._record_fault("leave", peer, fault)
         self._processes[peer].send_trainer(signal.SIGTERM)
         self._processes[peer].send_all(signal.SIGCONT)  # whoever sleeps could not leave
 
@@ -619,7 +630,7 @@ class Supervisor:
     def _find_why_unmet(self, unmet: Collection[int]) -> list[str]:
         join_servers = self.join_service.troubles() if self.join_service is not None else []
         for peer, why in self._tries.found.items():
-            self.record("unmet", None, subject=peer, why=why)
+            self.record(events.Unmet(subject=peer, why=why))
         tried = self._tries.troubles(unmet, shared=self.join_service is None)
         return [f"!   {trouble}" for trouble in join_servers + tried]
 
@@ -656,7 +667,7 @@ class Supervisor:
         self._stop.set()
         if say:
             self._print_line(say)
-        self.record("stopping", None, reason=why)
+        self.record(events.Stopping(reason=why))
         # Ctrl-C is a KeyboardInterrupt in every script, as it is in one that runs alone.
         number = signal.SIGINT if why == "interrupt" else signal.SIGTERM
         for process in self._processes.values():
@@ -679,26 +690,18 @@ class Supervisor:
         for process in self._processes.values():
             process.send_all(signal.SIGKILL)
 
-    def record(self, event: str, peer: int | None, t: float | None = None, **fields: Any) -> None:
-        """A row of our own in events.jsonl."""
-        self._record_row(
-            {
-                "t": time.monotonic() if t is None else t,
-                "wall": time.time(),
-                "peer": peer,
-                "event": event,
-                **fields,
-            }
-        )
-
-    def _record_row(self, row: dict[str, Any]) -> None:
-        """Writes down what has happened, and says what of it is worth a line."""
+    def record(self, event: Event, t: float | None = None) -> None:
+        """Write an event of the launcher. ``t``: its time; None: now."""
+        row = event.to_row(time.monotonic() if t is None else t, time.time())
         self._events.write(row)
-        for line in self.view.feed(row):
+        self._apply(read_event(row))
+
+    def _apply(self, event: Event) -> None:
+        for line in self.view.apply(event):
             self._print_line(shown(line))  # one line, whatever ends of lines a peer's words have
 
     def _report_write_failure(self, path: str, why: str) -> None:
-        self.record("cannot_write", None, path=path, why=why)
+        self.record(events.CannotWrite(path=path, why=why))
 
     def _remind(self, text: str) -> None:
         """Print a line about something that goes on for a while, again and again."""

@@ -6,34 +6,40 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from gossip.observe import Event, events
+
 UNTRIED = "no connection came about: gossip doctor --to ADDRESS, from the one host to the other"
 
 
 def trained_alone(
-    events: Iterable[Mapping[str, Any]], first: int, finished: Collection[int]
+    happened: Iterable[Event], first: int, finished: Collection[int]
 ) -> list[dict[str, Any]]:
     """Return the peers that trained alone, each with the peers that it never met and the best known
     reason.
 
     Args:
-        events: Rows of all peers and launchers whose files are here, in order.
+        happened: Events of all peers and launchers whose files are here, in order.
         first: Number of peers that the run began with.
         finished: Peers that have finished.
     """
-    rows = list(events)
+    seen = list(happened)
     alone, met = set(), set()
-    for row in rows:
-        if isinstance(peer := row.get("peer"), int):
-            if row.get("event") == "ready" and row.get("present") == [peer]:
-                alone.add(peer)
-            elif _shows_others(row, peer):
-                met.add(peer)
+    for event in seen:
+        match event:
+            case events.Ready() if event.present == [event.peer]:
+                alone.add(event.peer)
+            case events.Ready() | events.Restored():
+                met.add(event.peer)
+            case events.Round():
+                there = {event.peer, *(event.contributors or ())}
+                if len(there) > 1 or (event.alive_count or 0) > 1:
+                    met.add(event.peer)
     everybody = range(first)
     return [
         {
             "peer": peer,
             "never_met": [
-                {"peer": other, "why": _why(rows, peer, other)}
+                {"peer": other, "why": _why(seen, peer, other)}
                 for other in everybody
                 if other != peer
             ],
@@ -43,33 +49,18 @@ def trained_alone(
     ]
 
 
-def _shows_others(row: Mapping[str, Any], peer: int) -> bool:
-    match row.get("event"):
-        case "ready":
-            return True  # with others: that it was without them is the other case
-        case "round":
-            alive = row.get("alive")
-            count = len(alive) if isinstance(alive, list) else alive
-            return (isinstance(count, int) and count > 1) or not {peer}.issuperset(
-                row.get("contributors") or ()
-            )
-        case "restored":
-            return True
-    return False
-
-
-def _why(rows: Iterable[Mapping[str, Any]], peer: int, other: int) -> str:
+def _why(happened: Iterable[Event], peer: int, other: int) -> str:
     """Return the notice of one of the two peers about the other. Else return how the other ended,
     or else the result of the last connection to its address."""
     said = ended = tried = ""
-    for row in rows:
-        match row.get("event"):
-            case "notice" if (row.get("peer"), row.get("about")) in ((peer, other), (other, peer)):
-                said = f"{row.get('message')} ({row.get('hint')})"
-            case "exited" if row.get("peer") == other and row.get("code") != 0:
-                ended = f"it ended: {row.get('how')}"
-            case "unmet" if row.get("subject") == other:
-                tried = str(row.get("why"))
+    for event in happened:
+        match event:
+            case events.Notice() if {event.peer, event.about} == {peer, other}:
+                said = f"{event.message} ({event.hint})"
+            case events.Exited() if event.peer == other and event.code != 0:
+                ended = f"it ended: {event.how}"
+            case events.Unmet() if event.subject == other:
+                tried = str(event.why)
     return said or ended or tried or UNTRIED
 
 

@@ -12,7 +12,8 @@ from statistics import median
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.run import Row, text_of
+from gossip.observe import Event, Judgement, SubjectEvent, events, select
+from gossip.run import text_of
 
 from . import divergence, run_state
 from .html import lines_of
@@ -25,7 +26,7 @@ from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, counted, named, numbers
 
 EVENTS_MAX = 100_000
-"""Maximum number of events about peers that are read. If a run has more, the first are read."""
+"""Maximum number of events that are kept. If a run has more, the first are read."""
 LINES_MAX = 40
 """Maximum number of lines on a peer's events. If there are more, the first and the last are
 shown."""
@@ -39,23 +40,8 @@ WHY_SKIPPED = {
     "dead": "it was held for dead",
     "left": "it had left",
 }
-ABOUT_PEERS = (
-    *(
-        "attempt",
-        "alive_again",
-        "dead",
-        "divergence",
-        "error",
-        "exited",
-        "fault",
-        "fault_over",
-        "halted",
-    ),
-    *("late", "left", "lost_round", "minority_continues", "parole", "passed_over", "paused"),
-    *("quarantined", "recovering", "refused_result", "restarting", "restored", "resumed"),
-    *("serves_again", "share", "skip", "spawned", "stage_rebuilt", "suspected", "trusted"),
-    *("unlike_profile", "unskip"),
-)
+NOT_KEPT = (events.Round, events.Metrics, events.Usage)
+"""Events that come by the thousand, and have no sentence."""
 _NUMBER = re.compile(r"-?\d[\d.]*")
 
 
@@ -104,7 +90,7 @@ class Story:
     def __init__(self, folder: Path, peer: int | None = None, number: int | None = None) -> None:
         self.record = RunRecord(folder)
         self.standing = standing_of(folder)
-        self.events: list[Row] = []
+        self.events: list[Event] = []
         self.times: list[RoundTime] = []  # of a pipeline's last stage: all end a round together
         self._handed_on: dict[int, int] = {}  # by round the attempt that made it
         self.kept: dict[tuple[int, int], CommitRecord] = {}  # by stage and round
@@ -120,12 +106,12 @@ class Story:
         """Rounds that another server than the first has served."""
         return len(self._handed_on)
 
-    def handing_on(self) -> Iterator[Row]:
+    def handing_on(self) -> Iterator[events.Attempt]:
         """Events by which those rounds went from server to server. A single peer that goes to
         another server, and comes back to a round that the first one has made, is none of them."""
-        for event in self.of("attempt"):
-            number, attempt = event.get("round"), event.get("attempt")
-            if number is not None and (attempt or 0) <= self._handed_on.get(number, -1):
+        for event in select(self.events, events.Attempt):
+            made_by = -1 if event.round is None else self._handed_on.get(event.round, -1)
+            if (event.attempt or 0) <= made_by:
                 yield event
 
     @property
@@ -137,12 +123,8 @@ class Story:
         """A moment as time since the beginning."""
         return clock(t - (self.record.began or t))
 
-    def of(self, *names: str) -> Iterator[Row]:
-        """Events of these names, in order."""
-        return (event for event in self.events if event.get("event") in names)
-
-    def _record_event(self, event: Row) -> None:
-        if event.get("event") in ABOUT_PEERS and len(self.events) < EVENTS_MAX:
+    def _record_event(self, event: Event) -> None:
+        if not isinstance(event, NOT_KEPT) and len(self.events) < EVENTS_MAX:
             self.events.append(event)
 
     def _record_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:
@@ -190,9 +172,7 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
     story = Story(folder, peer=number, number=number)
     if not found[1] and number in story.record.view.rows:
         return of_peer(story, number)
-    if any(at == number for _, at in story.kept) or any(
-        row.get("round") == number for row in story.events
-    ):
+    if number in {*(at for _, at in story.kept), *(event.round for event in story.events)}:
         return of_round(story, number)
     raise ConfigError(
         f"of {'round' if found[1] else 'peer or round'} {number} nothing is known here",
@@ -247,7 +227,7 @@ def _stages(story: Story) -> list[str]:
 
 def _machines(record: RunRecord) -> list[str]:
     """How they did, at the worst."""
-    found = sorted(record.machines.found.items())
+    found = sorted(record.view.machines.found.items())
     return [words for _, each in found[:MACHINES_MAX] if (words := each.in_words(over=True))]
 
 
@@ -283,16 +263,16 @@ def _times(times: Sequence[RoundTime], within_round: bool) -> list[str]:
     return lines
 
 
-def _folded_reasons(events: Iterable[Row]) -> list[str]:
+def _folded_reasons(told: Iterable[events.Attempt | events.LostRound]) -> list[str]:
     """Return, of hundreds of reasons, those that differ in more than their numbers, most frequent
     first. Several peers tell of the same turn of a server: what most of them say of it counts."""
     examples: dict[str, str] = {}
     turns: dict[tuple[Any, ...], Counter[str]] = {}
-    for event in events:
-        reason = text_of(event.get("reason")) or "no reason was told"
+    for event in told:
+        reason = _why(event)
         kind = _NUMBER.sub("#", reason)
         examples.setdefault(kind, reason)
-        turn = (event.get("round"), event.get("shard"), event.get("attempt"))
+        turn = tuple(getattr(event, name, None) for name in ("round", "shard", "attempt"))
         turns.setdefault(turn, Counter())[kind] += 1
     counts = Counter(kinds.most_common(1)[0][0] for kinds in turns.values())
     return [
@@ -305,7 +285,7 @@ def _lost_rounds(story: Story) -> list[str]:
     lost = story.record.view.lost_rounds
     if not lost:
         return []
-    why = _folded_reasons(story.of("lost_round"))
+    why = _folded_reasons(select(story.events, events.LostRound))
     return [f"{counted(len(lost), 'round')} changed nothing: {' '.join(why[:1])}"]
 
 
@@ -313,9 +293,9 @@ def _late_peers(story: Story) -> list[str]:
     """Return the peers that were waited for in vain in more than one round of ten."""
     late: Counter[int] = Counter()
     rounds: set[tuple[int, int]] = set()
-    for event in story.of("late"):
-        number = event.get("round")
-        for peer in event.get("missing") or ():
+    for event in select(story.events, events.Late):
+        number = event.round
+        for peer in event.missing or ():
             if number is not None and (number, peer) not in rounds:
                 rounds.add((number, peer))
                 late[peer] += 1
@@ -349,14 +329,18 @@ def of_peer(story: Story, peer: int) -> list[str]:
         lines.append(f"Of the last rounds {late:.0%} were closed without it: it was late.")
     lines += _compared(story)
     lines.append(f"It has served {counted(story.served, 'round')}.")
-    refused = [event for event in story.of("attempt") if f"of {peer} is refused" in _why(event)]
+    refused = [
+        event
+        for event in select(story.events, events.Attempt)
+        if f"of {peer} is refused" in _why(event)
+    ]
     if refused:
         lines.append("Results of it were refused:")
         lines += [f"  {why}" for why in _folded_reasons(refused)]
     if known.usage is not None:
         lines.append(
             f"Its processes have used {known.usage.cpu_s:.0f} s of processor time, hold "
-            f"{bytes_word(known.usage.memory)}, and have sent {bytes_word(known.usage.sent)}."
+            f"{bytes_word(known.usage.memory)}, and have sent {bytes_word(known.usage.sent_bytes)}."
         )
     happened = _time_line(story, peer)
     if len(happened) > LINES_MAX:
@@ -398,11 +382,11 @@ def _times_far(far: float) -> str:
 def _time_line(story: Story, peer: int) -> list[str]:
     """Line by line, in order; what several peers tell at once is one line."""
     lines: list[str] = []
-    skips: list[Row] = []
+    skips: list[events.Skip] = []
     told: set[str] = set()
     for event in story.events:
-        if event.get("event") == "skip" and event.get("subject") == peer:
-            if skips and event["t"] - skips[-1]["t"] > TOGETHER_S:
+        if isinstance(event, events.Skip) and event.subject == peer:
+            if skips and event.t - skips[-1].t > TOGETHER_S:
                 lines += _skipped(story, skips)
                 skips = []
             skips.append(event)
@@ -413,98 +397,99 @@ def _time_line(story: Story, peer: int) -> list[str]:
                 lines += _skipped(story, skips)
                 skips = []
             told.add(text)
-            lines.append(f"  {story.at(event['t']):>6}  {text}")
+            lines.append(f"  {story.at(event.t):>6}  {text}")
     return [*lines, *(_skipped(story, skips) if skips else [])]
 
 
-def _skipped(story: Story, skips: Sequence[Row]) -> list[str]:
-    who = numbers(row["peer"] for row in skips)
-    reasons = Counter(_why(row) for row in skips).most_common()
+def _skipped(story: Story, skips: Sequence[events.Skip]) -> list[str]:
+    who = numbers(event.peer for event in skips)
+    reasons = Counter(map(_why, skips)).most_common()
     why = "; ".join(WHY_SKIPPED.get(reason, reason) for reason, _ in reasons)
-    at = story.at(skips[0]["t"])
-    return [f"  {at:>6}  Round {skips[0].get('round')}: skipped by {who}: {why}."]
+    at = story.at(skips[0].t)
+    return [f"  {at:>6}  Round {skips[0].round}: skipped by {who}: {why}."]
 
 
-def _of_peer(event: Row, peer: int) -> str:
-    """Return what an event tells about a peer; an empty text: nothing."""
-    if event.get("subject") == peer:
-        return _describe_subject_event(event)
-    if event.get("peer") == peer:
-        return _describe_own_event(event)
-    return ""
+def _of_peer(event: Event, peer: int) -> str:
+    """Return what an event reports about a peer; an empty text: nothing."""
+    if isinstance(event, SubjectEvent) and event.subject == peer:
+        text = _describe_subject_event(event)
+    else:
+        text = _describe_own_event(event) if event.peer == peer else ""
+    return f"Round {event.round}: {text}" if text[:1].islower() else text
 
 
-def _alive(event: Mapping[str, Any]) -> str:
+def _alive(event: events.Paused | events.Resumed) -> str:
     """Peers by name; older runs have only their number."""
-    alive = event.get("alive")
-    if not isinstance(alive, list):
-        return f"{alive} peers"
-    return named(alive)
+    return named(event.alive) if isinstance(event.alive, list) else f"{event.alive} peers"
 
 
-def _describe_subject_event(event: Row) -> str:
-    number, trust = event.get("round"), event.get("trust")
-    reasons = event.get("reasons")
-    because = f": {'; '.join(reasons)}" if reasons else ""
-    score = f"trust {trust:.2f}" if trust is not None else "trust unknown"
-    match event.get("event"):
-        case "suspected":
-            return f"Round {number}: suspected, {score}{because}."
-        case "quarantined":
-            return f"Round {number}: quarantined, {score}{because}. Its updates are not used."
-        case "parole":
-            return f"Round {number}: on parole. Its updates are used again, and watched."
-        case "trusted":
-            return f"Round {number}: trusted again, {score}."
-        case "share":
-            share, was = event.get("share") or 0.0, event.get("was") or 0.0
+def _describe_subject_event(event: SubjectEvent) -> str:
+    """Return what an event reports about its subject, as the end of a sentence on its round."""
+    match event:
+        case Judgement():
+            return _describe_judgement(event)
+        case events.Share():
+            share, was = event.share or 0.0, event.was or 0.0
             why = "slower than most, or away" if share < was else "quick enough for more"
-            return f"Round {number}: it gets {share:.0%} of a whole batch ({why})."
-        case "unlike_profile":
-            return f"Round {number}: it {unlike_profile(event)}."
-        case "passed_over":
-            return f"Round {number}: it serves no more for a while, as its results did not come."
-        case "serves_again":
-            return f"Round {number}: it serves again."
-        case "dead":
-            return f"Round {number}: held for dead ({_why(event)})."
+            return f"it gets {share:.0%} of a whole batch ({why})."
+        case events.UnlikeProfile():
+            return f"it {unlike_profile(event)}."
+        case events.PassedOver():
+            return "it serves no more for a while, as its results did not come."
+        case events.ServesAgain():
+            return "it serves again."
+        case events.Dead():
+            return f"held for dead ({_why(event)})."
     return ""
 
 
-def _describe_own_event(event: Row) -> str:
-    number = event.get("round")
-    match event.get("event"):
-        case "spawned" if event.get("incarnation"):
-            return f"Started again, as incarnation {event.get('incarnation')}."
-        case "fault":
-            return f"Round {number}: the fault {text_of(event.get('fault'))} struck it."
-        case "exited":
-            return f"Its process ended: {text_of(event.get('how'))}."
-        case "recovering":
+def _describe_judgement(event: Judgement) -> str:
+    because = f": {'; '.join(event.reasons)}" if event.reasons else ""
+    score = "trust unknown" if event.trust is None else f"trust {event.trust:.2f}"
+    match event:
+        case events.Suspected():
+            return f"suspected, {score}{because}."
+        case events.Quarantined():
+            return f"quarantined, {score}{because}. Its updates are not used."
+        case events.Parole():
+            return "on parole. Its updates are used again, and watched."
+        case events.Trusted():
+            return f"trusted again, {score}."
+    return ""
+
+
+def _describe_own_event(event: Event) -> str:
+    """Return a sentence on what an event reports about its peer, or the end of one on its round."""
+    match event:
+        case events.Spawned() if event.incarnation:
+            return f"Started again, as incarnation {event.incarnation}."
+        case events.Fault():
+            return f"the fault {text_of(event.fault)} struck it."
+        case events.Exited():
+            return f"Its process ended: {text_of(event.how)}."
+        case events.Recovering():
             return f"It asked for the state of the others: {_why(event)}."
-        case "restored":
-            return f"It took the state of round {number} from peer {event.get('from')}."
-        case "divergence" if event.get("peers_differ"):
+        case events.Restored():
+            return f"It took the state of round {event.round} from peer {event.from_}."
+        case events.Divergence() if event.peers_differ:
             return f"It {divergence.describe(event)}."
-        case "stage_rebuilt":
+        case events.StageRebuilt():
             return f"It made the state of its stage anew: {rebuilt(event)}."
-        case "error":
-            return f"Error: {text_of(event.get('message'))}."
-        case "restarting":
-            return f"Its launcher starts it again: {text_of(event.get('why'))}."
+        case events.Error():
+            return f"Error: {text_of(event.message)}."
+        case events.Restarting():
+            return f"Its launcher starts it again: {text_of(event.why)}."
     return _describe_quorum_event(event)
 
 
-def _describe_quorum_event(event: Row) -> str:
-    number = event.get("round")
-    match event.get("event"):
-        case "paused":
-            need = event.get("need")
-            return f"Round {number}: it paused, with {_alive(event)} alive where {need} are needed."
-        case "resumed":
+def _describe_quorum_event(event: Event) -> str:
+    match event:
+        case events.Paused():
+            return f"it paused, with {_alive(event)} alive where {event.need} are needed."
+        case events.Resumed():
             return f"It went on, with {_alive(event)} alive."
-        case "minority_continues":
-            return f"Round {number}: it went on with fewer than a majority."
+        case events.MinorityContinues():
+            return "it went on with fewer than a majority."
     return ""
 
 
@@ -589,14 +574,13 @@ def _updates_of(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
 def _quarantined(story: Story, number: int) -> list[int]:
     """Return the peers that were in quarantine before the round."""
     locked: set[int] = set()
-    for event in story.of("quarantined", "parole", "trusted"):
-        subject, at = event.get("subject"), event.get("round")
-        if subject is None or at is None or at >= number:
+    for event in select(story.events, events.Quarantined, events.Parole, events.Trusted):
+        if event.round is None or event.round >= number:
             continue
-        if event["event"] == "quarantined":
-            locked.add(subject)
+        if isinstance(event, events.Quarantined):
+            locked.add(event.subject)
         else:
-            locked.discard(subject)
+            locked.discard(event.subject)
     return sorted(locked)
 
 
@@ -604,45 +588,39 @@ def _of_round(story: Story, number: int) -> list[str]:
     """Return what events tell about the round; the same of several peers once."""
     lines: list[str] = []
     for event in story.events:
-        if event.get("round") == number and (line := _event_of_round(event)) not in ("", *lines):
+        if event.round == number and (line := _event_of_round(event)) not in ("", *lines):
             lines.append(line)
     return lines
 
 
-def _event_of_round(event: Row) -> str:
-    peer = event.get("peer")
-    match event.get("event"):
-        case "late":
-            waited_s = event.get("waited_s") or 0.0
-            missing = numbers(event.get("missing") or ())
-            return (
-                f"Its server waited for {missing} until {_ms(waited_s)} after the first update, "
-                "and closed it without."
-            )
-        case "attempt":
-            return f"It was handed on to peer {event.get('server')}: {_why(event)}."
-        case "refused_result":
-            return f"Peer {peer} refused a result: {_why(event)}."
-        case "lost_round":
+def _event_of_round(event: Event) -> str:
+    match event:
+        case events.Late():
+            waited = f"waited for {numbers(event.missing or ())} until {_ms(event.waited_s or 0.0)}"
+            return f"Its server {waited} after the first update, and closed it without."
+        case events.Attempt():
+            return f"It was handed on to peer {event.server}: {_why(event)}."
+        case events.RefusedResult():
+            return f"Peer {event.peer} refused a result: {_why(event)}."
+        case events.LostRound():
             return f"It changed nothing: {_why(event)}."
-        case "skip":
+        case events.Skip():
             why = WHY_SKIPPED.get(_why(event), _why(event))
-            return f"Peer {event.get('subject')} was skipped: {why}."
-        case "suspected" | "quarantined" | "parole" | "trusted" | "share" | "unlike_profile":
-            return (
-                f"Peer {event.get('subject')}: {_describe_subject_event(event).partition(': ')[2]}"
-            )
-        case "fault":
-            return f"The fault {text_of(event.get('fault'))} struck peer {peer}."
-        case "paused" | "minority_continues":
-            return f"Peer {peer}: {_describe_own_event(event).partition(': ')[2]}"
-        case "restored":
-            return f"Peer {peer} took the state of this round from peer {event.get('from')}."
+            return f"Peer {event.subject} was skipped: {why}."
+        case Judgement() | events.Share() | events.UnlikeProfile():
+            text = _describe_subject_event(event)
+            return f"Peer {event.subject}: {text}" if text else ""
+        case events.Fault():
+            return f"The fault {text_of(event.fault)} struck peer {event.peer}."
+        case events.Paused() | events.MinorityContinues():
+            return f"Peer {event.peer}: {_describe_own_event(event)}"
+        case events.Restored():
+            return f"Peer {event.peer} took the state of this round from peer {event.from_}."
     return ""
 
 
-def _why(event: Row) -> str:
-    return text_of(event.get("reason")) or "no reason was told"
+def _why(event: Event) -> str:
+    return text_of(getattr(event, "reason", None)) or "no reason was told"
 
 
 def _ms(seconds: float) -> str:

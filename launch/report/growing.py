@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gossip.errors import ConfigError
-from gossip.run import PEERS_MAX, Row, check_row, open_in, parse_json, shown, unpacked
+from gossip.observe import PEERS_MAX, Event, Row, check_row, read_event
+from gossip.run import open_in, parse_json, shown, unpacked
 
 from .words import counted
 
@@ -42,33 +43,36 @@ class RowParser:
     and checked once: with hundreds of peers that is nearly all of it. Rows share those values."""
 
     def __init__(self) -> None:
-        self._tails: dict[bytes, Row] = {}
-        self._last: tuple[bytes, Row] = b"\n", {}  # no line ends so
+        self._tails: dict[tuple[object, bytes], Row] = {}
+        self._last: tuple[object, bytes, Row] = None, b"\n", {}  # no line ends so
 
     def parse(self, line: bytes, file: str) -> Row:
         """Parse a line of a file of that name. Raises: ValueError: It is no row."""
-        text, tail = self._last  # a hash of it takes longer than to compare it
+        event, text, tail = self._last  # a hash of it takes longer than to compare it
         alike = line.endswith(text)
         at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
         if at < 0:
             return check_row(_parsed(str(line, "utf-8")), file)
         try:
             row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
-            if not alike:
-                tail = self._tail(line[at:], file)
+            if not alike or event != row.get("event"):
+                tail = self._tail(line[at:], row.get("event"), file)
         except ValueError:
             return check_row(parse_json(line), file)  # the name stands in an object of its own
         row.update(tail)
         return row
 
-    def _tail(self, text: bytes, file: str) -> Row:
-        found = self._tails.get(text)
+    def _tail(self, text: bytes, event: str | None, file: str) -> Row:
+        """Return the fields in the end of a line of such an event."""
+        found = self._tails.get((event, text))
         if found is None:
-            found = check_row(parse_json(b"{" + text[1:]), file)
+            found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
+            if found.pop("event") != event:
+                raise ValueError("the line has two names")
             if len(self._tails) >= TAILS_KEPT:
                 del self._tails[next(iter(self._tails))]
-            self._tails[text] = found
-        self._last = text, found
+            self._tails[event, text] = found
+        self._last = event, text, found
         return found
 
 
@@ -241,10 +245,10 @@ class RunFiles:
         found = sorted(int(match[1]) for name in names if (match := _PEER.fullmatch(name)))
         return found[:PEERS_MAX]
 
-    def events(self) -> Iterator[Row]:
-        """New rows of what launchers have written, by time. Where there was none (torchrun), of
-        what the peers have written themselves."""
-        return self._by_time(self._event_files(), in_order)
+    def events(self) -> Iterator[Event]:
+        """Yield new events that launchers have written, by time. Without a launcher (torchrun),
+        they are those that the peers have written themselves."""
+        return map(read_event, self._by_time(self._event_files(), in_order))
 
     def commits(self) -> Iterator[Row]:
         """New commits, by the time at which their makers have written them: of all branches, and a

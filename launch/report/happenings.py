@@ -4,10 +4,10 @@ reports."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from gossip.errors import GossipError
 from gossip.faults import Fault, Partition, parse
+from gossip.observe import events
 
 SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
 
@@ -19,7 +19,7 @@ class Blow:
 
     peer: int
     incarnation: int
-    kind: Literal["crash", "restart", "hang", "killed", "raised"]
+    kind: str  # crash, restart, hang; unplanned: killed, raised
     round: int
     at: float
     planned: bool
@@ -42,10 +42,10 @@ class Blow:
     def dead_ms(self) -> float | None:
         return max(0.0, max(self.deaths.values()) - self.at) * 1000 if self.deaths else None
 
-    def noticed(self, event: str, by: int, t: float) -> None:
-        seen = self.skips if event == "skip" else self.deaths
-        if by != self.peer and t >= self.at - SLACK_S:
-            seen.setdefault(by, t)
+    def noticed(self, event: events.Skip | events.Dead, by: int) -> None:
+        seen = self.skips if isinstance(event, events.Skip) else self.deaths
+        if by != self.peer and event.t >= self.at - SLACK_S:
+            seen.setdefault(by, event.t)
 
 
 @dataclass(slots=True)

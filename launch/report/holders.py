@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from gossip.observe import Event, events
 
 
 class StateHolders:
@@ -33,31 +32,29 @@ class StateHolders:
         self.round, self.metrics = -1, {}
         self._hold.clear()
 
-    def feed(self, event: Mapping[str, Any]) -> None:
-        """Takes in a row, in the order in which they come."""
-        peer, number = event.get("peer"), event.get("round")
-        if not isinstance(peer, int):
-            return
-        match event.get("event"):
-            case "round" | "fault" | "halted" as name if isinstance(number, int):
-                self.round = max(self.round, number)  # rows of rounds are thinned out
-                if name == "round" and number > 0:
-                    self._hold.add(peer)
-                    self._take.discard(peer)
-            case "restored" | "ready" | "stage_rebuilt":
-                self._hold.add(peer)
-                self._take.discard(peer)
-                self._new.discard(peer)
-            case "recovering":
-                self._take.add(peer)
-            case "no_state_found":
-                self._take.discard(peer)
-            case "spawned":
-                self._spawned(peer, new=not event.get("incarnation"))
-            case "exited":
-                self._gone(peer, finished=event.get("code") == 0)
-            case "metrics":
-                self._logged(event)
+    def apply(self, event: Event) -> None:
+        """Apply one event, in the order in which they come."""
+        match event:
+            case events.Round() | events.Fault() | events.Halted() if event.round is not None:
+                self.round = max(self.round, event.round)  # rows of rounds are thinned out
+                if isinstance(event, events.Round) and event.round > 0:
+                    self._hold.add(event.peer)
+                    self._take.discard(event.peer)
+            case events.Restored() | events.Ready() | events.StageRebuilt():
+                self._hold.add(event.peer)
+                self._take.discard(event.peer)
+                self._new.discard(event.peer)
+            case events.Recovering():
+                self._take.add(event.peer)
+            case events.NoStateFound():
+                self._take.discard(event.peer)
+            case events.Spawned():
+                self._spawned(event.peer, new=not event.incarnation)
+            case events.Exited():
+                self._gone(event.peer, finished=event.code == 0)
+            case events.Metrics():
+                logged = {"accuracy": event.accuracy, "loss": event.loss}
+                self.metrics |= {name: n for name, n in logged.items() if n is not None}
 
     def _spawned(self, peer: int, new: bool) -> None:
         self._gone(peer)
@@ -68,12 +65,6 @@ class StateHolders:
     def _gone(self, peer: int, finished: bool = False) -> None:
         for who in (self._take, self._alive, self._new, *([] if finished else [self._hold])):
             who.discard(peer)
-
-    def _logged(self, event: Mapping[str, Any]) -> None:
-        told = {name: event.get(name) for name in ("accuracy", "loss")}
-        self.metrics.update(
-            {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
-        )
 
     def in_words(self) -> str:
         """How far the run was."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from gossip.observe import events
 
 
-def lost(event: Mapping[str, Any]) -> str:
+def lost(event: events.StageLost) -> str:
     """Return the message about an event ``stage_lost``."""
-    peers = event.get("peers")
-    who = ", ".join(map(str, peers)) if isinstance(peers, list) else "?"
-    return f"stage {event.get('stage')} has lost all its peers ({who}): the others wait for one"
+    who = "?" if event.peers is None else ", ".join(map(str, event.peers))
+    return f"stage {event.stage} has lost all its peers ({who}): the others wait for one"
 
 
-def rebuilt(event: Mapping[str, Any]) -> str:
+def rebuilt(event: events.StageRebuilt) -> str:
     """Return the message about an event ``stage_rebuilt``."""
-    stage, behind = event.get("stage"), event.get("lost")
-    match event.get("source"):
+    stage, behind = event.stage, event.lost
+    match event.source:
         case "checkpoint":
             made = f"of its last checkpoint, {behind} rounds older than the others"
         case "own":
@@ -25,7 +23,6 @@ def rebuilt(event: Mapping[str, Any]) -> str:
             made = "of the layers of the stages beside it"
         case _:
             made = "of fresh weights: all that it had learnt is lost"
-    fresh = event.get("fresh")
-    some = event.get("source") == "neighbours" and isinstance(fresh, int) and fresh > 0
-    rest = f"; {fresh} of its layers have no like and are fresh" if some else ""
-    return f"stage {stage} goes on in round {event.get('round')}, {made}{rest}"
+    fresh = event.fresh if event.source == "neighbours" else 0
+    rest = f"; {fresh} of its layers have no like and are fresh" if fresh else ""
+    return f"stage {stage} goes on in round {event.round}, {made}{rest}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gossip.observe import events
 from gossip.run import text_of, whole
 
 from .words import counted, short_bytes
@@ -71,12 +72,12 @@ class MachineHealth:
     disk_free: Extremes | None = None
     gpus: dict[int, GpuHealth] = field(default_factory=dict)
 
-    def record_usage(self, usage: Mapping[str, Any]) -> None:
-        """Record what an event ``usage`` reports about the machine."""
-        self.load = _extend_extremes(self.load, usage.get("load"))
-        self.memory_free = _extend_extremes(self.memory_free, usage.get("machine_memory_free"))
-        self.disk_free = _extend_extremes(self.disk_free, usage.get("disk_free"))
-        for told in (usage.get("gpus") or ())[:GPUS_MAX]:
+    def record_usage(self, usage: events.Usage) -> None:
+        """Record what an event reports about the machine."""
+        self.load = _extend_extremes(self.load, usage.load)
+        self.memory_free = _extend_extremes(self.memory_free, usage.machine_memory_free)
+        self.disk_free = _extend_extremes(self.disk_free, usage.disk_free)
+        for told in (usage.gpus or ())[:GPUS_MAX]:
             if (index := told.get("index")) is not None:
                 self.gpus.setdefault(int(index), GpuHealth()).record_usage(told)
 
@@ -141,10 +142,10 @@ class Machines:
     environment: Mapping[str, Any] = field(default_factory=dict)
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
-    def record_usage(self, host: str, usage: Mapping[str, Any]) -> None:
+    def record_usage(self, host: str, usage: events.Usage) -> None:
         """Record what a peer on ``host`` has reported; "": on the host of the run."""
         own = text_of(self.environment.get("host")) or ""
-        name = host or own
+        name = text_of(host) or own
         if name not in self.found:
             self.found[name] = self._new(name, name == own)
         self.found[name].record_usage(usage)

@@ -18,16 +18,17 @@ from gossip.faults import (
     Restart,
     Slow,
 )
+from gossip.observe import Event, events
 
 from .view import RunView
 
-TRAINS = ("ready", "restored", "round")
+TRAINS = (events.Ready, events.Restored, events.Round)
 """Events that only peers report that take part in rounds, or are about to."""
 
 
 def missed(
     plan: FaultPlan,
-    events: Sequence[Mapping[str, Any]],
+    happened: Sequence[Event],
     view: RunView,
     last: int,
     elsewhere: Collection[int],
@@ -36,8 +37,8 @@ def missed(
     back, though it should have.
 
     Args:
-        events: Of all peers whose files are here, in order of time.
-        view: That was fed with them.
+        happened: Events of all peers whose files are here, in order of time.
+        view: View to which they were applied.
         last: Round that there was, -1: none.
         elsewhere: Whose files are not here: what befell these is not known.
     Returns: ``fault`` as it is typed, ``struck`` (the blow fell, and only the return is missing)
@@ -51,7 +52,9 @@ def missed(
     found, alike = [], Counter[str]()
     for fault in plan:
         strikes = [
-            row for row in events if row.get("event") == "fault" and row.get("fault") == str(fault)
+            event
+            for event in happened
+            if isinstance(event, events.Fault) and event.fault == str(fault)
         ]
         if isinstance(fault, Blow):  # a plan that names crash:server@20 twice wants two deaths
             strikes = strikes[alike[str(fault)] :]
@@ -59,13 +62,9 @@ def missed(
         if _concerns(fault, unknown):
             continue
         if strikes:
-            why = (
-                _not_back(fault, float(strikes[0].get("t") or 0.0), events)
-                if isinstance(fault, Restart)
-                else ""
-            )
+            why = _not_back(fault, strikes[0].t, happened) if isinstance(fault, Restart) else ""
         else:
-            why = _not_struck(fault, events, view, last)
+            why = _not_struck(fault, happened, view, last)
         if why:
             found.append({"fault": str(fault), "struck": bool(strikes), "why": why})
     return found
@@ -100,16 +99,12 @@ def _concerns(fault: Fault, unknown: set[int]) -> bool:
     )
 
 
-def _not_back(fault: Restart, struck_at: float, events: Iterable[Mapping[str, Any]]) -> str:
+def _not_back(fault: Restart, struck_at: float, happened: Iterable[Event]) -> str:
     """Why the peer was in no round again; "": it was."""
-    since = [
-        row
-        for row in events
-        if row.get("peer") == fault.peer and float(row.get("t") or 0.0) > struck_at
-    ]
-    if any(row.get("event") in TRAINS for row in since):
+    since = [event for event in happened if event.peer == fault.peer and event.t > struck_at]
+    if any(isinstance(event, TRAINS) for event in since):
         return ""
-    started = any(row.get("event") in ("spawned", "started") for row in since)
+    started = any(isinstance(event, events.Spawned | events.Started) for event in since)
     return (
         f"peer {fault.peer} was "
         f"{'started again, but in no round' if started else 'killed, and not started again'} "
@@ -117,10 +112,10 @@ def _not_back(fault: Restart, struck_at: float, events: Iterable[Mapping[str, An
     )
 
 
-def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView, last: int) -> str:
+def _not_struck(fault: Fault, happened: Sequence[Event], view: RunView, last: int) -> str:
     """The best that is known of the reason; "": the fault has no moment,
     and its peers have trained with it."""
-    trained = {row.get("peer") for row in events if row.get("event") in TRAINS}
+    trained = {event.peer for event in happened if isinstance(event, TRAINS)}
     peers = [peer for peer in fault.victims if isinstance(peer, int)]
     if not trained or last < 0:
         return "nothing was trained"
@@ -133,7 +128,7 @@ def _not_struck(fault: Fault, events: Sequence[Mapping[str, Any]], view: RunView
         return f"{_named(peers)} had no occasion for it"
     if isinstance(fault, Blow) and fault.round is not None and fault.round > last:
         return f"round {last} was the last"
-    lasted_s = _lasted_s(events)
+    lasted_s = _lasted_s(happened)
     if isinstance(fault, LinkFault) or (at_s is not None and at_s >= lasted_s):
         return f"the run ended after {lasted_s:.1f} s"
     return "nobody served a round then" if not peers else _absent(peers[0], view)
@@ -154,17 +149,12 @@ def _absent(peer: int, view: RunView) -> str:
     )
 
 
-def _lasted_s(events: Sequence[Mapping[str, Any]]) -> float:
+def _lasted_s(happened: Iterable[Event]) -> float:
     """Return the seconds from the first round, from which the plan counts its seconds, to the last
-    row of a peer."""
-    began = next((row.get("t") or 0.0 for row in events if row.get("event") in TRAINS), 0.0)
-    return (
-        max(
-            (row.get("t") or 0.0 for row in events if row.get("event") in (*TRAINS, "halted")),
-            default=began,
-        )
-        - began
-    )
+    event of a peer."""
+    began = next((event.t for event in happened if isinstance(event, TRAINS)), 0.0)
+    times = [event.t for event in happened if isinstance(event, (*TRAINS, events.Halted))]
+    return max(times, default=began) - began
 
 
 def _named(peers: Sequence[int]) -> str:

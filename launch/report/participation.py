@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gossip.run import ROUNDS_END
+from gossip.observe import ROUNDS_END
 
 WINDOW = 20
 """Steps of a run."""
@@ -75,13 +75,6 @@ class Participation:
             for number in (*new[:WINDOW], *new[WINDOW:][-WINDOW:]):
                 found += self._slide(number, share)
         return found
-
-    def lacks_any(self, rounds: range) -> bool:
-        """Whether nobody has told of some of these."""
-        return any(
-            gap.start < rounds.stop and rounds.start < gap.stop
-            for gap in reversed(self._unreported)
-        )
 
     def _pop_unreported(self, rounds: range) -> list[range]:
         """Those that nobody has told of before."""

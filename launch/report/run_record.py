@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from gossip.config import RunConfig
 from gossip.errors import GossipError
 from gossip.faults import FaultPlan
-from gossip.run import Row, read_file, text_of, whole
+from gossip.observe import Event, events
+from gossip.run import read_file, text_of
 
 from . import notes
 from .growing import RunFiles
@@ -126,30 +127,6 @@ def commit_of(row: Mapping[str, Any]) -> CommitRecord | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Resources that a peer's two processes have used since they were started, as reported at
-    ``at`` (seconds since 1970).
-
-    Attributes:
-        cpu_s: Processor time of trainer and node.
-        memory: Bytes in memory, of both.
-        sent, received: Bytes, by the node.
-    """
-
-    at: float
-    cpu_s: float
-    memory: int
-    sent: int
-    received: int
-
-
-def usage_of(row: Mapping[str, Any]) -> Usage | None:
-    """Return the usage in an event ``usage``; None: the row lacks some of it."""
-    found = [row.get(name) for name in ("cpu_s", "memory", "sent_bytes", "received_bytes")]
-    return None if None in found else Usage(row["t"], *found)  # type: ignore[arg-type]
-
-
 @dataclass(slots=True)
 class PeerRecord:
     """Figures of one peer that are not in its ``PeerRow``.
@@ -161,7 +138,6 @@ class PeerRecord:
             ``RECENT_ROUNDS`` of which it was in the roster.
         served: Commits that it has made.
         usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
-        host: Host on which it runs, if a launcher has reported it.
         last_at: Time of its own last report; seconds since 1970.
         skipped_for: Reason why it was skipped the last time.
     """
@@ -170,9 +146,8 @@ class PeerRecord:
     rounds: int = 0
     contributed: int = 0
     served: int = 0
-    usage: Usage | None = None
-    usage_before: Usage | None = None
-    host: str = ""
+    usage: events.Usage | None = None
+    usage_before: events.Usage | None = None
     last_at: float = 0.0
     skipped_for: str = ""
     late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
@@ -191,9 +166,9 @@ class PeerRecord:
     def cpu(self) -> float | None:
         """Processors that it kept busy between the last two times that it told; None: unknown."""
         now, before = self.usage, self.usage_before
-        if now is None or before is None or now.at <= before.at or now.cpu_s < before.cpu_s:
+        if now is None or before is None or now.t <= before.t or now.cpu_s < before.cpu_s:
             return None
-        return (now.cpu_s - before.cpu_s) / (now.at - before.at)
+        return (now.cpu_s - before.cpu_s) / (now.t - before.t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +191,6 @@ class RunRecord:
             that was written down later.
         happenings: The last ones; ``happened``: how many there were.
         notes: What people have noted, in the order of the file.
-        machines: What peers have told of the hosts that they run on.
         began: When the first event was; None: there is none.
         last_at: When the last event or commit was.
         broken: A line on each file that is none of a run's.
@@ -239,7 +213,7 @@ class RunRecord:
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.happened = 0
         self.notes: list[notes.Note] = []
-        self.machines = Machines(self.object("environment.json"))
+        self.view.machines = Machines(self.object("environment.json"))
         self.began: float | None = None
         self.last_at = 0.0
 
@@ -261,7 +235,7 @@ class RunRecord:
 
     def update(
         self,
-        event_taken: Callable[[Row], None] | None = None,
+        event_taken: Callable[[Event], None] | None = None,
         commit_taken: Callable[[CommitRecord], None] | None = None,
     ) -> None:
         """Reads what has come since the last time. Who looks on gets each event, and each commit of
@@ -294,8 +268,8 @@ class RunRecord:
             self._unreadable.append(str(error))
             return FaultPlan()
 
-    def _record_event(self, event: Row) -> None:
-        at, peer = event["t"], event.get("peer")
+    def _record_event(self, event: Event) -> None:
+        at, peer = event.t, event.peer
         if self.began is None or at < self.began:
             self.began = at
         if at > self.last_at:
@@ -307,33 +281,28 @@ class RunRecord:
             self.view.expect(peer)
         elif row.state == "elsewhere":
             row.state = "starting"  # it was only spoken of until now
-        if lines := self.view.feed(event):  # of most rows there is nothing to tell
+        if lines := self.view.apply(event):  # of most rows there is nothing to tell
             self.happenings.extend(Happening(at, line) for line in lines)
             self.happened += len(lines)
         self._count(peer, event)
 
-    def _count(self, peer: int, event: Row) -> None:
-        teller = self.of(peer)
-        if event["t"] > teller.last_at:
-            teller.last_at = event["t"]
-        match event.get("event"):
-            case "late" if (number := event.get("round")) is not None:
-                for missing in event.get("missing") or ():
+    def _count(self, peer: int, event: Event) -> None:
+        known = self.of(peer)
+        known.last_at = max(known.last_at, event.t)
+        match event:
+            case events.Late() if event.round is not None:
+                for missing in event.missing or ():
                     seen = self.of(missing).late_rounds
-                    if not seen or seen[-1] != number:
-                        seen.append(number)
-            case "usage" if (usage := usage_of(event)) is not None:
-                known = self.of(peer)
-                known.usage_before, known.usage = known.usage, usage
-                self.machines.record_usage(known.host, event)
-            case "skip" if (subject := event.get("subject")) is not None:
-                self.of(subject).skipped_for = text_of(event.get("reason")) or ""
-            case "halted" if whole(event.get("exit_code")):
-                # with a launcher, its own row tells the same in a moment
+                    if not seen or seen[-1] != event.round:
+                        seen.append(event.round)
+            case events.Usage():
+                known.usage_before, known.usage = known.usage, event
+            case events.Skip():
+                self.of(event.subject).skipped_for = text_of(event.reason) or ""
+            case events.Halted() if event.exit_code:
+                # with a launcher, its own row reports the same in a moment
                 row = self.view.rows[peer]
-                row.state, row.exit = "gone", text_of(event.get("reason")) or ""
-            case "spawned" | "started" if host := text_of(event.get("host")):
-                self.of(peer).host = host
+                row.state, row.exit = "gone", text_of(event.reason) or ""
 
     def _record_commit(self, commit: CommitRecord) -> bool:
         """Whether it is the first of its round and stage."""

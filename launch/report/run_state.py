@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gossip.errors import ConfigError
+from gossip.observe import Event, events
 from gossip.run import (
     NodeRecord,
-    last_rows,
+    last_events,
     node_in,
     open_file,
     open_in,
@@ -284,31 +285,22 @@ def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) 
     accuracies: dict[int, float] = {}
     files = event_files(folder) or sorted(folder.glob("peer-*/events.jsonl"))[:NODES_MAX]
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
-    for row in (row for path in files for row in _last_rows(path, each_bytes, broken)):
-        event, round_id = row.get("event"), whole(row.get("round"))
-        if event == "round" and round_id is not None and round_id >= found.get("round", -1):
-            found["round"], found["loss"] = (
-                round_id,
-                _first(row.get("loss"), found.get("loss")),
-            )
-            found["alive"] = _alive(row)
-        peer = row.get("peer")
-        place = None if peer is None else stages.get(peer)
-        if event == "round" and round_id is not None and place is not None:
-            known = in_stage.get(place.number, (-1, 0))
-            in_stage[place.number] = max(known, (round_id, _alive(row) or 0))
-            found["alive"] = sum(alive for _, alive in in_stage.values())
-        accuracy = real(row.get("accuracy"))
-        if event == "metrics" and peer is not None and accuracy is not None:
-            accuracies[peer] = accuracy
+    for event in (event for path in files for event in _last_events(path, each_bytes, broken)):
+        match event:
+            case events.Round() if event.round is not None and event.round >= 0:
+                if event.round >= found.get("round", -1):
+                    found["round"] = event.round
+                    found["loss"] = _first(event.loss, found.get("loss"))
+                    found["alive"] = event.alive_count
+                if (place := stages.get(event.peer)) is not None:
+                    known = in_stage.get(place.number, (-1, 0))
+                    in_stage[place.number] = max(known, (event.round, event.alive_count or 0))
+                    found["alive"] = sum(alive for _, alive in in_stage.values())
+            case events.Metrics() if event.accuracy is not None:
+                accuracies[event.peer] = event.accuracy
     if accuracies:
         found["accuracy"] = sum(accuracies.values()) / len(accuracies)
     return found
-
-
-def _alive(row: Mapping[str, Any]) -> int | None:
-    alive = row.get("alive")
-    return len(alive) if isinstance(alive, list) else whole(alive)
 
 
 def event_files(folder: Path) -> list[Path]:
@@ -321,15 +313,15 @@ def event_files(folder: Path) -> list[Path]:
     ]
 
 
-def _last_rows(path: Path, tail_bytes: int, broken: list[str]) -> list[dict[str, Any]]:
-    before: list[dict[str, Any]] = []
+def _last_events(path: Path, tail_bytes: int, broken: list[str]) -> list[Event]:
+    before: list[Event] = []
     try:
         with open_file(path) as file:
-            rows = last_rows(file, tail_bytes)
+            found = last_events(file, tail_bytes)
             if file.tell() < TAIL_BYTES_MIN and (cut := segments(path)) and cut[-1].suffix != ".gz":
                 with open_file(cut[-1]) as rotated:  # a moment ago
-                    before = last_rows(rotated, tail_bytes)
-            return before + rows
+                    before = last_events(rotated, tail_bytes)
+            return before + found
     except FileNotFoundError:
         return []
     except ConfigError as error:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from gossip.run import real
+from gossip.observe import events
 
 
-def unlike_profile(event: Mapping[str, Any]) -> str:
+def unlike_profile(event: events.UnlikeProfile) -> str:
     """Return the message about an event ``unlike_profile``: the measured and the predicted time,
     and what to do."""
-    measured = real(event.get("measured_us")) or 0.0
-    predicted = real(event.get("predicted_us")) or 0.0
+    measured, predicted = event.measured_us or 0.0, event.predicted_us or 0.0
     apart, slower = measured / predicted if predicted else 0.0, measured > predicted
     factor, word = (apart, "slower") if slower else (1 / apart if apart else 0.0, "faster")
     return (

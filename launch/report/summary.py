@@ -15,6 +15,7 @@ from gossip import topologies
 from gossip.config import PipelineConfig, RunConfig
 from gossip.core import DIVERGED, QUORUM_LOST
 from gossip.errors import NeverStarted
+from gossip.observe import Event, events, read_event
 from gossip.run import (
     JsonLines,
     WriteFailures,
@@ -58,19 +59,10 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("peer-*/commits.jsonl")):
         for row in read_lines(path):
-            seen.setdefault(
-                (
-                    row.get("lineage"),
-                    row.get("round"),
-                    row.get("shard"),
-                    row.get("made_at"),
-                    row.get("digest"),
-                ),
-                row,
-            )
+            commit = ("lineage", "round", "shard", "made_at", "digest")
+            seen.setdefault(tuple(map(row.get, commit)), row)
     rows = sorted(
-        seen.values(),
-        key=lambda row: (row.get("round", 0), row.get("shard", 0), row.get("attempt", 0)),
+        seen.values(), key=lambda row: [row.get(name, 0) for name in ("round", "shard", "attempt")]
     )
     for path in (folder / "commits.jsonl", *segments(folder / "commits.jsonl")):
         path.unlink(missing_ok=True)
@@ -81,9 +73,9 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
     return rows
 
 
-def read_events(folder: Path, offset: float | None = None) -> Iterator[dict[str, Any]]:
-    """Every row of the files that launchers of a run append to, on one clock:
-    each machine has its own.
+def read_events(folder: Path, offset: float | None = None) -> Iterator[Event]:
+    """Yield every event of the files that launchers of a run append to, on one clock. Each machine
+    has its own.
 
     Args:
         offset: Between the wall clock and the one that all rows are put on; None:
@@ -97,22 +89,18 @@ def read_events(folder: Path, offset: float | None = None) -> Iterator[dict[str,
                 offset = wall - t if offset is None else offset
                 shift = wall - t - offset if shift is None else shift
                 row["t"] = t + shift
-            yield row
+            yield read_event(row)
 
 
 def codes(folder: Path) -> list[int]:
     """Exit codes of the last life of each peer; 5 for one that was killed."""
     last = {
-        row.get("peer"): row.get("code")
-        for row in read_events(folder)
-        if row.get("event") == "exited"
+        event.peer: event.code for event in read_events(folder) if isinstance(event, events.Exited)
     }
-    return [code if isinstance(code, int) else 5 for code in last.values()]
+    return [5 if code is None else code for code in last.values()]
 
 
-def of_the_run(
-    exit_code: int, joined: bool, events: Iterable[Mapping[str, Any]], rounds: int
-) -> int:
+def of_the_run(exit_code: int, joined: bool, happened: Iterable[Event], rounds: int) -> int:
     """The exit code that tells how the run went,
     of which one launcher knows only how its own peers did.
 
@@ -123,13 +111,13 @@ def of_the_run(
         rounds: That the run has had.
     """
     ends = [
-        row
-        for row in events
-        if row.get("event") == "launcher_ended" and isinstance(row.get("exit_code"), int)
+        (event.exit_code, event.joins)
+        for event in happened
+        if isinstance(event, events.LauncherEnded) and event.exit_code is not None
     ]
-    if exit_code == 0 or any(row["exit_code"] == 0 for row in ends):
+    if exit_code == 0 or any(code == 0 for code, _ in ends):
         return 0
-    first = [int(row["exit_code"]) for row in ends if not row.get("joins")]
+    first = [code for code, joins in ends if not joins]
     code = first[-1] if joined and first else exit_code
     return QUORUM_LOST if code == NeverStarted.exit_code and rounds else code
 
@@ -152,9 +140,9 @@ def build(
             where the folder lacks something, or is gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
-    events = sorted(read_events(folder), key=lambda row: row.get("t") or 0.0)
-    came = _came(events)
-    view = _seen_from(config, events, came) if seen is None else seen[1]
+    happened = sorted(read_events(folder), key=lambda event: event.t)
+    came = _came(happened)
+    view = _seen_from(config, happened, came) if seen is None else seen[1]
     past = history.read(read_lines(folder / "commits.jsonl"))
     # With commits a round that has none was lost; topologies without commits report what they lose.
     elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []
@@ -163,7 +151,7 @@ def build(
     if finished and any(folder.glob("events-*.jsonl")):
         # that of one launcher of many, each with a peer of its own, says nothing of the others
         exit_code = 0
-    exit_code = of_the_run(exit_code, joined, events, span.last + 1)
+    exit_code = of_the_run(exit_code, joined, happened, span.last + 1)
     if exit_code == 0 and span.lost and span.kept == 0:
         # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
         exit_code = 1
@@ -179,7 +167,7 @@ def build(
         "status": STATUS.get(exit_code, "failed"),
         "exit_code": exit_code,
         **_settings(config),
-        "faults_missed": missed(config.plan, events, view, span.last, elsewhere),
+        "faults_missed": missed(config.plan, happened, view, span.last, elsewhere),
         "byzantine": sorted(config.plan.byzantine),
         "rounds": span.kept,
         "accuracy": _accuracy(view, survivors, evaluation),
@@ -193,7 +181,7 @@ def build(
         # no stage of a pipeline can train alone
         "trained_alone": []
         if config.pipeline is not None
-        else trained_alone(events, config.peers, finished),
+        else trained_alone(happened, config.peers, finished),
         "left": [
             {"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())
         ],
@@ -212,9 +200,9 @@ def build(
         "rounds_lost": len(span.lost),
         "samples": samples(counted),
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
-        "rounds_per_s": _rate(past.true, events),
-        "bytes_sent": _bytes_sent(events),
-        "wall_s": round(max(wall_s, _lasted_s(events)), 3),
+        "rounds_per_s": _rate(past.true, happened),
+        "bytes_sent": _bytes_sent(happened),
+        "wall_s": round(max(wall_s, _lasted_s(happened)), 3),
         "seed": config.seed,
         "finished": finished,
         "not_saved": view.not_saved or None,
@@ -243,8 +231,8 @@ class _Span:
         return self.last + 1 - self.first - len(self.lost)
 
 
-def _lasted_s(events: Sequence[Mapping[str, Any]]) -> float:
-    times = [row["t"] for row in events if row.get("t") is not None]
+def _lasted_s(happened: Sequence[Event]) -> float:
+    times = [event.t for event in happened if event.t]
     return times[-1] - times[0] if times else 0.0
 
 
@@ -261,22 +249,18 @@ def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) 
     return _Span(first, last, frozenset(told | missing))
 
 
-def _came(events: Iterable[Mapping[str, Any]]) -> set[int]:
+def _came(happened: Iterable[Event]) -> set[int]:
     """Return the peers that were started. A peer that joined may have been started by another
     launcher, which has written into the same file."""
-    return {
-        row["peer"]
-        for row in events
-        if row.get("event") == "spawned" and row.get("peer") is not None
-    }
+    return {event.peer for event in happened if isinstance(event, events.Spawned)}
 
 
-def _seen_from(config: RunConfig, events: Iterable[Mapping[str, Any]], came: set[int]) -> RunView:
+def _seen_from(config: RunConfig, happened: Iterable[Event], came: set[int]) -> RunView:
     """Return what a launcher would have seen."""
     peers = sorted({*range(config.peers), *came})
     view = RunView(peers, config.plan, config.steps_per_round, stages_of(config))
-    for event in events:
-        view.feed(event)
+    for event in happened:
+        view.apply(event)
     return view
 
 
@@ -448,18 +432,20 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
 def _epochs_by_peers(view: RunView) -> list[dict[str, int]] | None:
     """Return the same as the peers count it, for epochs whose end they saw: what the rounds of each
     used, also of the epochs before, and what the last one left."""
-    rows = [row for _, row in sorted(view.epochs.items())]
-    told = [
-        {name: (row.get(name) or 0) for name in ("epoch", "once", "twice")}
-        | {
-            "never": sum(row.get(name) or 0 for name in ("skipped", "given_up")),
-            "rounds": row.get("rounds") or 0,
+    ended = [event for _, event in sorted(view.epochs.items())]
+    counted = [
+        {
+            "epoch": event.epoch or 0,
+            "once": event.once or 0,
+            "twice": event.twice or 0,
+            "never": (event.skipped or 0) + (event.given_up or 0),
+            "rounds": event.rounds or 0,
         }
-        for row in rows
+        for event in ended
     ]
-    if told:
-        told[-1]["never"] += int(rows[-1].get("left") or 0)
-    return told or None
+    if counted:
+        counted[-1]["never"] += ended[-1].left or 0
+    return counted or None
 
 
 def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
@@ -520,9 +506,9 @@ def _alike(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -
         found = [evaluated.get(str(peer)) for peer in survivors]
         return None not in found and len(set(found)) == 1
     ends = [
-        (row.get("state_round"), row.get("state_digest"))
-        for row in map(view.halted.get, survivors)
-        if row is not None
+        (event.state_round, event.state_digest)
+        for event in map(view.halted.get, survivors)
+        if event is not None
     ]
     # Who ended earlier than others has parameters of another round,
     # which says nothing about the bits.
@@ -532,15 +518,15 @@ def _alike(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -
     return len({digest for _, digest in ends}) == 1
 
 
-def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) -> float | None:
+def _rate(commits: Sequence[Mapping[str, Any]], happened: Iterable[Event]) -> float | None:
     """Rounds a second, from the first commit to the last;
     start and end of the processes are not in it."""
     times = [(row["round"], row["t"]) for row in commits if row.get("t") is not None]
     if not times:
         times = [
-            (row["round"], row["t"])
-            for row in events
-            if row.get("event") == "round" and row.get("t") is not None
+            (event.round, event.t)
+            for event in happened
+            if isinstance(event, events.Round) and event.round is not None
         ]
     if len(times) < 2:
         return None
@@ -551,7 +537,7 @@ def _rate(commits: Sequence[Mapping[str, Any]], events: list[dict[str, Any]]) ->
     return round((last - first) / (ended - began), 1) if ended > began else None
 
 
-def _bytes_sent(events: list[dict[str, Any]]) -> int:
+def _bytes_sent(happened: Iterable[Event]) -> int:
     """Return the bytes that nodes reported when they halted; a killed one could not report."""
-    traffic = [row.get("traffic") for row in events if row.get("event") == "halted"]
-    return sum(int(found.get("sent_bytes") or 0) for found in traffic if isinstance(found, dict))
+    traffic = [event.traffic or {} for event in happened if isinstance(event, events.Halted)]
+    return sum(counts.get("sent_bytes") or 0 for counts in traffic)

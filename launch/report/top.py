@@ -115,8 +115,8 @@ def _peer_json(line: PeerLine, view: RunView, now: float) -> dict[str, Any]:
         "suspected": row.suspected,
         "quarantined": row.quarantined,
         "loss": row.loss,
-        "sent_bytes": usage.sent if usage else None,
-        "received_bytes": usage.received if usage else None,
+        "sent_bytes": usage.sent_bytes if usage else None,
+        "received_bytes": usage.received_bytes if usage else None,
         "cpu": known.cpu(),
         "memory": usage.memory if usage else None,
     }

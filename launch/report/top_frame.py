@@ -169,7 +169,7 @@ def _health(record: RunRecord, standing: Standing, lines: Sequence[PeerLine]) ->
 
 def _machines(record: RunRecord, standing: Standing, width: int) -> list[Text]:
     """How the machines do; no line where none has told of itself."""
-    line, is_ill = record.machines.line(standing.over)
+    line, is_ill = record.view.machines.line(standing.over)
     style = "yellow" if is_ill else "dim"
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
 
@@ -324,7 +324,7 @@ def _row(
         "late": _percent(late),
         "part": _percent(part),
         "trust": f"{row.trust:.2f}",
-        "sent": short_bytes(known.usage.sent) if known.usage else "-",
+        "sent": short_bytes(known.usage.sent_bytes) if known.usage else "-",
         "cpu": _percent(cpu),
         "mem": short_bytes(known.usage.memory) if known.usage and known.usage.memory else "-",
     }

@@ -1,20 +1,20 @@
 """View of a run by its launcher: the state behind its tables, and the events that are worth a line
 to a person.
 
-Pure: fed with event rows, it keeps the state that tables are drawn from and returns
-the lines to print.
+Pure: fed with events, it keeps the state that tables are drawn from and returns the lines to print.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal
 
 from gossip.faults import LINK_KINDS, FaultPlan
+from gossip.observe import Event, Judgement, SubjectEvent, events
 from gossip.run import ROOM_HINT, in_words
 
 from . import divergence, lost_stages, speeds
@@ -27,17 +27,15 @@ from .happenings import (
     sides_of,
 )
 from .holders import StateHolders
+from .machines import Machines
 from .pace import StepPace
 from .participation import BOUND, LowWindow, Participation, low_influence
 from .stages import PeerStage
 from .words import at_round, counted, named, numbers
 
-Row: TypeAlias = Mapping[str, Any]
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
 """``elsewhere``: another launcher's peer, of which this one only hears."""
 NO_FAULTS = FaultPlan()
-JUDGEMENTS = frozenset(("parole", "quarantined", "suspected", "trusted"))
-"""Events in which peers report the trust of another peer, each in the same rounds."""
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
@@ -71,22 +69,22 @@ class PeerRow:
     left: bool = False  # it said goodbye: whatever is said of it then is no news
     pause: str = ""  # why it waits for a quorum; "": it does not
     lie: str = ""
+    host: str = ""  # "": nobody has reported it
     exit: str = ""
     asked: bool = False  # it was stopped, as the whole run is
     step: int = 0  # so many are done
     pace: StepPace = field(default_factory=StepPace)
 
-    def because(self, event: Row) -> None:
-        """Takes over why it is doubted, and since which round that is known."""
-        self.reasons = tuple(map(str, event.get("reasons") or ()))
-        at = event.get("round")
-        self.reasons_round = at if isinstance(at, int) else None
+    def set_reasons(self, event: Judgement) -> None:
+        """Note why the peer is suspected, and since which round that is known."""
+        self.reasons, self.reasons_round = tuple(event.reasons or ()), event.round
 
-    def is_news(self, event: Row) -> bool:
-        """Whether what is told of its trust is no older than what was told last: who was away tells
-        of rounds that the others had long ago."""
-        at = event.get("round")
-        return not isinstance(at, int) or at >= self.judged_round
+    def is_news(self, event: Judgement) -> bool:
+        """True if the event is not older than the last one about its trust. A peer that was away
+        reports old rounds."""
+        at = self.judged_round if event.round is None else event.round
+        self.judged_round, was = max(at, self.judged_round), self.judged_round
+        return at >= was
 
     @property
     def doubt(self) -> str:
@@ -98,10 +96,10 @@ class PeerRow:
 
 
 class RunView:
-    """State of a whole run. ``feed`` takes the rows in the order in which they arrive.
+    """State of a whole run. ``apply`` takes the events in the order in which they arrive.
 
     Args:
-        peers: Whose rows come: how many, from 0 on, or which. Others are only spoken of.
+        peers: Whose events come: how many, from 0 on, or which. Others are only spoken of.
         local_steps: Of the script in a round. What peers tell counts rounds; people, who are shown
             it, count steps.
         stages: Of a pipeline, by peer. A round is then one of each stage, and what a peer tells of
@@ -148,6 +146,7 @@ class RunView:
         self.holders = StateHolders()
         # what was lost each time that the swarm began anew, with fresh weights
         self.anew: list[dict[str, Any]] = []
+        self.machines = Machines()
         self._cannot_write: set[str] = set()
         self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
         # who could not tell whether others hold the parameters that it has ended with
@@ -161,17 +160,17 @@ class RunView:
         self.low_influence: dict[int, float] = {}
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
-        self.halted: dict[int, Mapping[str, Any]] = {}
+        self.halted: dict[int, events.Halted] = {}
         self._early_ends = {-1}  # steps
         # completed ones, as the first peer that came to their end tells
-        self.epochs: dict[int, Mapping[str, Any]] = {}
+        self.epochs: dict[int, events.Epoch] = {}
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
         self._unlike_profile: set[int] = set()  # of whom it was said
         self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._epochs_told, self._epochs_told_at = 0, float("-inf")
         self._epochs_every_s = EPOCHS_EVERY_S
         self._left_told = False  # whether an epoch that has left samples was told of
-        self._told: dict[tuple[str, int], float] = {}
+        self._told: dict[tuple[type[Event], object], float] = {}
         # who here lacks whom at the start, and when it last said so
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}
 
@@ -223,132 +222,132 @@ class RunView:
         """Return the row of the peer that somebody speaks of."""
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
-    def feed(self, event: Row) -> list[str]:
-        """Takes in one row. Returns what to print, without time or colour; mostly nothing."""
-        peer, name = event.get("peer"), str(event.get("event"))
-        t = float(event.get("t") or 0.0)
-        row = self.rows.get(peer) if isinstance(peer, int) else None
+    def apply(self, event: Event) -> list[str]:
+        """Apply one event. Return what to print, without time or colour; mostly nothing."""
+        row = None if event.peer is None else self.rows.get(event.peer)
         if row is None:
             return []
-        self.holders.feed(event)
-        subject = self._subject(event["subject"]) if isinstance(event.get("subject"), int) else None
-        if name in self._OWN:
-            return self._OWN[name](self, row, event, t)
-        if name in self._ABOUT and subject is not None:
-            if name in JUDGEMENTS:
-                if not subject.is_news(event):
-                    return []
-                at = event.get("round")
-                subject.judged_round = at if isinstance(at, int) else subject.judged_round
-            return self._ABOUT[name](self, row, subject, event, t)
-        return []
+        self.holders.apply(event)
+        if isinstance(event, SubjectEvent):
+            subject = self._subject(event.subject)
+            if isinstance(event, Judgement) and not subject.is_news(event):
+                return []
+        handler = HANDLERS.get(type(event))
+        return [] if handler is None else handler(self, row, event)
 
     @property
     def not_saved(self) -> str:
         """Why the last checkpoint is not there: the reason of all peers that came to the end, or of
         all that were stopped."""
         done = [peer for peer, row in self.rows.items() if row.state == "done"] or [*self.halted]
-        said = [str(self.halted.get(peer, {}).get("not_saved") or "") for peer in done]
-        return said[0] if said and all(said) else ""
+        said = [row.not_saved for row in map(self.halted.get, done) if row is not None]
+        return said[0] or "" if said and all(said) and len(said) == len(done) else ""
 
     # --- a peer's life ----------------------------------------------------------------------------
 
-    def _spawned(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if event.get("joins"):
-            self.joins.append(RejoinRecord(row.peer, event.get("incarnation") or 0, t))
+    def _spawned(self, row: PeerRow, event: events.Spawned) -> list[str]:
+        if event.joins:
+            self.joins.append(RejoinRecord(row.peer, event.incarnation or 0, event.t))
             row.state = "starting"
+        row.host = event.host or row.host
         # it may end before it says anything itself
-        row.incarnation = event.get("incarnation") or 0
+        row.incarnation = event.incarnation or 0
         waits = [each for each in self.own_restarts if each.peer == row.peer]
         if waits and waits[-1].number is not None and waits[-1].incarnation is None:
             waits[-1].incarnation = row.incarnation
         return []
 
-    def _restarting(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        number, wait_s = event.get("number") or 0, event.get("wait_s") or 0.0
-        why = str(event.get("why"))
+    def _restarting(self, row: PeerRow, event: events.Restarting) -> list[str]:
+        number, wait_s = event.number or 0, event.wait_s or 0.0
+        why = str(event.why)
         self.own_restarts.append(RestartRecord(row.peer, row.round, why, number, wait_s))
-        of = f"restart {number} of {event.get('of')}"
+        of = f"restart {number} of {event.of}"
         return [f"+ {row.peer} is started again in {wait_s:g} s ({of}): {why}"]
 
-    def _restarts_used_up(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        why, of = str(event.get("why")), event.get("of") or 0
+    def _restarts_used_up(self, row: PeerRow, event: events.RestartsUsedUp) -> list[str]:
+        why, of = str(event.why), event.of or 0
         self.own_restarts.append(RestartRecord(row.peer, row.round, why, None))
         used = "its restart is" if of == 1 else f"its {of} restarts are"
         return [f"x {row.peer} is not started again, {used} used up: {why}"]
 
-    def _waiting(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _waiting(self, row: PeerRow, event: events.Waiting) -> list[str]:
         if self._is_new(row):
-            if self._fresh("waiting", row.peer, t):
-                return [f"! {row.peer} has not been let in for {event.get('waited_s')} s"]
-        elif isinstance(event.get("missing"), list):
-            missing = frozenset(peer for peer in event["missing"] if isinstance(peer, int))
-            self._unmet[row.peer] = missing, t
+            line = f"! {row.peer} has not been let in for {event.waited_s} s"
+            return self._once(event, row.peer, line)
+        if event.missing is not None:
+            self._unmet[row.peer] = frozenset(event.missing), event.t
         return []
 
-    def _started(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _started(self, row: PeerRow, event: events.Started) -> list[str]:
         row.state, row.exit, row.left, row.asked = "here", "", False, False
         row.pause = ""
-        row.incarnation, row.pid = event.get("incarnation") or 0, event.get("pid") or 0
+        row.incarnation, row.pid = event.incarnation or 0, event.pid or 0
+        row.host = event.host or row.host
         self.unannounced.pop(row.peer, None)
         if row.incarnation > 0 and not self._is_new(row):
             last = self.blow(row.peer)
             self.rejoins.append(RejoinRecord(row.peer, row.incarnation, last.at if last else None))
         return []
 
-    def _ready(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _ready(self, row: PeerRow, event: events.Ready) -> list[str]:
         self.ready.add(row.peer)
         row.state = "training"
-        return self._begun(event, t)
+        present = event.present
+        without = [] if present is None else sorted(self.unmet(event.t).difference(present))
+        line = (
+            f"! it begins without {_in_line(without)}: those that come later take "
+            "the state of the others"
+        )
+        return self._once(event, None, line) if without else []
 
-    def _plan(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _plan(self, row: PeerRow, event: events.Plan) -> list[str]:
         """Note the plan of the script, in rounds, as the last peer that has told it has it."""
-        steps, every = event.get("steps"), event.get("every")
+        steps, every = event.steps, event.every
         if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
             self.steps = steps
-        folder = str(event.get("folder") or "")
+        folder = str(event.folder or "")
         in_stage = self.stages and re.fullmatch(r"stage-\d+", PurePath(folder).name)
         self.saves_to = str(PurePath(folder).parent) if in_stage else folder
         self.saves_every = every if isinstance(every, int) else None
         return []
 
-    def _metrics(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        own = _number(event.get("loss"), None)
-        if own is not None:
-            row.loss, row.logs_loss = own, True
-        row.accuracy = _number(event.get("accuracy"), row.accuracy)
+    def _metrics(self, row: PeerRow, event: events.Metrics) -> list[str]:
+        if event.loss is not None:
+            row.loss, row.logs_loss = event.loss, True
+        if event.accuracy is not None:
+            row.accuracy = event.accuracy
         return []
 
-    def _continued(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _used(self, row: PeerRow, event: events.Usage) -> list[str]:
+        self.machines.record_usage(row.host, event)
+        return []
+
+    def _continued(self, row: PeerRow, event: events.Continued) -> list[str]:
         row.state = "here"
         return []
 
-    def _recovering(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        reason = str(event.get("reason"))
+    def _recovering(self, row: PeerRow, event: events.Recovering) -> list[str]:
+        reason = str(event.reason)
         return [f"~ {row.peer} changes sides: {reason}"] if "branch" in reason else []
 
-    def _restored(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _restored(self, row: PeerRow, event: events.Restored) -> list[str]:
         self.unconfirmed.discard(row.peer)
         row.state = "training"
-        took = f"took the state of round {event.get('round')} from {event.get('from')}"
+        took = f"took the state of round {event.round} from {event.from_}"
         return [f"+ {row.peer} {took}"]
 
-    def _stage_rebuilt(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _stage_rebuilt(self, row: PeerRow, event: events.StageRebuilt) -> list[str]:
         row.state = "training"
         return [f"+ {lost_stages.rebuilt(event)}"]
 
-    def _stage_lost(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        of = event.get("stage")
-        fresh = self._fresh("stage_lost", of if isinstance(of, int) else -1, t)
-        return [f"x {lost_stages.lost(event)}"] if fresh else []
+    def _stage_lost(self, row: PeerRow, event: events.StageLost) -> list[str]:
+        return self._once(event, event.stage, f"x {lost_stages.lost(event)}")
 
-    def _lingering(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if not self._fresh("lingering", -1, t):
-            return []
-        lost, most = named(event.get("for") or ()), event.get("at_most_s")
-        return [f"~ {row.peer} is done; it waits for {lost} up to {most} s"]
+    def _lingering(self, row: PeerRow, event: events.Lingering) -> list[str]:
+        lost, most = named(event.for_ or ()), event.at_most_s
+        return self._once(event, None, f"~ {row.peer} is done; it waits for {lost} up to {most} s")
 
-    def _divergence(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _divergence(self, row: PeerRow, event: events.Divergence) -> list[str]:
         entry = divergence.entry_of(event)
         if entry is None:
             return [f"! {divergence.describe(event)}"]
@@ -356,27 +355,25 @@ class RunView:
             self.divergences.append(entry)
         return [f"! {row.peer} {divergence.describe(event)}"]
 
-    def _ends_unconfirmed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _ends_unconfirmed(self, row: PeerRow, event: events.UnconfirmedResult) -> list[str]:
         self.unconfirmed.add(row.peer)
-        same, other, silent = event.get("same"), event.get("other"), event.get("silent") or "none"
+        same, other, silent = event.same, event.other, event.silent or "none"
         return [
-            (
-                f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} "
-                f"other ones; silent: {silent}"
-            )
+            f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} "
+            f"other ones; silent: {silent}"
         ]
 
-    def _halted(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        self.halted[row.peer] = dict(event)
+    def _halted(self, row: PeerRow, event: events.Halted) -> list[str]:
+        self.halted[row.peer] = event
         # The node of a trainer that was killed says so after the trainer's end.
         row.state = "done" if row.state != "gone" else "gone"
         # round events are throttled: the last may not have been told
-        if isinstance(event.get("round"), int):
-            row.step += max(0, event["round"] - row.round)
+        if event.round is not None:
+            row.step += max(0, event.round - row.round)
             self.step = max(self.step, row.step)
-            row.round = max(row.round, event["round"])
-            self.round = max(self.round, event["round"])
-        early = event.get("reason") == "finished" and row.step < (self.steps or 0)
+            row.round = max(row.round, event.round)
+            self.round = max(self.round, event.round)
+        early = event.reason == "finished" and row.step < (self.steps or 0)
         if not early or row.step in self._early_ends:
             return []
         self._early_ends.add(row.step)
@@ -384,29 +381,29 @@ class RunView:
 
     # --- what a peer has to say -------------------------------------------------------------------
 
-    def _message(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        mark = "~" if event.get("event") == "over" else "!"
-        return [f"{mark} {row.peer}: {event.get('message')}"]
+    def _message(self, row: PeerRow, event: events.Error | events.Over) -> list[str]:
+        mark = "~" if isinstance(event, events.Over) else "!"
+        return [f"{mark} {row.peer}: {event.message}"]
 
-    def _notice(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        return [f"! {row.peer}: {event.get('message')} ({event.get('hint')})"]
+    def _notice(self, row: PeerRow, event: events.Notice) -> list[str]:
+        return [f"! {row.peer}: {event.message} ({event.hint})"]
 
-    def _identical_updates(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _identical_updates(self, row: PeerRow, event: events.IdenticalUpdates) -> list[str]:
         if self._identical:
             return []
         self._identical = True
-        peers = ", ".join(map(str, event.get("peers") or ()))
+        peers = _in_line(event.peers)
         return [
             f"! the updates of {peers} are the same to the last bit: they learn from the same "
             "batches, and count as one. Read data through peer.shard(loader), or draw it without "
             "a seed of your own"
         ]
 
-    def _unequal_updates(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _unequal_updates(self, row: PeerRow, event: events.UnequalUpdates) -> list[str]:
         if self.unequal_updates is not None:
             return []
-        self.unequal_updates = event.get("beyond") or 0.0
-        if not event.get("f"):
+        self.unequal_updates = event.beyond or 0.0
+        if not event.f:
             return []
         return [
             "! the updates of the same peers are farther out round after round "
@@ -415,238 +412,211 @@ class RunView:
             "256; see docs/protection.md"
         ]
 
-    def _fork(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if not self._fresh("fork", row.peer, t):
-            return []
-        return [f"! {row.peer} sees a fork at round {event.get('round')}"]
+    def _fork(self, row: PeerRow, event: events.Fork) -> list[str]:
+        return self._once(event, row.peer, f"! {row.peer} sees a fork at round {event.round}")
 
-    def _events_suppressed(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if not self._fresh("events_suppressed", event.get("about") or 0, t):
-            return []
-        what = f"{event.get('of')} about {event.get('about')}"
-        return [f"! events.jsonl has only some of the events {what}, and counts the others"]
+    def _events_suppressed(self, row: PeerRow, event: events.EventsSuppressed) -> list[str]:
+        what = f"{event.of} about {event.about}"
+        line = f"! events.jsonl has only some of the events {what}, and counts the others"
+        return self._once(event, event.about, line)
 
-    def _write_failed(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        why = str(event.get("why"))
+    def _write_failed(self, row: PeerRow, event: events.CannotWrite) -> list[str]:
+        why = str(event.why)
         if why in self._cannot_write:
             return []
         self._cannot_write.add(why)  # each process says so once, and they share the disk
-        message, hint = in_words(str(event.get("path")), why)
+        message, hint = in_words(str(event.path), why)
         return [f"! {message}", f"  {hint}"]
 
-    def _unannounced(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        why = self.unannounced[row.peer] = str(event.get("why"))
+    def _unannounced(self, row: PeerRow, event: events.Unannounced) -> list[str]:
+        why = self.unannounced[row.peer] = str(event.why)
         told = (
-            f"! peers cannot meet: cannot write {event.get('path')} ({why}), where they "
+            f"! peers cannot meet: cannot write {event.path} ({why}), where they "
             "look for each other"
         )
-        return [told, f"  {ROOM_HINT}"] if self._fresh("unannounced", -1, t) else []
+        return self._once(event, None, told, f"  {ROOM_HINT}")
 
-    def _announced(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _announced(self, row: PeerRow, event: events.Announced) -> list[str]:
         self.unannounced.pop(row.peer, None)
         return []
 
     # --- how the rounds go ------------------------------------------------------------------------
 
-    def _reduced_tolerance(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if not self._fresh("reduced_tolerance", -1, t):
-            return []
-        updates = counted(event.get("updates") or 0, "update")
-        f, wanted = event.get("f"), event.get("wanted")
-        return [f"! {updates} in round {event.get('round')}: f={f} of {wanted}"]
+    def _reduced_tolerance(self, row: PeerRow, event: events.ReducedTolerance) -> list[str]:
+        updates = counted(event.updates or 0, "update")
+        f, wanted = event.f, event.wanted
+        return self._once(event, None, f"! {updates} in round {event.round}: f={f} of {wanted}")
 
-    def _paused(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if (number := self.outage_at(t)) is not None:
+    def _paused(self, row: PeerRow, event: events.Paused) -> list[str]:
+        if (number := self.outage_at(event.t)) is not None:
             self.outages[number].paused.add(row.peer)
-        at, why = event.get("round"), f" {event['why']}" if event.get("why") else ""
-        alive = f"alive are {_alive(event)}, a round needs {event.get('need')}{why}"
+        at, why = event.round, f" {event.why}" if event.why else ""
+        alive = f"alive are {_alive(event.alive)}, a round needs {event.need}{why}"
         row.pause = f"since round {at}: {alive}"
         # of a peer that was away, or is cut off, the others need not know
-        self.paused = self.paused or not isinstance(at, int) or at >= self.round
-        if not self._fresh("paused", -1, t):
-            return []
-        return [f"|| paused at round {at}: {alive}"]
+        self.paused = self.paused or at is None or at >= self.round
+        return self._once(event, None, f"|| paused at round {at}: {alive}")
 
-    def _resumed(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _resumed(self, row: PeerRow, event: events.Resumed) -> list[str]:
         self.paused, row.pause = False, ""
-        if not self._fresh("resumed", -1, t):
-            return []
-        return [f"~ going on: alive are {_alive(event)}"]
+        return self._once(event, None, f"~ going on: alive are {_alive(event.alive)}")
 
-    def _minority_continues(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        if (number := self.outage_at(t)) is not None:
-            self.outages[number].alone.update(event.get("alive") or ())
-        alone = ", ".join(map(str, event.get("alive") or ()))
+    def _minority_continues(self, row: PeerRow, event: events.MinorityContinues) -> list[str]:
+        if (number := self.outage_at(event.t)) is not None:
+            self.outages[number].alone.update(event.alive or ())
+        alone = _in_line(event.alive)
         return [
-            (
-                f"! {alone} of {event.get('of')} go on alone from round "
-                f"{event.get('round')}: the others are dead for them"
-            )
+            f"! {alone} of {event.of} go on alone from round "
+            f"{event.round}: the others are dead for them"
         ]
 
-    def _lost_round(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        lost = event.get("round")
-        if not isinstance(lost, int) or lost in self.lost_rounds:
+    def _lost_round(self, row: PeerRow, event: events.LostRound) -> list[str]:
+        lost = event.round
+        if lost is None or lost in self.lost_rounds:
             return []
         self.lost_rounds.add(lost)
         # A run that loses one mostly loses many: the summary counts them.
-        if not self._fresh("lost_round", -1, t):
-            return []
-        return [f"! round {lost} is lost: {event.get('reason')}"]
+        return self._once(event, None, f"! round {lost} is lost: {event.reason}")
 
-    def _fault_over(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        known = [outage for outage in self.outages if outage.fault == event.get("fault")]
+    def _fault_over(self, row: PeerRow, event: events.FaultOver) -> list[str]:
+        known = [outage for outage in self.outages if outage.fault == event.fault]
         on = [outage for outage in known if outage.over_at is None]
         for outage in on:
-            outage.over_at = t
+            outage.over_at = event.t
         if known and not on:
             return []
-        return [f"* over: {event.get('fault')} at round {event.get('round')}"]
+        return [f"* over: {event.fault} at round {event.round}"]
 
     # --- what a peer says of another --------------------------------------------------------------
 
-    def _joined(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _joined(self, row: PeerRow, event: events.Joined) -> list[str]:
+        subject = self._subject(event.subject)
         if subject.state != "elsewhere" or self._is_new(row):
             return []
-        return [f"+ {subject.peer} has come"] if self._fresh("joined", subject.peer, t) else []
+        return self._once(event, subject.peer, f"+ {subject.peer} has come")
 
-    def _unskipped(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _unskipped(self, row: PeerRow, event: events.Unskip) -> list[str]:
+        subject = self._subject(event.subject)
         subject.skipped_by.discard(row.peer)
         return []
 
-    def _alive_again(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _alive_again(self, row: PeerRow, event: events.AliveAgain) -> list[str]:
+        subject = self._subject(event.subject)
         subject.skipped_by.discard(row.peer)
         blow = self.blow(subject.peer)
-        if blow is not None and t > blow.at:
+        if blow is not None and event.t > blow.at:
             blow.returned = True
-        return [f"~ {subject.peer} is back"] if self._fresh("alive_again", subject.peer, t) else []
+        return self._once(event, subject.peer, f"~ {subject.peer} is back")
 
-    def _has_left(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _has_left(self, row: PeerRow, event: events.Left) -> list[str]:
+        subject = self._subject(event.subject)
         subject.left = True
         return []
 
-    def _trusted(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _trusted(self, row: PeerRow, event: events.Trusted) -> list[str]:
+        subject = self._subject(event.subject)
         was = subject.suspected
         subject.suspected, subject.quarantined = False, False
         subject.reasons, subject.reasons_round = (), None
         return [f"~ {subject.peer} is trusted again"] if was else []
 
-    def _quarantined(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _quarantined(self, row: PeerRow, event: events.Quarantined) -> list[str]:
+        subject = self._subject(event.subject)
         if subject.quarantined:
             return []
         subject.quarantined = True
-        if event.get("reasons"):
-            subject.because(event)
+        if event.reasons:
+            subject.set_reasons(event)
         self.quarantines.add(subject.peer)
         trust = f"trust {_trust(event)}{_because(event)}"
-        return [f"- {subject.peer} quarantined at round {event.get('round')}: {trust}"]
+        return [f"- {subject.peer} quarantined at round {event.round}: {trust}"]
 
-    def _parole(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _parole(self, row: PeerRow, event: events.Parole) -> list[str]:
+        subject = self._subject(event.subject)
         if not subject.quarantined:
             return []
         subject.quarantined = False
-        return [f"~ {subject.peer} on parole from round {event.get('round')}"]
+        return [f"~ {subject.peer} on parole from round {event.round}"]
 
-    def _round(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        row.state, row.round, row.pause = "training", event.get("round") or 0, ""
-        if not row.logs_loss:  # else its own is meant, not that of all
-            row.loss = _number(event.get("loss"), row.loss)
-        row.step = event.get("step") or row.round + 1
-        row.pace.stepped(t, row.step)
-        self._computed(row, event, t)
-        if row.round > self.round or event.get("server") is None or self.stages:
+    def _round(self, row: PeerRow, event: events.Round) -> list[str]:
+        row.state, row.round, row.pause = "training", event.round or 0, ""
+        if event.loss is not None and not row.logs_loss:  # else its own is meant, not that of all
+            row.loss = event.loss
+        row.step = event.step or row.round + 1
+        row.pace.stepped(event.t, row.step)
+        self._computed(row, event)
+        if row.round > self.round or event.server is None or self.stages:
             # of a round with a commit all tell the same, or all of a stage
-            for peer, score in (event.get("trust") or {}).items():
-                if int(peer) in self.rows and isinstance(score, int | float):
-                    self.rows[int(peer)].trust = float(score)
+            for peer, score in event.scores.items():
+                if peer in self.rows:
+                    self.rows[peer].trust = score
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
-                arrival.record_participation(row.round, t)
+                arrival.record_participation(row.round, event.t)
         told = self._record_participation(row.round, event)
-        first = _rounds_of(row.round, event).start
+        first = event.rounds.start
         self.first = first if self.first is None else min(self.first, first)
         if row.round >= self.round:
-            self.round, self.server, self.attempt = (
-                row.round,
-                event.get("server"),
-                event.get("attempt") or 0,
-            )
+            self.round, self.server, self.attempt = row.round, event.server, event.attempt or 0
             self.paused = False
             if row.step > self.step:
                 self.step = row.step
-                self.pace.stepped(t, row.step)
-            self.loss = _number(event.get("loss"), self.loss)
-            alive = event.get("alive")
-            self.alive = len(alive) if isinstance(alive, list) else int(alive or 0)
+                self.pace.stepped(event.t, row.step)
+            self.loss = self.loss if event.loss is None else event.loss
+            self.alive = event.alive_count or 0
             if self.stages:
                 self.alive = sum(each.state == "training" for each in self.rows.values())
         return told
 
-    def has_new_participation(self, event: Row) -> bool:
-        """Whether somebody's row ``round`` tells who took part in rounds of which no row that was
-        fed has told that."""
-        number = event.get("round")
-        return (
-            isinstance(number, int)
-            and self._read_contributors(event) is not None
-            and self.participation.lacks_any(_rounds_of(number, event))
-        )
-
-    def _read_contributors(self, event: Row) -> tuple[list[Any], int] | None:
-        """Return the contributors, and how many peers are alive. None: the row does not tell. In
+    def _read_contributors(self, event: events.Round) -> tuple[list[int], int] | None:
+        """Return the contributors, and how many peers are alive. None: the event lacks them. In
         gossip rounds, which have no server, each peer has others of its own. In a pipeline all work
         is done by somebody, or the round waits."""
-        if self.stages or event.get("server") is None:
+        if self.stages or event.server is None:
             return None
-        who, alive = event.get("contributors"), event.get("alive")
-        return (who, alive) if isinstance(who, list) and isinstance(alive, int) else None
+        who, alive = event.contributors, event.alive
+        return (who, alive) if who is not None and isinstance(alive, int) else None
 
-    def _record_participation(self, round_id: int, event: Row) -> list[str]:
+    def _record_participation(self, round_id: int, event: events.Round) -> list[str]:
         """Note how many peers are in a round, and in those before it that were like it, as the
         first peer tells that has it. Collective operations are no steps. A peer in quarantine is
         kept out, and lacks nowhere."""
         if (told := self._read_contributors(event)) is None:
             return []
         who, alive = told
-        if not who and self._may_be_operation(round_id, event.get("step")):
+        if not who and self._may_be_operation(round_id, event.step):
             return []
         kept_out = sum(
             row.quarantined and row.state != "gone" and row.peer not in who
             for row in self.rows.values()
         )
-        rounds = _rounds_of(round_id, event)
-        found = self.participation.observe(rounds, len(who), alive - kept_out)
+        found = self.participation.observe(event.rounds, len(who), alive - kept_out)
         return [_low_participation(window) for window in found]
 
-    def _may_be_operation(self, round_id: int, step: object) -> bool:
+    def _may_be_operation(self, round_id: int, step: int | None) -> bool:
         """Whether a round without contributors, and those before it that were like it, may be
         collective operations: with one there are fewer steps than rounds since the last that
         somebody has told of. Of who tells of a round late nobody knows."""
-        behind = isinstance(step, int) and step - self.step < round_id - self.round
+        behind = step is not None and step - self.step < round_id - self.round
         return behind or round_id <= self.round
 
-    def _computed(self, row: PeerRow, event: Row, t: float) -> None:
-        """How long it took for its update, if it has contributed one."""
-        who, took_us = event.get("contributors"), event.get("took_us")
-        if not isinstance(took_us, list) or not isinstance(who, list):
+    def _computed(self, row: PeerRow, event: events.Round) -> None:
+        """Note how long it took for its update, if it has contributed one."""
+        who, took_us = event.contributors, event.took_us
+        if took_us is None or who is None:
             return
         at = bisect_left(who, row.peer)  # of a commit they are in order
         if at == len(who) or who[at] != row.peer:
             return
-        took = _number(took_us[at], None) if at < len(took_us) else None
-        if took:
-            row.pace.computed(t, took / 1e6)
+        if at < len(took_us) and (took := took_us[at]):
+            row.pace.computed(event.t, took / 1e6)
 
-    def _batch(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _batch(self, row: PeerRow, event: events.Batch) -> list[str]:
         """The batch policy, at the start and whenever the number of those who share a round
         changes: as the first tells it."""
-        at, policy, n = event.get("round"), event.get("policy"), event.get("peers")
-        local, samples, known = event.get("local"), event.get("samples"), self._batch_told
-        if (
-            not isinstance(at, int)
-            or not isinstance(n, int)
-            or (known is not None and (at <= known[0] or n == known[1]))
-        ):
+        at, policy, n = event.round, event.policy, event.peers
+        local, samples, known = event.local, event.samples, self._batch_told
+        if at is None or n is None or (known is not None and (at <= known[0] or n == known[1])):
             return []
         self._batch_told = at, n
         each = (
@@ -656,23 +626,22 @@ class RunView:
         )
         since = f" from round {at} on" if known is not None else ""
         return [
-            (
-                f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left "
-                "as it is"
-            )
+            f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left "
+            "as it is"
         ]
 
-    def _share(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _share(self, row: PeerRow, event: events.Share) -> list[str]:
         """Note the share, as the first peer tells it."""
+        subject = self._subject(event.subject)
         peer = subject.peer
-        if self._shares.get(peer, 0) >= (event.get("round") or 0):
+        if self._shares.get(peer, 0) >= (event.round or 0):
             return []
-        share = event.get("share") or 1.0
-        self._shares[peer] = event.get("round") or 0
+        share = event.share or 1.0
+        self._shares[peer] = event.round or 0
         size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
         # Not the share that was told last: who was out of the roster meanwhile has begun anew
         # with a whole one.
-        if share >= (event.get("was") or 1.0):
+        if share >= (event.was or 1.0):
             why = "it is quick enough for that"
         elif subject.quarantined:
             why = "it is in quarantine"
@@ -682,34 +651,36 @@ class RunView:
             why = "it was slower than most, or away"
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
-    def _low_influence(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _low_influence(self, row: PeerRow, event: events.LowInfluence) -> list[str]:
         """Report a peer once, unless it is suspected or quarantined."""
+        subject = self._subject(event.subject)
         if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
             return []
-        self.low_influence[subject.peer] = event.get("share") or 0.0
+        self.low_influence[subject.peer] = event.share or 0.0
         return low_influence({subject.peer: self.low_influence[subject.peer]})
 
-    def _is_unlike_profile(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
+    def _is_unlike_profile(self, row: PeerRow, event: events.UnlikeProfile) -> list[str]:
         """Note the difference from the profile, as the first peer tells it."""
+        subject = self._subject(event.subject)
         if subject.peer in self._unlike_profile:
             return []
         self._unlike_profile.add(subject.peer)
         return [f"! {subject.peer} {speeds.unlike_profile(event)}"]
 
-    def _epoch(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _epoch(self, row: PeerRow, event: events.Epoch) -> list[str]:
         """A line for each epoch, or for several together where they are short. One that has used
         samples twice is told at once, and so is the first that has left some."""
-        epoch = event.get("epoch")
-        if not isinstance(epoch, int) or epoch in self.epochs:
+        epoch = event.epoch
+        if epoch is None or epoch in self.epochs:
             return []
-        self.epochs[epoch] = dict(event)
-        at_once = event.get("twice") or (event.get("left") and not self._left_told)
-        self._left_told = self._left_told or bool(event.get("left"))
-        if t < self._epochs_told_at + self._epochs_every_s and not at_once:
+        self.epochs[epoch] = event
+        at_once = event.twice or (event.left and not self._left_told)
+        self._left_told = self._left_told or bool(event.left)
+        if event.t < self._epochs_told_at + self._epochs_every_s and not at_once:
             return []
         if self._epochs_told:
             self._epochs_every_s = min(2 * self._epochs_every_s, EPOCHS_EVERY_S_MAX)
-        self._epochs_told_at = t
+        self._epochs_told_at = event.t
         return self.untold_epochs()
 
     def untold_epochs(self) -> list[str]:
@@ -719,82 +690,59 @@ class RunView:
         if not new:
             return []
         once, twice, skipped, given_up, rounds = (
-            sum(row.get(key) or 0 for _, row in new)
-            for key in ("once", "twice", "skipped", "given_up", "rounds")
+            sum(getattr(epoch, name) or 0 for _, epoch in new)
+            for name in ("once", "twice", "skipped", "given_up", "rounds")
         )
-        left = new[-1][1].get("left") or 0
+        left = new[-1][1].left or 0
         more = f"skipped by scripts {skipped}, " * bool(skipped)
         more += f"given up {given_up}, " * bool(given_up)
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
         mark = "!" if twice or given_up else "="
         return [
-            (
-                f"{mark} {which}: samples used once {once}, twice {twice}, {more}left for the "
-                f"next {left}, in {counted(rounds, 'round')}"
-            )
+            f"{mark} {which}: samples used once {once}, twice {twice}, {more}left for the "
+            f"next {left}, in {counted(rounds, 'round')}"
         ]
 
-    def _fault(self, row: PeerRow, event: Row, t: float) -> list[str]:
-        kind, at = str(event.get("kind")), event.get("round") or 0
-        seconds = event.get("seconds")
+    def _fault(self, row: PeerRow, event: events.Fault) -> list[str]:
+        kind, at = str(event.kind), event.round or 0
+        seconds = event.seconds or 0.0
         if kind in ("crash", "restart", "hang"):
-            kinds: dict[str, Literal["crash", "restart", "hang"]] = {
-                "crash": "crash",
-                "restart": "restart",
-                "hang": "hang",
-            }
-            over = t + (seconds or 0.0) + WAKING_S if kind == "hang" else 0.0
+            over = event.t + seconds + WAKING_S if kind == "hang" else 0.0
             self.blows.append(
-                Blow(row.peer, row.incarnation, kinds[kind], at, t, planned=True, until=over)
+                Blow(row.peer, row.incarnation, kind, at, event.t, planned=True, until=over)
             )
         if kind == "restart":
-            self.restarts[row.peer] = seconds or 0.0
+            self.restarts[row.peer] = seconds
         if kind == "hang":
-            self.hangs[row.peer] = seconds or 0.0
+            self.hangs[row.peer] = seconds
             row.state = "stopped"
-            return [f"* injected: SIGSTOP peer {row.peer} for {seconds or 0:g} s at round {at}"]
+            return [f"* injected: SIGSTOP peer {row.peer} for {seconds:g} s at round {at}"]
         if kind in ("crash", "restart"):
-            serving = (
-                ", which serves it"
-                if str(event.get("fault", "")).startswith("crash:server")
-                else ""
-            )
+            serving = ", which serves it" * (event.fault or "").startswith("crash:server")
             return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
         if kind == "leave":
             return [f"* injected: SIGTERM peer {row.peer} at round {at}"]
         if kind in LINK_KINDS:
-            fault = str(event.get("fault"))
+            fault = str(event.fault)
             if any(
-                each.fault == fault and each.over_at is None and t - each.at < QUIET_S
+                each.fault == fault and each.over_at is None and event.t - each.at < QUIET_S
                 for each in self.outages
             ):
                 return []  # peers that cannot write down who of them tells of it all do
-            self.outages.append(PartitionRecord(fault, at, t, sides=sides_of(fault)))
+            self.outages.append(PartitionRecord(fault, at, event.t, sides=sides_of(fault)))
             return [f"* injected: {fault} at round {at}"]
-        return [f"* injected: {event.get('fault') or kind} by peer {row.peer}"]
+        return [f"* injected: {event.fault or kind} by peer {row.peer}"]
 
     def _is_new(self, row: PeerRow) -> bool:
         """Whether this life is that of a newcomer."""
         return any(join.is_of(row.peer, row.incarnation) for join in self.joins)
 
-    def _begun(self, event: Row, t: float) -> list[str]:
-        present = event.get("present")
-        without = sorted(self.unmet(t).difference(present)) if isinstance(present, list) else []
-        if not without or not self._fresh("begun", -1, t):
-            return []
-        return [
-            (
-                f"! it begins without {', '.join(map(str, without))}: those that come later take "
-                "the state of the others"
-            )
-        ]
-
-    def _begins_anew(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _begins_anew(self, row: PeerRow, event: events.BegunAnew) -> list[str]:
         if self.round < 0 or self.holders.anybody:
             return []
         was = self.holders.in_words()
         self.anew.append(
-            {"lost_round": self.holders.round, **self.holders.metrics, "wall": event.get("wall")}
+            {"lost_round": self.holders.round, **self.holders.metrics, "wall": event.wall}
         )
         self.holders.begin_anew()
         self.participation.begin_anew()
@@ -803,10 +751,8 @@ class RunView:
             row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
             row.judged_round = -1
         return [
-            (
-                f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "
-                "lost (--begin-anew)"
-            )
+            f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "
+            "lost (--begin-anew)"
         ]
 
     def outage_at(self, t: float) -> int | None:
@@ -830,56 +776,55 @@ class RunView:
             if other.kind == "hang"
         )
 
-    def _noticed(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
-        name = str(event["event"])
+    def _noticed(self, row: PeerRow, event: events.Dead | events.Skip) -> list[str]:
+        subject = self._subject(event.subject)
         subject.skipped_by.add(row.peer)
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
         if blow is not None and (
-            blow.returned or t < blow.at - SLACK_S or 0.0 < blow.until < t - NOTICED_S
+            blow.returned or event.t < blow.at - SLACK_S or 0.0 < blow.until < event.t - NOTICED_S
         ):
             blow = None  # after it, or before it: a peer that was cut off reports late
         # who was stopped itself could not notice anything
-        if blow is not None and not self._slept(row.peer, blow.at, t):
-            blow.noticed(name, row.peer, t)
-        if name == "skip":
+        if blow is not None and not self._slept(row.peer, blow.at, event.t):
+            blow.noticed(event, row.peer)
+        if isinstance(event, events.Skip):
             if blow is not None and not blow.told_skip:
                 blow.told_skip = True
-                return [
-                    (
-                        f"! {subject.peer} skipped by {row.peer} after {(t - blow.at) * 1000:.0f} "
-                        f"ms: {event.get('reason')}"
-                    )
-                ]
-            if blow is not None or self._ending(t) or self._is_through(row, event):
+                after = f"after {(event.t - blow.at) * 1000:.0f} ms"
+                return [f"! {subject.peer} skipped by {row.peer} {after}: {event.reason}"]
+            if blow is not None or self._ending(event.t) or self._is_through(row, event):
                 return []
-            if self._fresh("skip", subject.peer, t):
-                return [f"! {subject.peer} skipped by {row.peer}: {event.get('reason')}"]
-            return []
-        return self._died(row, subject, event, blow, t)
+            return self._once(
+                event, subject.peer, f"! {subject.peer} skipped by {row.peer}: {event.reason}"
+            )
+        return self._died(row, subject, event, blow)
 
     def _died(
-        self, row: PeerRow, subject: PeerRow, event: Row, blow: Blow | None, t: float
+        self, row: PeerRow, subject: PeerRow, event: events.Dead, blow: Blow | None
     ) -> list[str]:
         """Return the lines when a peer holds another for dead. ``blow``: the fault that explains
         it."""
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
-            by = f", says {event['by']}" if event.get("by") is not None else ""
+            by = f", says {event.by}" if event.by is not None else ""
             skip = (
                 f"; the last of {len(blow.skips)} skipped it after {blow.skip_ms:.0f} ms"
                 if blow.skips and blow.skip_ms is not None
                 else ""
             )
-            return [f"x {subject.peer} dead after {(t - blow.at) * 1000:.0f} ms{by}{skip}"]
-        if blow is None and self._apart(row.peer, subject.peer, t):
-            if not self._fresh("apart", subject.peer, t):
-                return []
-            return [f"! {subject.peer} is dead for {row.peer}: the partition is between them"]
-        if blow is None and self._fresh("dead", subject.peer, t):
-            return [f"x {subject.peer} dead, says {event.get('by', row.peer)}"]
-        return []
+            return [f"x {subject.peer} dead after {(event.t - blow.at) * 1000:.0f} ms{by}{skip}"]
+        if blow is None and self._apart(row.peer, subject.peer, event.t):
+            line = f"! {subject.peer} is dead for {row.peer}: the partition is between them"
+            return self._once(event, ("apart", subject.peer), line)
+        if blow is not None:
+            return []
+        return self._once(
+            event,
+            subject.peer,
+            f"x {subject.peer} dead, says {row.peer if event.by is None else event.by}",
+        )
 
     def _apart(self, one: int, other: int, t: float) -> bool:
         """Whether a partition is between two peers, or was until just now."""
@@ -888,23 +833,24 @@ class RunView:
 
     def _ending(self, t: float) -> bool:
         """Whether peers close their links because the run is over."""
-        ends = [row.get("t") for row in self.halted.values() if not row.get("exit_code")]
-        return any(isinstance(end, int | float) and 0 <= t - end < ENDING_S for end in ends)
+        ends = [event.t for event in self.halted.values() if not event.exit_code]
+        return any(0 <= t - end < ENDING_S for end in ends)
 
-    def _is_through(self, row: PeerRow, event: Row) -> bool:
+    def _is_through(self, row: PeerRow, event: events.Skip) -> bool:
         """Whether the peer has had all steps when it tells this: whose link closes then has had
         them, too, and its goodbye may come a moment later."""
-        number = event.get("round")
-        if self.steps is None or not isinstance(number, int):
+        if self.steps is None or event.round is None:
             return False
-        since = number - (row.round + 1)  # rounds that its events do not tell of yet
+        since = event.round - (row.round + 1)  # rounds that its events do not tell of yet
         return row.step + since >= self.steps
 
-    def _suspected(self, row: PeerRow, subject: PeerRow, event: Row, t: float) -> list[str]:
-        subject.trust = _number(event.get("trust"), subject.trust) or 0.0
-        subject.because(event)
+    def _suspected(self, row: PeerRow, event: events.Suspected) -> list[str]:
+        subject = self._subject(event.subject)
+        if event.trust is not None:
+            subject.trust = event.trust
+        subject.set_reasons(event)
         first = {
-            "round": event.get("round"),
+            "round": event.round,
             "trust": subject.trust,
             "reasons": list(subject.reasons),
         }
@@ -914,30 +860,30 @@ class RunView:
             return []
         subject.suspected = True
         return [
-            (
-                f"? {subject.peer} suspected Byzantine at round {event.get('round')}: trust "
-                f"{_trust(event)}{_because(event)}"
-            )
+            f"? {subject.peer} suspected Byzantine at round {event.round}: trust "
+            f"{_trust(event)}{_because(event)}"
         ]
 
-    def _exited(self, row: PeerRow, event: Row, t: float) -> list[str]:
+    def _exited(self, row: PeerRow, event: events.Exited) -> list[str]:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
-        number, code = event.get("signal"), event.get("code")
-        row.exit, row.asked = str(event.get("how", "")), bool(event.get("stopping"))
+        number, code = event.signal, event.code
+        row.exit, row.asked = event.how or "", bool(event.stopping)
         if code == EXIT_ASKED:
             row.state = "gone"
             self.leaves[row.peer] = row.round
             return (
                 []
-                if event.get("stopping")
+                if event.stopping
                 else [f"- {row.peer} has left {at_round(row.round)}: it was asked to"]
             )
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
         told = last is not None and last.kind != "hang" and last.incarnation == row.incarnation
-        if row.state == "gone" and not event.get("stopping") and not told:
-            kind: Literal["killed", "raised"] = "killed" if number is not None else "raised"
-            self.blows.append(Blow(row.peer, row.incarnation, kind, row.round, t, planned=False))
+        if row.state == "gone" and not event.stopping and not told:
+            kind = "killed" if number is not None else "raised"
+            self.blows.append(
+                Blow(row.peer, row.incarnation, kind, row.round, event.t, planned=False)
+            )
             # A script that raised is explained by who reads its log.
             return (
                 [f"x {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
@@ -946,84 +892,23 @@ class RunView:
             )
         return []
 
-    _OWN: ClassVar[Mapping[str, Callable[[RunView, PeerRow, Row, float], list[str]]]] = {
-        "announced": _announced,
-        "batch": _batch,
-        "begun_anew": _begins_anew,
-        "cannot_write": _write_failed,
-        "continued": _continued,
-        "epoch": _epoch,
-        "error": _message,
-        "events_suppressed": _events_suppressed,
-        "exited": _exited,
-        "fault": _fault,
-        "fault_over": _fault_over,
-        "fork": _fork,
-        "halted": _halted,
-        "identical_updates": _identical_updates,
-        "lingering": _lingering,
-        "lost_round": _lost_round,
-        "metrics": _metrics,
-        "minority_continues": _minority_continues,
-        "notice": _notice,
-        "over": _message,
-        "paused": _paused,
-        "plan": _plan,
-        "divergence": _divergence,
-        "ready": _ready,
-        "recovering": _recovering,
-        "reduced_tolerance": _reduced_tolerance,
-        "restarting": _restarting,
-        "restarts_used_up": _restarts_used_up,
-        "restored": _restored,
-        "resumed": _resumed,
-        "round": _round,
-        "spawned": _spawned,
-        "stage_lost": _stage_lost,
-        "stage_rebuilt": _stage_rebuilt,
-        "started": _started,
-        "unannounced": _unannounced,
-        "unconfirmed_result": _ends_unconfirmed,
-        "unequal_updates": _unequal_updates,
-        "waiting": _waiting,
-    }
-    """By the name of the event."""
-    _ABOUT: ClassVar[Mapping[str, Callable[[RunView, PeerRow, PeerRow, Row, float], list[str]]]] = {
-        "alive_again": _alive_again,
-        "dead": _noticed,
-        "joined": _joined,
-        "left": _has_left,
-        "low_influence": _low_influence,
-        "parole": _parole,
-        "quarantined": _quarantined,
-        "share": _share,
-        "skip": _noticed,
-        "suspected": _suspected,
-        "trusted": _trusted,
-        "unlike_profile": _is_unlike_profile,
-        "unskip": _unskipped,
-    }
-    """Handlers of events with a subject, by the name of the event."""
-
-    def _fresh(self, kind: str, peer: int, t: float) -> bool:
-        last = self._told.get((kind, peer))
-        self._told[kind, peer] = t
-        return last is None or t - last >= QUIET_S
+    def _once(self, event: Event, about: object, *lines: str) -> list[str]:
+        """Return the lines, unless an event of this kind about the same had some a moment ago."""
+        last = self._told.get((type(event), about))
+        self._told[type(event), about] = event.t
+        return [] if last is not None and event.t - last < QUIET_S else [*lines]
 
 
-def _number(value: Any, otherwise: float | None) -> float | None:
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else otherwise
-    )
+def _handlers() -> Iterator[tuple[type[Event], Callable[[RunView, PeerRow, Any], list[str]]]]:
+    """Yield each kind of event with the method that applies it, whose parameter has that type."""
+    for method in vars(RunView).values():
+        match getattr(method, "__annotations__", {}):
+            case {"row": "PeerRow", "event": kinds, "return": "list[str]", **more} if not more:
+                for kind in kinds.split(" | "):
+                    yield getattr(events, kind.removeprefix("events.")), method
 
 
-def _rounds_of(round_id: int, event: Row) -> range:
-    """Return the rounds of a row: a peer leaves out those that were like the next one."""
-    since = event.get("since")
-    first = since if isinstance(since, int) and 0 <= since <= round_id else round_id
-    return range(first, round_id + 1)
+HANDLERS = dict(_handlers())
 
 
 def _low_participation(window: LowWindow) -> str:
@@ -1041,17 +926,18 @@ def _low_participation(window: LowWindow) -> str:
     )
 
 
-def _alive(event: Row) -> str:
+def _alive(alive: list[int] | int | None) -> str:
     """Peers as ``0-3,5``; older runs have only their number."""
-    alive = event.get("alive")
     return numbers(alive) if isinstance(alive, list) else str(alive)
 
 
-def _trust(event: Mapping[str, Any]) -> str:
-    trust = _number(event.get("trust"), None)
-    return "?" if trust is None else f"{trust:.2f}"
+def _in_line(peers: list[int] | None) -> str:
+    return ", ".join(map(str, peers or ()))
 
 
-def _because(event: Mapping[str, Any]) -> str:
-    reasons = event.get("reasons") or ()
-    return f" ({'; '.join(map(str, reasons[:2]))})" if reasons else ""
+def _trust(event: Judgement) -> str:
+    return "?" if event.trust is None else f"{event.trust:.2f}"
+
+
+def _because(event: Judgement) -> str:
+    return f" ({'; '.join(event.reasons[:2])})" if event.reasons else ""

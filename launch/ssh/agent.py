@@ -32,6 +32,7 @@ from gossip.launch import guardian
 from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RunView, counted, launchers
+from gossip.observe import Event, events
 from gossip.run import (
     RECORD_BYTES_MAX,
     SWARM_KEY,
@@ -171,9 +172,8 @@ class _Supervisor(Supervisor):
     """The launcher hears all hosts, so what is worth a line of what happens, or goes on,
     is for it to say."""
 
-    def _record_row(self, row: dict[str, Any]) -> None:
-        self._events.write(row)
-        self.view.feed(row)
+    def _apply(self, event: Event) -> None:
+        self.view.apply(event)
 
     def _remind(self, text: str) -> None:
         if text.startswith(
@@ -231,7 +231,7 @@ class Agent:
                 # the other join servers of the run close in this moment, too
                 self._supervisor.join_service.join_server.goodbye_s = GOODBYE_S
         else:
-            self._supervisor.record("launcher_lost", None, silent_s=round(silent_s, 1))
+            self._supervisor.record(events.LauncherLost(silent_s=round(silent_s, 1)))
 
     def _handle_frame(self, frame: Frame) -> None:
         match frame["kind"]:

@@ -32,11 +32,11 @@ from gossip.launch.local import (
     waiting,
 )
 from gossip.launch.report import RunView, Screen, stages_of, words
+from gossip.observe import Event, check_row, events, read_event
 from gossip.run import (
     SWARM_KEY,
     JsonLines,
     Logbook,
-    check_row,
     checkpoints,
     read_pair,
     shown,
@@ -280,7 +280,7 @@ class HostsLauncher:
     def _lose(self, found: HostState) -> None:
         left = ", ".join(map(str, self._running_on(found))) or "none"
         self._print_line(f"x {found.name} is lost, with peers {left}: {found.remote.last_words}")
-        self._record("host_lost", host=found.name, peers=self._running_on(found))
+        self._record(events.HostLost(host=found.name, peers=self._running_on(found)))
         for peer in self._running_on(found):
             life = ProcessLife(
                 peer,
@@ -293,13 +293,11 @@ class HostsLauncher:
             )
             self.outcome.lives.append(life)
             how = f"lost with {found.name}"
+            number = int(signal.SIGKILL)
             self._record(
-                "exited",
-                peer,
-                incarnation=life.incarnation,
-                code=None,
-                signal=int(signal.SIGKILL),
-                how=how,
+                events.Exited(
+                    peer=peer, incarnation=life.incarnation, code=None, signal=number, how=how
+                )
             )
 
     async def _returns(self, found: HostState) -> bool:
@@ -439,22 +437,16 @@ class HostsLauncher:
         if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
             raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
         self._events.write({**row, "host": found.name})
-        if row.get("event") == "join_server":
-            self._introduce(found, str(row["address"]))
-        if row.get("event") == "exited" and isinstance(row.get("peer"), int):
-            t = float(row.get("t") or 0.0)
-            life = ProcessLife(
-                row["peer"],
-                int(row.get("incarnation") or 0),
-                row.get("code"),
-                row.get("signal"),
-                (),
-                found.since,
-                t,
-            )
-            self.outcome.lives.append(life)
-        for line in self.view.feed(row):
-            self._print_line(shown(line))
+        event = read_event(row)
+        match event:
+            case events.JoinServer():
+                self._introduce(found, str(event.address))
+            case events.Exited():
+                number, ended = event.incarnation or 0, (event.code, event.signal)
+                self.outcome.lives.append(
+                    ProcessLife(event.peer, number, *ended, (), found.since, event.t)
+                )
+        self._apply(event)
 
     def _introduce(self, found: HostState, join_server: str) -> None:
         """Tells the join servers of the other hosts where the new one is, and once there are all of
@@ -583,7 +575,7 @@ class HostsLauncher:
         self.outcome.stopped = why
         self._stop.set()
         self._print_line(say)
-        self._record("stopping", None, reason=why)
+        self._record(events.Stopping(reason=why))
         self._send_all("stop", why=why)
         self._schedule_abandonment(STOP_GRACE_S + STOP_SLACK_S)
 
@@ -623,10 +615,13 @@ class HostsLauncher:
             self._print_line(f"! of {name} on {found.name} only the end was fetched")
         await asyncio.to_thread(found.collector.to_our_clock, found.remote.shift_s)
 
-    def _record(self, event: str, peer: int | None = None, **fields: Any) -> None:
-        row = {"t": time.monotonic(), "wall": time.time(), "peer": peer, "event": event, **fields}
+    def _record(self, event: Event) -> None:
+        row = event.to_row(time.monotonic(), time.time())
         self._events.write(row)
-        for line in self.view.feed(row):
+        self._apply(read_event(row))
+
+    def _apply(self, event: Event) -> None:
+        for line in self.view.apply(event):
             self._print_line(shown(line))
 
     def _print_line(self, text: str) -> None:

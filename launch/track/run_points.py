@@ -8,7 +8,8 @@ from typing import Any
 
 from gossip.errors import ConfigError
 from gossip.launch.report import CommitRecord, RunRecord, RunView, counted, lineage, words
-from gossip.run import Row, checkpoints, real, whole
+from gossip.observe import Event, events
+from gossip.run import checkpoints, real, whole
 
 from .base import Point, RunDescription, Told
 
@@ -102,11 +103,11 @@ class RunPoints:
                 if (share := known.participation) is not None:
                     self._add_point(f"participation/peer-{peer}", commit.round, share, commit.at)
 
-    def _export_event(self, event: Row) -> None:
+    def _export_event(self, event: Event) -> None:
         """After each event: what it made happen, and every now and then how the swarm stands."""
-        view, at = self.record.view, event["t"]
+        view, at = self.record.view, event.t
         step = max(view.round, 0)
-        if not self._begun and event.get("event") == "round":
+        if not self._begun and isinstance(event, events.Round):
             self._begun = True
             self._report_resume(at)
         new = self.record.happened - self._happened
@@ -149,7 +150,7 @@ class RunPoints:
             self._add_if_changed(f"skipped_by/peer-{peer}", step, missed_by, at)
             self._add_if_changed(f"starts/peer-{peer}", step, row.incarnation + 1, at)
             if known.usage is not None:
-                self._add_if_changed(f"sent_bytes/peer-{peer}", step, known.usage.sent, at)
+                self._add_if_changed(f"sent_bytes/peer-{peer}", step, known.usage.sent_bytes, at)
                 self._add_if_changed(f"memory_bytes/peer-{peer}", step, known.usage.memory, at)
             if (cpu := known.cpu()) is not None:
                 self._add_if_changed(f"cpu/peer-{peer}", step, cpu, at)

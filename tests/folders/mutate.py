@@ -39,9 +39,10 @@ from gossip.errors import GossipError
 from gossip.launch.checkpoints import command as checkpoints
 from gossip.launch.guardian import stat
 from gossip.launch.join import joining
-from gossip.launch.report import RunView, command as tend, launchers
+from gossip.launch.report import command as tend, launchers
 from gossip.launch.report.html import command as html
-from gossip.run import read_file, rows
+from gossip.observe import EVENTS, fields
+from gossip.run import read_file
 
 SECONDS_MAX, GROWTH_MAX_MB = 2.0, 200.0
 ALARM_S = 60.0
@@ -158,31 +159,36 @@ def train(into: Path, start: Callable[..., object] = subprocess.run) -> Path:
 def add_rows(run: Path) -> None:
     """Append an event of every name, with every field that a reader computes with."""
     values = {
-        rows.PEER: 1,
-        rows.ROUND: 2,
-        rows.COUNT: 3,
-        rows.REAL: 0.5,
-        rows.TEXT: "why",
-        rows.TEXTS: ["far out"],
-        rows.PEERS: [0, 1],
-        rows.ALIVE: [0, 1],
-        rows.TRUST: 0.5,
-        rows.COUNTS: [100, 200],
-        rows.FIGURES: [{"index": 0, "busy": 0.5, "memory": 7, "memory_total": 9, "celsius": 50.0}],
-        rows.ROW: {"sent_bytes": 7},
+        fields.PEER: 1,
+        fields.ROUND: 2,
+        fields.COUNT: 3,
+        fields.REAL: 0.5,
+        fields.TEXT: "why",
+        fields.TEXTS: ["far out"],
+        fields.FLAG: True,
+        fields.PEERS: [0, 1],
+        fields.ALIVE: [0, 1],
+        fields.BY_PEER: {"0": 1.0, "1": 0.5},
+        fields.COUNTS: [100, 200],
+        fields.FIGURES: [
+            {"index": 0, "busy": 0.5, "memory": 7, "memory_total": 9, "celsius": 50.0}
+        ],
+        fields.TRAFFIC: {"sent_bytes": 7},
     }
     lines = (run / "events.jsonl").read_bytes().splitlines()
     last = json.loads(lines[-1])
-    fields = {name: values.get(kind) for name, kind in rows.KINDS.items()}
-    fields |= {"t": last["t"], "wall": last["wall"], "peer": 0}
-    names = [*RunView._OWN, *RunView._ABOUT, "late", "attempt", "refused_result", "usage"]
-    told = [{**fields, "event": name} for name in names]
+
+    def row(name: str, **more: object) -> dict[str, object]:
+        found = {field: values.get(kind) for field, kind in EVENTS[name].types.items()}
+        stamp = {"t": last["t"], "wall": last["wall"], "peer": 0, "event": name}
+        return {**found, **stamp, **more}
+
+    told = [row(name) for name in EVENTS]
     told += [
-        {**fields, "event": "fault", "fault": fault, "kind": fault.partition(":")[0]}
+        row("fault", fault=fault, kind=fault.partition(":")[0])
         for fault in ("crash:1@2", "hang:1@2:0.5s", "partition:0|1@2:0.5s", "slow:1@2")
     ]
-    told += [{**fields, "event": "round", "trust": {"0": 1.0, "1": 0.5}, "alive": 2}]
-    told += [{**fields, "event": "divergence", "peers_differ": True}]
+    told += [row("round", alive=2)]
     more = [json.dumps(row, separators=(",", ":")).encode() for row in told]
     (run / "events.jsonl").write_bytes(b"\n".join([*lines[:-1], *more, lines[-1], b""]))
 

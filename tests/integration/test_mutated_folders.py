@@ -15,7 +15,8 @@ from effort import effort
 
 from gossip.launch import hold
 from gossip.launch.report import launchers, run_logs, stopping
-from gossip.run import rows, untrusted as careful
+from gossip.observe import fields
+from gossip.run import untrusted as careful
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "folders"))
 
@@ -94,7 +95,7 @@ def test_a_log_that_is_read_through_a_link_is_found(
 
 
 def test_rows_that_nobody_has_checked_are_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "_problem", lambda row, kinds: "")
+    monkeypatch.setattr(fields, "find_problem", lambda row, types: "")
     monkeypatch.setattr(mutate, "ALARM_S", 1.0)
     report = mutate.campaign(600, 0, run, commands=["explain", "top"])
     assert report.findings

@@ -11,6 +11,7 @@ from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import summary
 from gossip.launch.report.alone import UNTRIED, format_lines, trained_alone
+from gossip.observe import read_event
 
 
 def begins(peer: int, *others: int) -> dict[str, Any]:
@@ -31,6 +32,10 @@ def notice(peer: int, about: int | None, message: str = "kept out") -> dict[str,
     return {"peer": peer, "event": "notice", "message": message, "hint": "add it", "about": about}
 
 
+def alone(rows: list[dict[str, Any]], first: int, finished: list[int]) -> list[dict[str, Any]]:
+    return trained_alone([read_event({**row}) for row in rows], first, finished)
+
+
 APART = [begins(0), begins(1), plays(0), plays(1)]
 
 
@@ -39,10 +44,8 @@ def test_two_that_never_met_are_both_named():
         {"peer": 0, "never_met": [{"peer": 1, "why": UNTRIED}]},
         {"peer": 1, "never_met": [{"peer": 0, "why": UNTRIED}]},
     ]
-    assert trained_alone(APART, 2, [0, 1]) == why
-    assert [row["peer"] for row in trained_alone(APART, 2, [1])] == [1], (
-        "of those who came to the end"
-    )
+    assert alone(APART, 2, [0, 1]) == why
+    assert [row["peer"] for row in alone(APART, 2, [1])] == [1], "of those who came to the end"
 
 
 @pytest.mark.parametrize(
@@ -55,11 +58,11 @@ def test_two_that_never_met_are_both_named():
     ids=range(3),
 )
 def test_who_met_somebody_at_any_time_did_not_train_alone(met: list[dict[str, Any]]):
-    assert trained_alone([*met, plays(0)], 2, [0]) == []
+    assert alone([*met, plays(0)], 2, [0]) == []
 
 
 def test_a_run_of_one_is_meant_to_be_alone():
-    assert trained_alone([begins(0), plays(0)], 1, [0]) == []
+    assert alone([begins(0), plays(0)], 1, [0]) == []
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_a_run_of_one_is_meant_to_be_alone():
     ],
 )
 def test_the_reason_is_the_best_that_is_known(rows: list[dict[str, Any]], why: str):
-    assert trained_alone([*APART, *rows], 2, [0])[0]["never_met"] == [{"peer": 1, "why": why}]
+    assert alone([*APART, *rows], 2, [0])[0]["never_met"] == [{"peer": 1, "why": why}]
 
 
 def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
@@ -110,11 +113,11 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
 
 
 def test_many_that_were_never_met_are_counted():
-    rows = trained_alone([begins(0), plays(0)], 4, [0])
+    rows = alone([begins(0), plays(0)], 4, [0])
     assert format_lines(rows) == [
         f"! peer 0 trained alone; never met peer 1, nor 2 others: {UNTRIED}"
     ]
     assert (
-        format_lines(trained_alone(APART, 2, [0, 1]))[-1]
+        format_lines(alone(APART, 2, [0, 1]))[-1]
         == "  each of them has a model of its own: nothing was exchanged"
     )

@@ -12,6 +12,7 @@ import pytest
 
 from gossip.launch.local.awaiting import ReachabilityProbe
 from gossip.launch.report.view import RunView
+from gossip.observe import read_event
 from gossip.run.records import WriteFailures
 from gossip.run.rendezvous import Announcement, SeedFolder, read_seed
 
@@ -75,7 +76,7 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
         for peer in range(2)
         for event in ("started", "unannounced")
     ]
-    lines = [line for row in rows for line in view.feed(row)]
+    lines = [line for row in rows for line in view.apply(read_event({**row}))]
     assert lines == [
         (
             f"! peers cannot meet: cannot write {tmp_path}/seeds (No space left on device), where "
@@ -95,5 +96,5 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
         for peer in (0, 1)
     ]
     tries.close()
-    view.feed({"event": "announced", "peer": 0, "t": 9.0})
+    view.apply(read_event({"event": "announced", "peer": 0, "t": 9.0}))
     assert list(view.unannounced) == [1]

@@ -15,6 +15,7 @@ from gossip.inject import process as node_faults
 from gossip.inject.claims import ClaimFiles
 from gossip.inject.process import FaultInjector
 from gossip.launch.report.view import RunView
+from gossip.observe import read_event
 from gossip.run.journal import Journal
 from gossip.run.records import WriteFailures
 
@@ -142,7 +143,7 @@ def test_a_fault_of_links_that_all_peers_tell_of_is_one() -> None:
         for event, t in (("fault", 5.0), ("fault_over", 14.0))
         for peer in range(3)
     ]
-    lines = [line for row in rows for line in view.feed(row)]
+    lines = [line for row in rows for line in view.apply(read_event({**row}))]
     assert lines == [
         "* injected: partition:0|1,2@5s+9s at round 7",
         "* over: partition:0|1,2@5s+9s at round 7",

@@ -11,6 +11,7 @@ from gossip.launch.demo.swarms import KeyEvents, diverged, table, what_went_wron
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import PlainScreen
 from gossip.launch.report.view import RunView
+from gossip.observe import read_event
 
 FAULTS = ("sign_flip:5,6*10", "crash:server@200")
 
@@ -19,8 +20,17 @@ def outcome(*killed: int, rounds: int = 400) -> RunOutcome:
     config = resolve({"peers": 8, "rounds": rounds, "faults": FAULTS}).config
     view = RunView(8, config.plan)
     for peer in killed:
-        view.feed(
-            {"t": 1.0, "peer": peer, "event": "exited", "code": None, "signal": 9, "how": "killed"}
+        view.apply(
+            read_event(
+                {
+                    "t": 1.0,
+                    "peer": peer,
+                    "event": "exited",
+                    "code": None,
+                    "signal": 9,
+                    "how": "killed",
+                }
+            )
         )
     return RunOutcome(config, view)
 

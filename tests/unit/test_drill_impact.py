@@ -14,6 +14,7 @@ from gossip.faults.reader import peers_of, seconds_of
 from gossip.faults.world import Partition
 from gossip.launch.drill import impact
 from gossip.launch.drill.command import drawn, healed
+from gossip.observe import read_event
 
 
 def commit(number: int, t: float) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
 
 
 def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
-    events = [
+    happened = [
         {"t": 100.0, "peer": None, "event": "drill", "number": 1, "drill": "kill", "peers": [2]},
         {
             "t": 100.0,
@@ -94,7 +95,10 @@ def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
         {"t": 50.0, "peer": 0, "event": "lost_round", "round": 3, "reason": "before the drill"},
     ]
     found = impact.impact(
-        3, events, rounds((95.0, 106.0, 10.0)), impact.DrillWindow(100.0, 102.0, 106.0)
+        3,
+        map(read_event, happened),
+        rounds((95.0, 106.0, 10.0)),
+        impact.DrillWindow(100.0, 102.0, 106.0),
     )
     (hit,) = found["hit"]
     assert (hit["peer"], hit["kind"], hit["first_skip_ms"], hit["skip_ms"], hit["dead_ms"]) == (
@@ -171,7 +175,7 @@ def test_peers_and_durations_are_typed_as_in_faults() -> None:
 
 
 def test_who_came_later_counts_and_who_left_is_told() -> None:
-    events = [
+    happened = [
         {"t": 90.0, "peer": 4, "event": "spawned", "pid": 7, "incarnation": 0, "joins": True},
         {
             "t": 100.0,
@@ -209,7 +213,10 @@ def test_who_came_later_counts_and_who_left_is_told() -> None:
         {"t": 101.1, "peer": 0, "event": "skip", "subject": 5, "reason": "disconnected"},
     ]
     found = impact.impact(
-        3, events, rounds((95.0, 106.0, 10.0)), impact.DrillWindow(100.0, 102.0, 106.0)
+        3,
+        map(read_event, happened),
+        rounds((95.0, 106.0, 10.0)),
+        impact.DrillWindow(100.0, 102.0, 106.0),
     )
     assert found["left"] == [
         {"peer": 4, "round": 7, "after_ms": 400.0},

@@ -114,7 +114,7 @@ def test_rows_of_several_files_come_by_time_on_the_wall_clock(tmp_path: Path) ->
         rows = [line(t=7.0 * (1 - peer), wall=wall, peer=peer) for wall in walls]
         (tmp_path / f"peer-{peer}" / "events.jsonl").write_bytes(b"".join(rows))
     files = RunFiles(tmp_path)
-    assert [(row["t"], row["peer"]) for row in files.events()] == [
+    assert [(event.t, event.peer) for event in files.events()] == [
         (100.0, 0),
         (101.0, 1),
         (102.0, 0),
@@ -127,16 +127,16 @@ def test_rows_that_a_launcher_has_read_late_come_by_time(tmp_path: Path) -> None
     """It reads from one peer after the other: that peer 1 was killed it reads last."""
 
     def row(n: int, wall: float) -> bytes:
-        return line(n=n, wall=wall)
+        return line(round=n, wall=wall)
 
     path = tmp_path / "events.jsonl"
     append(path, row(2, 10.2) + row(3, 10.4) + row(1, 10.0) + row(5, 10.9) + row(4, 10.9))
     append(path, row(6, 30.0) + row(8, 32.0) + row(7, 31.0))
     append(path, row(11, 900.0) + row(9, 33.0) + row(10, 33.5))  # a clock was wrong for a moment
     files = RunFiles(tmp_path)
-    assert [row["n"] for row in files.events()] == [1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 11]
+    assert [event.round for event in files.events()] == [1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 11]
     append(path, row(12, 9.0))
-    assert [row["n"] for row in files.events()] == [12], "it is given out at once"
+    assert [event.round for event in files.events()] == [12], "it is given out at once"
 
 
 def test_no_more_rows_are_held_back_than_may_be_late() -> None:
@@ -153,8 +153,8 @@ def test_no_more_rows_are_held_back_than_may_be_late() -> None:
 
 def test_what_launchers_have_written_goes_before_what_peers_have(tmp_path: Path) -> None:
     (tmp_path / "peer-0").mkdir()
-    (tmp_path / "peer-0" / "events.jsonl").write_bytes(line(wall=1.0, n=1))
+    (tmp_path / "peer-0" / "events.jsonl").write_bytes(line(wall=1.0, round=1))
     files = RunFiles(tmp_path)
-    (tmp_path / "events-3.jsonl").write_bytes(line(wall=2.0, n=2))
-    (tmp_path / "events.jsonl").write_bytes(line(wall=3.0, n=3))
-    assert [row["n"] for row in files.events()] == [2, 3]
+    (tmp_path / "events-3.jsonl").write_bytes(line(wall=2.0, round=2))
+    (tmp_path / "events.jsonl").write_bytes(line(wall=3.0, round=3))
+    assert [event.round for event in files.events()] == [2, 3]

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from gossip.launch.report.holders import StateHolders
+from gossip.observe import read_event
 
 
 def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> StateHolders:
     holders = StateHolders()
     for peer, event, *fields in rows:
-        holders.feed({"peer": peer, "event": event, **(fields[0] if fields else {})})  # type: ignore[dict-item]
+        holders.apply(read_event({"peer": peer, "event": event, **(fields[0] if fields else {})}))  # type: ignore[dict-item]
     return holders
 
 

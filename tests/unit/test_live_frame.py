@@ -8,14 +8,15 @@ import pytest
 from gossip.launch.report.live_frame import About, Size, clock, frame
 from gossip.launch.report.view import RunView
 from gossip.launch.report.words import numbers
+from gossip.observe import Event, read_event
 
 ABOUT = About("train-5014", "3 peers, rolling, suspicion (f=0)", "/tmp/runs/train-5014")
 WIDE = Size(80, 30)
 HEAD = "peer  state             step  behind  steps/s  waits  trust"
 
 
-def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> dict[str, Any]:
-    return {"t": t, "peer": peer, "event": name, **fields}
+def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
+    return read_event({"t": t, "peer": peer, "event": name, **fields})
 
 
 def rounds(view: RunView, until: int, peers: list[int], **fields: Any) -> float:
@@ -24,7 +25,7 @@ def rounds(view: RunView, until: int, peers: list[int], **fields: Any) -> float:
     for step in range(until):
         for peer in peers:
             own = {"contributors": peers, "took_us": [25_000] * len(peers), "alive": len(peers)}
-            view.feed(event("round", peer, step / 10, round=step, step=step + 1, **own, **fields))
+            view.apply(event("round", peer, step / 10, round=step, step=step + 1, **own, **fields))
     return (until - 1) / 10
 
 
@@ -34,7 +35,7 @@ def drawn(view: RunView, now: float = 0.0, size: Size = WIDE, about: About = ABO
 
 def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_lines() -> None:
     view = RunView(3)
-    view.feed(event("plan", 0, steps=300, folder="/data/ckpt", every=50))
+    view.apply(event("plan", 0, steps=300, folder="/data/ckpt", every=50))
     now = rounds(view, 45, [0, 1, 2], loss=0.4123)
     assert drawn(view, now) == [
         "train-5014: 3 peers, rolling, suspicion (f=0)",
@@ -51,7 +52,7 @@ def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_l
 
 def test_of_a_run_with_local_steps_the_steps_of_the_script_are_counted() -> None:
     view = RunView(2, local_steps=20)
-    view.feed(event("plan", 0, steps=80, folder="/ckpt", every=10))
+    view.apply(event("plan", 0, steps=80, folder="/ckpt", every=10))
     lines = drawn(view, rounds(view, 45, [0, 1]))
     assert lines[1] == "━━━━━━━━━━━─────────  step 900/1600  200 steps/s  0:04 left"
     assert lines[3] == "model: /ckpt, every 200 steps and at the end"
@@ -67,18 +68,18 @@ def test_why_a_peer_is_doubted_is_told_with_its_round_and_not_cut() -> None:
     view = RunView(2)
     now = rounds(view, 20, [0, 1])
     why = ["16 of the last 16 updates stood out, 13.2x farther out than typical"]
-    view.feed(event("suspected", 0, now, subject=1, round=15, trust=0.1, reasons=why))
+    view.apply(event("suspected", 0, now, subject=1, round=15, trust=0.1, reasons=why))
     assert drawn(view, now)[8:] == [
         "      round 15: 16 of the last 16 updates stood out, 13.2x farther out than",
         "      typical",
     ]
-    view.feed(event("trusted", 0, now, subject=1, round=19, trust=0.9))
+    view.apply(event("trusted", 0, now, subject=1, round=19, trust=0.9))
     assert len(drawn(view, now)) == 8
 
 
 def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> None:
     view = RunView(2)
-    view.feed(event("plan", 0, steps=2**40, folder=""))
+    view.apply(event("plan", 0, steps=2**40, folder=""))
     now = rounds(view, 20, [0, 1])
     lines = drawn(view, now)
     assert lines[1] == "step 20  10 steps/s  since 0:02"
@@ -87,14 +88,14 @@ def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> N
 
 def test_a_collective_operation_is_a_round_and_no_step() -> None:
     view = RunView(1)
-    view.feed(event("plan", 0, steps=10))
-    view.feed(event("round", 0, 0.0, round=7, step=5))
+    view.apply(event("plan", 0, steps=10))
+    view.apply(event("round", 0, 0.0, round=7, step=5))
     assert "step 5/10" in drawn(view)[1]
 
 
 def test_before_the_first_round_it_says_who_is_here() -> None:
     view = RunView(3)
-    view.feed(event("started", 1, incarnation=0, pid=7))
+    view.apply(event("started", 1, incarnation=0, pid=7))
     lines = drawn(view, 4.0)
     assert lines[1] == "starting: 1 of 3 peers here  0:04"
     assert lines[2] == "waiting for peers 0,2"
@@ -103,11 +104,11 @@ def test_before_the_first_round_it_says_who_is_here() -> None:
 def test_a_run_whose_peers_all_ended_before_a_round_does_not_start_any_more() -> None:
     view = RunView(2)
     for peer in (0, 1):
-        view.feed(event("started", peer, incarnation=0, pid=7))
-    view.feed(event("exited", 0, code=1, how="exit code 1"))
+        view.apply(event("started", peer, incarnation=0, pid=7))
+    view.apply(event("exited", 0, code=1, how="exit code 1"))
     assert drawn(view, 4.0)[1].startswith("starting: ")
     assert "has not said yet" in drawn(view, 4.0)[3]
-    view.feed(event("exited", 1, code=1, how="exit code 1"))
+    view.apply(event("exited", 1, code=1, how="exit code 1"))
     assert drawn(view, 4.0)[1:4] == [
         "no round was done  0:04",
         "failed: 0 of 2 peers are done; gone: peers 0,1",
@@ -118,8 +119,8 @@ def test_a_run_whose_peers_all_ended_before_a_round_does_not_start_any_more() ->
 def test_what_is_wrong_is_in_the_line_of_health() -> None:
     view = RunView(4)
     now = rounds(view, 20, [0, 1, 2, 3])
-    view.feed(event("exited", 1, now, code=None, signal=9, how="killed by SIGKILL"))
-    view.feed(event("suspected", 0, now, subject=3, trust=0.1, reasons=["far from the others"]))
+    view.apply(event("exited", 1, now, code=None, signal=9, how="killed by SIGKILL"))
+    view.apply(event("suspected", 0, now, subject=3, trust=0.1, reasons=["far from the others"]))
     lines = drawn(view, now)
     assert lines[2] == "degraded: 3 of 4 peers train; gone: peer 1; suspected: peer 3"
     assert (
@@ -127,7 +128,7 @@ def test_what_is_wrong_is_in_the_line_of_health() -> None:
     )
     assert lines[9].endswith("10    75%   0.10")
     assert lines[10] == "      far from the others"
-    view.feed(event("paused", 0, now, round=21, alive=[0, 2], need=3))
+    view.apply(event("paused", 0, now, round=21, alive=[0, 2], need=3))
     assert drawn(view, now)[2].startswith("paused: too few peers are alive; 3 of 4")
     rounds(view, 23, [0, 2, 3])
     assert drawn(view, now)[2].startswith("degraded")
@@ -136,8 +137,8 @@ def test_what_is_wrong_is_in_the_line_of_health() -> None:
 def test_a_peer_that_left_in_order_is_no_fault() -> None:
     view = RunView(2)
     now = rounds(view, 20, [0, 1])
-    view.feed(event("left", 0, now, subject=1))
-    view.feed(event("exited", 1, now, code=143, signal=None, how="exit code 143"))
+    view.apply(event("left", 0, now, subject=1))
+    view.apply(event("exited", 1, now, code=143, signal=None, how="exit code 143"))
     assert drawn(view, now)[2] == "healthy: 1 of 2 peers train"
 
 
@@ -146,7 +147,7 @@ def test_a_run_that_was_stopped_is_not_degraded() -> None:
     now = rounds(view, 20, [0, 1])
     for peer in (0, 1):
         how = {"code": None, "signal": 2, "how": "killed by SIGINT", "stopping": True}
-        view.feed(event("exited", peer, now, **how))
+        view.apply(event("exited", peer, now, **how))
     assert drawn(view, now)[2] == "over: 0 of 2 peers are done, 2 stopped"
     table = [line.split() for line in drawn(view, now) if line[:4].strip().isdigit()]
     assert [cells[1] for cells in table] == ["ended", "ended"]
@@ -155,11 +156,11 @@ def test_a_run_that_was_stopped_is_not_degraded() -> None:
 
 def test_peers_of_other_launchers_are_counted_and_shown_when_they_are_suspected() -> None:
     view = RunView([4])
-    view.feed(event("joined", 4, subject=0))
-    view.feed(event("joined", 4, subject=1))
+    view.apply(event("joined", 4, subject=0))
+    view.apply(event("joined", 4, subject=1))
     assert drawn(view)[1] == "starting: 0 of 1 peer here  0:00"
-    view.feed(event("round", 4, 0.0, round=3, alive=3))
-    view.feed(event("suspected", 4, subject=1, trust=0.1, reasons=["far out"]))
+    view.apply(event("round", 4, 0.0, round=3, alive=3))
+    view.apply(event("suspected", 4, subject=1, trust=0.1, reasons=["far out"]))
     lines = drawn(view)
     assert lines[2] == "degraded: 1 of 1 peer trains, 3 alive in all; suspected: peer 1"
     assert [line.split()[:2] for line in lines[6:]] == [["4", "training"], ["1", "elsewhere"]]
@@ -169,7 +170,7 @@ def test_a_run_of_which_nobody_is_left_has_failed() -> None:
     view = RunView(2)
     now = rounds(view, 20, [0, 1])
     for peer in (0, 1):
-        view.feed(event("exited", peer, now, code=1, signal=None, how="exit code 1"))
+        view.apply(event("exited", peer, now, code=1, signal=None, how="exit code 1"))
     assert drawn(view, now)[2] == "failed: 0 of 2 peers are done; gone: peers 0,1"
 
 
@@ -177,10 +178,10 @@ def test_who_lags_is_behind_and_who_tells_of_its_step_a_moment_later_is_not() ->
     view = RunView(2)
     rounds(view, 20, [0, 1])
     for step in range(20, 22):
-        view.feed(event("round", 0, step / 10, round=step))
+        view.apply(event("round", 0, step / 10, round=step))
     assert "      0  " in drawn(view, 2.1)[7]
     for step in range(22, 40):
-        view.feed(event("round", 0, step / 10, round=step))
+        view.apply(event("round", 0, step / 10, round=step))
     line = drawn(view, 3.9)[7]
     assert line.split()[:4] == ["1", "training", "20", "20"]
 
@@ -196,8 +197,8 @@ def test_a_swarm_that_stands_still_gets_slower_and_slower() -> None:
 def test_of_many_peers_the_table_has_those_that_need_attention_and_counts_the_others() -> None:
     view = RunView(200)
     now = rounds(view, 20, list(range(200)))
-    view.feed(event("exited", 7, now, code=None, signal=9, how="killed by SIGKILL"))
-    view.feed(event("quarantined", 0, now, subject=150, trust=0.0))
+    view.apply(event("exited", 7, now, code=None, signal=9, how="killed by SIGKILL"))
+    view.apply(event("quarantined", 0, now, subject=150, trust=0.0))
     table = drawn(view, now)[6:]
     assert [line.split()[0] for line in table] == ["7", "150", "+198"]
     assert table[-1] == " +198  198 training; step 20"
@@ -211,11 +212,11 @@ def test_no_line_is_wider_than_the_terminal_and_the_table_no_longer_than_it(
     size: Size, peers: int
 ) -> None:
     view = RunView(peers)
-    view.feed(event("plan", 0, steps=10**9, folder="/data/" + "long/" * 100, every=50))
+    view.apply(event("plan", 0, steps=10**9, folder="/data/" + "long/" * 100, every=50))
     now = rounds(view, 3, list(range(peers)), loss=1e30)
     for peer in range(peers):
         why = ["its update is far from all others, 漢字 included, round after round"]
-        view.feed(event("suspected", 0, now, subject=peer, trust=0.1, reasons=why))
+        view.apply(event("suspected", 0, now, subject=peer, trust=0.1, reasons=why))
     about = About("n" * 100, "w" * 100, "/" + "f" * 300)
     lines = frame(about, view, now, 0.0, size)
     assert max(line.cell_len for line in lines) < max(size.width, 21)
@@ -224,8 +225,8 @@ def test_no_line_is_wider_than_the_terminal_and_the_table_no_longer_than_it(
 
 def test_no_word_of_a_peer_is_a_command_to_the_terminal() -> None:
     view = RunView(1)
-    view.feed(event("plan", 0, steps=3, folder="/a\x1b[2Jb"))
-    view.feed(event("suspected", 0, subject=0, trust=0.1, reasons=["\x1b]0;owned\x07"]))
+    view.apply(event("plan", 0, steps=3, folder="/a\x1b[2Jb"))
+    view.apply(event("suspected", 0, subject=0, trust=0.1, reasons=["\x1b]0;owned\x07"]))
     rounds(view, 2, [0])
     assert all(line.isprintable() for line in drawn(view, about=About("\x1b[2J", "", "\x07")))
 
@@ -235,7 +236,7 @@ def test_a_folder_inside_the_working_folder_is_named_from_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     view = RunView(1)
-    view.feed(event("plan", 0, steps=3, folder=str(tmp_path / "ckpt")))
+    view.apply(event("plan", 0, steps=3, folder=str(tmp_path / "ckpt")))
     lines = drawn(view, about=About("a", "b", str(tmp_path / "runs/a")))
     assert lines[3] == "model: ckpt, at the end"
     assert lines[4] == "files: runs/a    stop: Ctrl-C"

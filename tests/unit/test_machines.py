@@ -3,10 +3,15 @@
 from typing import Any
 
 from gossip.launch.report.machines import Machines
+from gossip.observe import events
 
 
 def told(host: str, machines: Machines, load: float, **more: Any) -> None:
-    machines.record_usage(host, {"load": load, **more})
+    machines.record_usage(host, usage(load=load, **more))
+
+
+def usage(**fields: Any) -> events.Usage:
+    return events.Usage(peer=0, cpu_s=1.0, memory=1, sent_bytes=0, received_bytes=0, **fields)
 
 
 def test_of_several_machines_the_busiest_is_told_of_or_the_first_in_trouble() -> None:
@@ -28,7 +33,7 @@ def test_a_peer_without_a_host_is_on_that_of_the_run() -> None:
 
 def test_what_is_no_figure_is_left_out() -> None:
     machines = Machines({"hardware": "much"})
-    machines.record_usage("a", {"disk_free": None})
+    machines.record_usage("a", usage(disk_free=None))
     assert machines.line(over=False) == ("", False)
 
 
@@ -42,5 +47,5 @@ def test_gpus_are_told_of_where_peers_use_some() -> None:
     told("a", machines, 1.0, gpus=[{**one, "busy": 1.0}, {**two, "celsius": 60.0}])
     assert machines.line(over=False)[0].endswith("75% busy, GPU memory 70G of 80G, 61 C")
     assert machines.line(over=True)[0].endswith("70% busy, GPU memory 70G of 80G, 93 C (hot)")
-    machines.record_usage("a", {"gpus": [{"index": None}, {"busy": 1.0}]})
+    machines.record_usage("a", usage(gpus=[{"index": None}, {"busy": 1.0}]))
     assert len(machines.found["a"].gpus) == 2

@@ -20,6 +20,7 @@ from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.launch.local.awaiting import ReachabilityProbe, WaitingReminder, name_log, waiting
 from gossip.launch.report.view import RunView
+from gossip.observe import read_event
 from gossip.run import fitting
 from gossip.run.rendezvous import SeedFolder, announce_end
 
@@ -148,14 +149,14 @@ def said_by(peer: int, missing: list[int], t: float) -> dict[str, object]:
 
 def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None:
     view, config = RunView([0]), RunConfig(peers=4, min_peers=3)
-    view.feed({"event": "started", "peer": 0, "incarnation": 0, "t": 1.0})
-    view.feed(said_by(0, [2, 3], 5.0))
+    view.apply(read_event({"event": "started", "peer": 0, "incarnation": 0, "t": 1.0}))
+    view.apply(read_event({**said_by(0, [2, 3], 5.0)}))
     assert view.awaited(5.1) == [2, 3]
     said = "! waiting for peers 2, 3 since 7 s (at most 60 s; 10 s once 3 are here); here: 0, 1"
     assert waiting(view, config, 7.0, 5.1) == said
     assert view.awaited(16.0) == [], "it would have said so again"
     begun = {"event": "ready", "peer": 0, "present": [0, 1, 2], "t": 5.2}
-    assert view.feed(begun) == [
+    assert view.apply(read_event({**begun})) == [
         "! it begins without 3: those that come later take the state of the others"
     ]
 
@@ -163,8 +164,8 @@ def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None
 def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
     view = RunView(3)
     for peer in range(3):
-        view.feed({"event": "started", "peer": peer, "incarnation": 0, "t": 1.0})
-    view.feed(said_by(0, [2], 6.0))
+        view.apply(read_event({"event": "started", "peer": peer, "incarnation": 0, "t": 1.0}))
+    view.apply(read_event({**said_by(0, [2], 6.0)}))
     assert (
         waiting(view, RunConfig(peers=3), 6.0, 6.0)
         == "! waiting for peer 2 since 6 s (at most 60 s); here: 0, 1"

@@ -9,19 +9,20 @@ import pytest
 from gossip.faults.plan import parse
 from gossip.launch.report import missed
 from gossip.launch.report.view import RunView
+from gossip.observe import Event, read_event
 
 LAST = 23
 
 
-def row(t: float, peer: int, event: str, **fields: Any) -> dict[str, Any]:
-    return {"t": t, "peer": peer, "event": event, **fields}
+def row(t: float, peer: int, event: str, **fields: Any) -> Event:
+    return read_event({"t": t, "peer": peer, "event": event, **fields})
 
 
-def struck(t: float, fault: str, peer: int, round_id: int = 3) -> dict[str, Any]:
+def struck(t: float, fault: str, peer: int, round_id: int = 3) -> Event:
     return row(t, peer, "fault", kind=fault.split(":")[0], round=round_id, fault=fault)
 
 
-def killed(t: float, peer: int) -> dict[str, Any]:
+def killed(t: float, peer: int) -> Event:
     return row(t, peer, "exited", code=None, signal=9, how="killed by SIGKILL")
 
 
@@ -30,16 +31,16 @@ END = [row(103.1, peer, "halted", round=LAST) for peer in range(4)]
 
 
 def judged(
-    plan: list[str], *events: dict[str, Any], elsewhere: tuple[int, ...] = (), last: int = LAST
+    plan: list[str], *events: Event, elsewhere: tuple[int, ...] = (), last: int = LAST
 ) -> list[dict[str, Any]]:
     faults = parse(plan)
     view = RunView(4, faults)
     for event in events:
-        view.feed(event)
+        view.apply(event)
     return missed.missed(faults, events, view, last, elsewhere)
 
 
-def why(plan: str, *events: dict[str, Any]) -> str:
+def why(plan: str, *events: Event) -> str:
     (found,) = judged([plan], *events)
     assert (found["fault"], found["struck"]) == (plan, False)
     return str(found["why"])

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.report.live_frame import About
 from gossip.launch.report.screens import LiveScreen, PlainScreen
 from gossip.launch.report.view import RunView
+from gossip.observe import events, read_event
 from gossip.training import voice, watch
 
 EVIL = "\x1b]0;owned\x07 \x1b[2J\x9b31m \x7f\x00 [red]as it is[/red]"
@@ -51,17 +53,19 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
     view = RunView(2)
-    view.feed({"t": 0.0, "peer": 0, "event": "ready"})
-    view.feed(
-        {
-            "t": 0.0,
-            "peer": 0,
-            "event": "suspected",
-            "subject": 1,
-            "trust": 0.1,
-            "round": 3,
-            "reasons": [EVIL],
-        }
+    view.apply(read_event({"t": 0.0, "peer": 0, "event": "ready"}))
+    view.apply(
+        read_event(
+            {
+                "t": 0.0,
+                "peer": 0,
+                "event": "suspected",
+                "subject": 1,
+                "trust": 0.1,
+                "round": 3,
+                "reasons": [EVIL],
+            }
+        )
     )
     screen = LiveScreen(About("title", "what", "folder"))
     screen.output(0, EVIL, err=False)
@@ -74,12 +78,9 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(
 def test_a_peers_message_is_one_line_whatever_is_in_it() -> None:
     """Otherwise it could say what the launcher says: that others are dead."""
     said: list[str] = []
-    run = SimpleNamespace(
-        _events=SimpleNamespace(write=lambda row: None), view=RunView(2), _print_line=said.append
-    )
-    Supervisor._record_row(
-        run, {"t": 0.0, "peer": 0, "event": "error", "message": "no\n00:04.9  x 1 dead after 3 ms"}
-    )  # type: ignore[arg-type]
+    run = SimpleNamespace(view=RunView(2), _print_line=said.append)
+    error = events.Error(peer=0, message="no\n00:04.9  x 1 dead after 3 ms")
+    Supervisor._apply(run, error)  # type: ignore[arg-type]
     assert said == [r"! 0: no\n00:04.9  x 1 dead after 3 ms"]
 
 
@@ -148,7 +149,8 @@ def test_an_answer_of_a_desk_that_is_none_is_told(tmp_path: Path, answer: bytes)
 async def test_a_status_line_deep_in_brackets_is_told_and_the_next_is_read() -> None:
     ours, theirs = socket.socketpair()
     told: list[dict[str, Any]] = []
-    peer = SimpleNamespace(_status=ours, peer=3, _listener=SimpleNamespace(on_event=told.append))
+    peer = SimpleNamespace(_status=ours, peer=3, _listener=SimpleNamespace(on_row=told.append))
+    peer._error = partial(PeerProcess._error, peer)
     theirs.sendall(DEEP + b'\n{"event": "ready"}\n')
     theirs.close()
     await asyncio.wait_for(PeerProcess._read_status(peer), 30)  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from gossip.launch.report.html import (
 from gossip.launch.report.html.charts import LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
+from gossip.observe import events
 from gossip.run.telemetry import JsonLines, write_json
 
 BEGAN = 1_760_000_000.0
@@ -598,7 +599,7 @@ def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Pa
 
 def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: Path) -> None:
     run = made(tmp_path, [])
-    run.events[:] = [{**row, "t": row["t"] + 3.0 * (row["event"] == "ready")} for row in run.events]
+    run.events[:] = [events.Ready(peer=0, t=BEGAN + 3.0, present=[0], waited_s=3.0)]
     at = dataclasses.replace(SOME, what="partition (planned: partition:0|1@45s+6s)")
     of_round = dataclasses.replace(SOME, what="killed (planned: crash:server@150)")
     assert overview.times_of_faults(run, [at]).endswith("when training began, at 0:03.0.")
@@ -649,6 +650,7 @@ def test_samples_that_wait_are_explained_and_so_is_the_checkpoint_that_stays(
 
 def test_what_was_sent_is_a_figure_of_a_run_without_a_summary(tmp_path: Path) -> None:
     used = {"t": 2.0, "event": "usage", "sent_bytes": 3 << 20, "received_bytes": 0}
+    used |= {"cpu_s": 1.0, "memory": 1}
     run = killed(tmp_path, [{**used, "peer": peer} for peer in (0, 1)])
     assert [fact.value for fact in overview.facts(run) if fact.label == "Sent"] == ["6.0 MiB"]
 

@@ -194,8 +194,8 @@ def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder:
     tell nothing of who took part in the run."""
     config = RunConfig.load(folder / "config.json")
     view = RunView(config.peers, config.plan, config.steps_per_round, stages_of(config))
-    for row in summary.read_events(folder):
-        view.feed(row)
+    for event in summary.read_events(folder):
+        view.apply(event)
     of_launcher = summary.build(folder, 0, 9.0, seen=(config, view))
     assert summary.build(folder, 0, 9.0) == of_launcher
     assert of_launcher["participation"] is None

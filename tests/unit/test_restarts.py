@@ -8,12 +8,17 @@ import pytest
 from gossip.launch.local.peer_process import ProcessLife
 from gossip.launch.local.restarts import NextRestart, RestartCounter, died_by_itself
 from gossip.launch.report.view import RunView
+from gossip.observe import events, read_event
 
 
 def life(
     code: int | None = 1, number: int | None = None, *, peer: int = 1, lasted_s: float = 1.0
 ) -> ProcessLife:
     return ProcessLife(peer, 0, code, number, (), 100.0, 100.0 + lasted_s)
+
+
+def halted(t: float) -> events.Halted:
+    return events.Halted(peer=1, t=t, reason="", exit_code=5, traffic=None)
 
 
 def waits(counter: RestartCounter, *lasted_s: float) -> list[float]:
@@ -46,27 +51,27 @@ def test_each_peer_has_restarts_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "halted", "by_itself"),
+    ("ended", "last", "by_itself"),
     [
-        (life(1), {}, True),
-        (life(17), {}, True),
-        (life(None, signal.SIGSEGV), {}, True),
-        (life(None, signal.SIGKILL), {}, True),
-        (life(None, signal.SIGTERM), {}, False),
-        (life(None, signal.SIGINT), {}, False),
-        (life(0), {}, False),
-        (life(2), {}, False),
-        (life(6), {}, False),
-        (life(143), {}, False),
-        (life(1), {"exit_code": 5, "t": 100.5}, False),
-        (life(1), {"exit_code": 5, "t": 99.0}, True),  # of a former life
-        (life(None, signal.SIGKILL), {"exit_code": 5, "t": 100.5}, True),
+        (life(1), None, True),
+        (life(17), None, True),
+        (life(None, signal.SIGSEGV), None, True),
+        (life(None, signal.SIGKILL), None, True),
+        (life(None, signal.SIGTERM), None, False),
+        (life(None, signal.SIGINT), None, False),
+        (life(0), None, False),
+        (life(2), None, False),
+        (life(6), None, False),
+        (life(143), None, False),
+        (life(1), halted(100.5), False),
+        (life(1), halted(99.0), True),  # of a former life
+        (life(None, signal.SIGKILL), halted(100.5), True),
     ],
 )
 def test_only_who_died_by_itself_may_live_again(
-    ended: ProcessLife, halted: dict[str, Any], by_itself: bool
+    ended: ProcessLife, last: events.Halted | None, by_itself: bool
 ) -> None:
-    assert died_by_itself(ended, halted) is by_itself
+    assert died_by_itself(ended, last) is by_itself
 
 
 def test_a_restart_is_told_and_so_is_the_last() -> None:
@@ -79,7 +84,7 @@ def test_a_restart_is_told_and_so_is_the_last() -> None:
         {"event": "exited", "code": 1, "signal": None, "how": "exit code 1"},
         {"event": "restarts_used_up", "of": 1, "why": "exit code 1"},
     ]
-    said = [line for row in rows for line in view.feed({"peer": 1, "t": 1.0, **row})]
+    said = [line for row in rows for line in view.apply(read_event({"peer": 1, "t": 1.0, **row}))]
     assert said == [
         "x 1 killed by SIGSEGV before its first round: not in the fault plan",
         "+ 1 is started again in 1 s (restart 1 of 1): killed by SIGSEGV",

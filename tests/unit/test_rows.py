@@ -10,7 +10,7 @@ from gossip.errors import ConfigError
 from gossip.launch.local import Program
 from gossip.launch.report.growing import REFUSED_BYTES_MAX, GrowingFile, RunFiles
 from gossip.launch.report.html.figures import time_ticks
-from gossip.run import PEERS_MAX, ROUNDS_END, check_row
+from gossip.observe import EVENTS, PEERS_MAX, ROUNDS_END, check_row
 from gossip.run.telemetry import read_lines
 
 DEEP: Any = [[[[[[[1]]]]]]]
@@ -29,7 +29,6 @@ DEEP: Any = [[[[[[[1]]]]]]]
         ("round", ROUNDS_END),
         ("round", 1.5),
         ("step", -1),
-        ("chain", []),
         ("reason", {"a": 1}),
         ("loss", "high"),
         ("loss", float("inf")),
@@ -37,9 +36,7 @@ DEEP: Any = [[[[[[[1]]]]]]]
         ("missing", 7),
         ("reasons", ["far", 3]),
         ("alive", [0.5]),
-        ("trust", {"0": "high"}),
-        ("trust", {"-1": 0.5}),
-        ("trust", {"1000000000": 0.5}),
+        ("trust", [0.5]),
         ("gpus", [None]),
         ("traffic", {"sent_bytes": []}),
         ("unknown", DEEP),
@@ -47,8 +44,22 @@ DEEP: Any = [[[[[[[1]]]]]]]
     ],
 )
 def test_a_value_of_another_type_or_size_is_refused_by_its_name(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=name):
-        check_row({"event": "x", name: value}, "events.jsonl")
+    kinds = [kind for kind, declared in EVENTS.items() if name in declared.types] or ["x"]
+    for kind in kinds:
+        if kind != "metrics" or name in ("t", "wall", "peer", "round"):
+            with pytest.raises(ValueError, match=name):
+                check_row({"event": kind, name: value}, "events.jsonl")
+
+
+def test_a_field_that_an_event_does_not_have_may_be_of_any_type() -> None:
+    row = {"event": "late", "loss": "high"}
+    assert check_row(row, "events.jsonl") == row
+
+
+@pytest.mark.parametrize("trust", [{"0": "high"}, {"-1": 0.5}, {"1000000000": 0.5}, 0.5])
+def test_so_is_the_trust_of_a_round(trust: Any) -> None:
+    with pytest.raises(ValueError, match="trust"):
+        check_row({"event": "round", "trust": trust}, "events.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -180,11 +180,11 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
         0.25,
     )
     read: list[int] = []
-    last_rows = run_state._last_rows
+    last_events = run_state._last_events
     monkeypatch.setattr(
         run_state,
-        "_last_rows",
-        lambda path, most, broken: read.append(most) or last_rows(path, most, broken),
+        "_last_events",
+        lambda path, most, broken: read.append(most) or last_events(path, most, broken),
     )
     run_state.read_state(run)
     assert sum(read) <= run_state.TAIL_BYTES, "no more of many than of one"

@@ -15,6 +15,7 @@ from terminal import Terminal
 from gossip.launch.report.live_frame import NO_LOSS, About
 from gossip.launch.report.screens import LastingStream, LiveScreen, PlainScreen, screen_for
 from gossip.launch.report.view import RunView
+from gossip.observe import read_event
 
 ABOUT = About("train-1", "2 peers, rolling, mean (f=0)", "runs/train-1")
 
@@ -22,7 +23,7 @@ ABOUT = About("train-1", "2 peers, rolling, mean (f=0)", "runs/train-1")
 def stepped(view: RunView, step: int, **fields: Any) -> None:
     for peer in view.rows:
         own = {"round": step - 1, "step": step, "alive": len(view.rows), **fields}
-        view.feed({"t": step / 10, "peer": peer, "event": "round", **own})
+        view.apply(read_event({"t": step / 10, "peer": peer, "event": "round", **own}))
 
 
 class Written(io.StringIO):

@@ -8,6 +8,7 @@ from gossip.config import resolve
 from gossip.launch.local.outcome import RunOutcome, exit_code
 from gossip.launch.local.peer_process import ProcessLife
 from gossip.launch.report.view import RunView
+from gossip.observe import read_event
 
 
 def outcome(
@@ -15,7 +16,7 @@ def outcome(
 ) -> RunOutcome:
     view = RunView(4)
     for peer, code in (halted or {}).items():
-        view.feed({"peer": peer, "event": "halted", "exit_code": code, "t": 1.0})
+        view.apply(read_event({"peer": peer, "event": "halted", "exit_code": code, "t": 1.0}))
     return RunOutcome(resolve({}).config, view, list(lives), stopped)  # type: ignore[arg-type]
 
 
@@ -54,9 +55,13 @@ def test_the_exit_code_says_how_the_run_went(run: RunOutcome, expected: int) -> 
 @pytest.mark.parametrize("stopped", ["interrupt", "terminate"])
 def test_a_run_that_only_waited_for_who_might_come_back_was_not_cut_short(stopped: str) -> None:
     run = outcome(left(0, 0), left(1, 0), stopped=stopped)
-    run.view.feed({"peer": 0, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
+    run.view.apply(
+        read_event({"peer": 0, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
+    )
     assert exit_code(run) != 0, "1 was stopped in the midst"
-    run.view.feed({"peer": 1, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
+    run.view.apply(
+        read_event({"peer": 1, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
+    )
     assert exit_code(run) == 0
     run.lives.append(killed(2))
     assert exit_code(run) != 0

@@ -7,14 +7,15 @@ import pytest
 
 from gossip.faults import plan as faults
 from gossip.launch.report.view import RunView
+from gossip.observe import Event, read_event
 
 
-def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> dict[str, Any]:
-    return {"t": t, "peer": peer, "event": name, **fields}
+def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
+    return read_event({"t": t, "peer": peer, "event": name, **fields})
 
 
-def told(view: RunView, *rows: dict[str, Any]) -> list[str]:
-    return [line for row in rows for line in view.feed(row)]
+def told(view: RunView, *rows: Event) -> list[str]:
+    return [line for row in rows for line in view.apply(row)]
 
 
 def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
@@ -328,7 +329,7 @@ def test_a_long_run_tells_of_short_epochs_less_and_less_often() -> None:
     lines = [
         line
         for epoch in range(600)
-        for line in view.feed(
+        for line in view.apply(
             event("epoch", 0, float(epoch), epoch=epoch, once=100, twice=0, left=0, rounds=4)
         )
     ]
@@ -350,7 +351,7 @@ def test_a_lost_round_counts_once_whoever_tells() -> None:
 
 def test_rows_of_strangers_and_unknown_events_are_ignored() -> None:
     view = RunView(2)
-    assert told(view, event("round", 7, round=1), event("whatever", 0), {"event": "skip"}, {}) == []
+    assert told(view, event("round", 7, round=1), event("whatever", 0), event("skip", 0)) == []
 
 
 def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
@@ -392,29 +393,29 @@ def test_of_epochs_that_leave_samples_the_first_is_told_at_once() -> None:
     """With a liar each epoch leaves some, since what it has read is read again."""
     view = RunView(1)
     told = [
-        view.feed(event("epoch", 0, 0.1 * at, epoch=at, once=99, twice=0, left=at, rounds=4))
+        view.apply(event("epoch", 0, 0.1 * at, epoch=at, once=99, twice=0, left=at, rounds=4))
         for at in range(40)
     ]
     assert [at for at, lines in enumerate(told) if lines] == [0, 1]
     twice = event("epoch", 0, 4.0, epoch=40, once=99, twice=1, left=0, rounds=4)
-    assert view.feed(twice)[0].startswith("! epochs 2 to 40: ")
+    assert view.apply(twice)[0].startswith("! epochs 2 to 40: ")
 
 
 def test_smaller_batches_of_a_peer_in_quarantine_have_that_reason() -> None:
     view = RunView(2)
     smaller = {"subject": 1, "share": 0.5, "was": 1.0}
-    assert "slower than most" in view.feed(event("share", 0, 1.0, round=15, **smaller))[0]
-    view.feed(event("quarantined", 0, 2.0, subject=1, round=20, trust=0.1))
-    assert "it is in quarantine" in view.feed(event("share", 0, 3.0, round=31, **smaller))[0]
+    assert "slower than most" in view.apply(event("share", 0, 1.0, round=15, **smaller))[0]
+    view.apply(event("quarantined", 0, 2.0, subject=1, round=20, trust=0.1))
+    assert "it is in quarantine" in view.apply(event("share", 0, 3.0, round=31, **smaller))[0]
 
 
 def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
     view = RunView(4)
     for number in range(160):
-        view.feed(event("round", 0, number / 10, round=number, step=number + 1, alive=4))
-    view.feed(event("paused", 3, 16.0, round=120, alive=[1, 3], need=3))
+        view.apply(event("round", 0, number / 10, round=number, step=number + 1, alive=4))
+    view.apply(event("paused", 3, 16.0, round=120, alive=[1, 3], need=3))
     assert not view.paused
-    view.feed(event("paused", 0, 17.0, round=160, alive=[0], need=3))
+    view.apply(event("paused", 0, 17.0, round=160, alive=[0], need=3))
     assert view.paused
 
 

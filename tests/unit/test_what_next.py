@@ -11,6 +11,7 @@ from gossip.config import resolve
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import RunView
+from gossip.observe import read_event
 from gossip.run import checkpoints, stage_parts
 from gossip.run.telemetry import write_json
 
@@ -30,8 +31,12 @@ def test_a_stopped_run_knows_whether_its_last_checkpoint_is_there(
 ) -> None:
     view = RunView(2)
     for peer, why in ((0, "step 7 to ck: no room"), (1, others)):
-        view.feed({"t": 1.0, "peer": peer, "event": "started", "incarnation": 0})
-        view.feed({"t": 2.0, "peer": peer, "event": "halted", "exit_code": 0, "not_saved": why})
+        view.apply(read_event({"t": 1.0, "peer": peer, "event": "started", "incarnation": 0}))
+        view.apply(
+            read_event(
+                {"t": 2.0, "peer": peer, "event": "halted", "exit_code": 0, "not_saved": why}
+            )
+        )
         view.rows[peer].state = "gone"
     assert bool(view.not_saved) == missing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
+from gossip.observe import events
 from gossip.run import shown
 
 from .charts import Section, TextTable
@@ -63,11 +64,10 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
     its end."""
     trained = training_began(run)
     found = [] if trained is None else [(trained, "progress", _begins(run))]
-    for row in run.events:
-        again = row.get("incarnation")
-        if row.get("event") == "spawned" and again:
-            told = f"{row.get('peer')} is started again, life {again + 1}"
-            found.append((row["t"], "came", told))
+    for event in run.events:
+        if isinstance(event, events.Spawned) and event.incarnation:
+            told = f"{event.peer} is started again, life {event.incarnation + 1}"
+            found.append((event.t, "came", told))
     found += [
         (each.wall, "progress", f"checkpoint of step {each.step:,} (still on disk)")
         for each in run.saved

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.observe import events, select
+
 from .figures import clock, lasted
 from .recorded import RecordedRun
 
@@ -41,9 +43,9 @@ class Impact:
             rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
             told.append(f"{rounds}, {again} went to another server")
         lost = {
-            row.get("round")
-            for row in self._run.events
-            if row.get("event") == "lost_round" and t <= row["t"] <= stop
+            event.round
+            for event in select(self._run.events, events.LostRound)
+            if t <= event.t <= stop
         }
         if lost:
             told.append(f"{rounds_word(len(lost))} lost")

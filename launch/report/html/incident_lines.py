@@ -56,7 +56,11 @@ def note_time(note: notes.Note, began: float) -> str:
 
 def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
     when = NONE if one.t is None else clock(run.since(one.t), exact=True)
-    at = f"round {one.round}" if one.round is not None and one.t is not None else ""
+    at = (
+        f"round {one.round}"
+        if one.round is not None and one.round >= 0 and one.t is not None
+        else ""
+    )
     who = incidents.who(run, one)
     text = ", ".join(filter(None, (at, who)))
     lines = _under(f"{one.number:>3}  {when}", ": ".join(filter(None, (text, one.what))), width)

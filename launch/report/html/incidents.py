@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,7 +24,8 @@ from gossip.faults import (
 from gossip.launch.report import divergence, lost_stages, missed
 from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
-from gossip.run import real, whole
+from gossip.observe import Event, Judgement, PeerEvent, events, read_event, select
+from gossip.run import real
 
 from . import membership
 from .charts import Span
@@ -45,6 +46,15 @@ SPLIT_S = 5.0
 """Peers that change sides within so long of each other were parted by one round."""
 TOLD = ("crash", "restart", "hang", "leave")
 """Faults of which other rows tell."""
+E = TypeVar("E", bound=Event)
+JUDGED: Mapping[type[Event], str] = {
+    events.Suspected: "suspected",
+    events.Quarantined: "in quarantine",
+    events.Parole: "on parole",
+    events.Cleared: "trusted again",
+    events.Trusted: "trusted again",
+}
+"""Standing of a peer after the event."""
 KINDS = {
     "crash": "killed (SIGKILL), for good",
     "restart": "killed (SIGKILL), to be started again",
@@ -133,12 +143,12 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         who = tuple(peer for peer in fault.victims if isinstance(peer, int))
         for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
-            told = _first(run, "fault", fault=str(fault), peer=group[0])
+            told = _first(run, events.Fault, fault=str(fault), peer=group[0])
             yield Incident(
                 what=f"lies about {_about(fault)}: {_kind(fault)} (planned: {_planned(fault)})",
                 who=group,
-                t=told["t"] if told else run.began,
-                round=whole(told.get("round")) if told else 0,
+                t=told.t if told else run.began,
+                round=told.round if told else 0,
                 until=run.ended,
                 noticed=_suspected(run, group),
                 back=_trusted(run, group),
@@ -167,17 +177,14 @@ def _kind(fault: Fault) -> str:
     return str(fault).partition(":")[0]
 
 
-def _first(
-    run: RecordedRun, name: str, since: float = -1.0, **fields: object
-) -> Mapping[str, Any] | None:
-    """The first event of that name from a moment on whose fields are these."""
+def _first(run: RecordedRun, kind: type[E], since: float = -1.0, **fields: object) -> E | None:
+    """Return the first event of a kind from a moment on whose fields are these."""
     return next(
         (
-            row
-            for row in run.events
-            if row.get("event") == name
-            and row["t"] >= since
-            and all(row.get(key) == value for key, value in fields.items())
+            event
+            for event in select(run.events, kind)
+            if event.t >= since
+            and all(getattr(event, name) == value for name, value in fields.items())
         ),
         None,
     )
@@ -185,16 +192,16 @@ def _first(
 
 def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
     told: list[tuple[float, str]] = []
-    for name, word in (("suspected", "suspected"), ("quarantined", "in quarantine")):
-        rows: dict[int, Mapping[str, Any]] = {}
-        for row in run.events:
-            if row.get("event") == name and row.get("subject") in who:
-                rows.setdefault(row["subject"], row)
-        if not rows:
+    for kind in (events.Suspected, events.Quarantined):
+        firsts: dict[int, Judgement] = {}
+        for event in select(run.events, kind):
+            if event.subject in who:
+                firsts.setdefault(event.subject, event)
+        if not firsts:
             continue
-        first = min(rows.values(), key=lambda row: row["t"])
-        many = f", {len(rows)} of {len(who)}" if len(who) > 1 else ""
-        told.append((first["t"], f"{word} at {_moment(run, first)}{many}"))
+        first = min(firsts.values(), key=lambda event: event.t)
+        many = f", {len(firsts)} of {len(who)}" if len(who) > 1 else ""
+        told.append((first.t, f"{JUDGED[kind]} at {_moment(run, first.t, first.round)}{many}"))
     if not told:
         return "nobody suspected it"
     reasons = [why.get("reasons") for peer, why in run.view.suspicions.items() if peer in who]
@@ -202,41 +209,21 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
     return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
 
 
-def _moment(run: RecordedRun, row: Mapping[str, Any]) -> str:
-    at = clock(run.since(row["t"]), exact=True)
-    round_id = whole(row.get("round"))
+def _moment(run: RecordedRun, t: float, round_id: int | None) -> str:
+    at = clock(run.since(t), exact=True)
     return at if round_id is None else f"{at} (round {round_id})"
 
 
 def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
-    words = {
-        "suspected": "suspected",
-        "quarantined": "in quarantine",
-        "parole": "on parole",
-        "cleared": "trusted again",
-        "trusted": "trusted again",
-    }
-    last = {}
-    for row in run.events:
-        if row.get("event") in words and row.get("subject") in who:
-            last[row["subject"]] = row
-    times = sum(
-        row.get("event") == "parole" and row.get("subject") in who for row in _once(run, "parole")
-    )
-    ends = sorted({words[str(row["event"])] for row in last.values()})
+    judged = [event for event in select(run.events, Judgement) if event.subject in who]
+    last = {event.subject: JUDGED[type(event)] for event in judged}
+    # Each peer reports the same decision.
+    paroles = {(e.subject, e.round) for e in judged if isinstance(e, events.Parole)}
+    times, ends = len(paroles), sorted(set(last.values()))
     told = f"{' or '.join(ends)} at the end" if ends else NONE
     if not times:
         return told
     return f"{told}; {'once' if times == 1 else f'{times} times'} on parole"
-
-
-def _once(run: RecordedRun, name: str) -> list[Mapping[str, Any]]:
-    """Return the rows without repetitions: each peer tells of the same decision."""
-    seen: dict[tuple[Any, Any], Mapping[str, Any]] = {}
-    for row in run.events:
-        if row.get("event") == name:
-            seen.setdefault((row.get("subject"), row.get("round")), row)
-    return list(seen.values())
 
 
 def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
@@ -263,14 +250,14 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for peer, why in sorted(run.view.suspicions.items()):
         if peer in run.plan.byzantine:
             continue
-        row = _first(run, "suspected", subject=peer)
-        if row is None:
+        first = _first(run, events.Suspected, subject=peer)
+        if first is None:
             continue
         yield Incident(
             what="came under suspicion; no fault of the plan explains it",
             who=(peer,),
-            t=row["t"],
-            round=whole(row.get("round")),
+            t=first.t,
+            round=first.round,
             until=run.ended,
             noticed=_suspected(run, (peer,)),
             back=_trusted(run, (peer,)),
@@ -280,19 +267,18 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    for row in run.events:
-        peer = row.get("peer")
-        if row.get("event") != "divergence" or not row.get("peers_differ") or peer is None:
+    for event in select(run.events, events.Divergence):
+        if not event.peers_differ:
             continue
         yield Incident(
-            what=divergence.describe(row),
-            who=(peer,),
-            t=row["t"],
-            round=whole(row.get("round")),
-            until=row["t"],
+            what=divergence.describe(event),
+            who=(event.peer,),
+            t=event.t,
+            round=event.round,
+            until=event.t,
             noticed="by digests that travel with updates",
-            back="has the state of most" if row.get("replaced") else NONE,
-            effect=impact.effect(row["t"], None),
+            back="has the state of most" if event.replaced else NONE,
+            effect=impact.effect(event.t, None),
             grave=4,
         )
 
@@ -302,8 +288,8 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for blow in run.view.blows:
-        serving = _first(run, "fault", peer=blow.peer, t=blow.at)
-        fault = str(serving.get("fault")) if serving else ""
+        serving = _first(run, events.Fault, peer=blow.peer, t=blow.at)
+        fault = str(serving.fault) if serving else ""
         what = KINDS[blow.kind]
         if fault.startswith("crash:server"):
             what += ", while it served a round"
@@ -335,39 +321,41 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Stages of a pipeline whose state was made anew, or that nobody came back to."""
-    told = ("stage_lost", "stage_back", "stage_rebuilt")
-    rows = [row for row in run.events if row.get("event") in told]
-    for stage in sorted({each for row in rows if (each := row.get("stage")) is not None}):
-        lost: Mapping[str, Any] | None = None  # when it was last, since it was made anew
+    told = list(select(run.events, events.StageLost, events.StageBack, events.StageRebuilt))
+    for stage in sorted({event.stage for event in told if event.stage is not None}):
+        lost: events.StageLost | None = None  # when it was last, since it was made anew
         away = False
-        for row in (row for row in rows if row.get("stage") == stage):
-            if row["event"] == "stage_rebuilt":
-                yield _lost_stage(run, impact, lost or row, row)
+        for event in (event for event in told if event.stage == stage):
+            if isinstance(event, events.StageRebuilt):
+                yield _lost_stage(run, impact, lost or event, event)
                 lost = None
-            elif row["event"] == "stage_lost" and not away:  # else another peer tells of the same
-                lost = row
-            away = row["event"] == "stage_lost"
-        if lost is not None and away and lost["t"] < _over(run):
+            elif isinstance(event, events.StageLost) and not away:  # else another peer reports it
+                lost = event
+            away = isinstance(event, events.StageLost)
+        if lost is not None and away and lost.t < _over(run):
             yield _lost_stage(run, impact, lost, None)
 
 
 def _lost_stage(
-    run: RecordedRun, impact: Impact, lost: Mapping[str, Any], rebuilt: Mapping[str, Any] | None
+    run: RecordedRun,
+    impact: Impact,
+    lost: events.StageLost | events.StageRebuilt,
+    rebuilt: events.StageRebuilt | None,
 ) -> Incident:
-    stage, t = lost.get("stage"), lost["t"]
+    stage, t = lost.stage, lost.t
     who = [peer for peer, place in run.view.stages.items() if place.number == stage]
     back = "never"
     if rebuilt is not None:
-        back = f"{lost_stages.rebuilt(rebuilt)}; after {lasted(rebuilt['t'] - t)}"
+        back = f"{lost_stages.rebuilt(rebuilt)}; after {lasted(rebuilt.t - t)}"
     return Incident(
         what=f"stage {stage} lost all its peers",
         who=tuple(sorted(who)),
         t=t,
-        round=whole(lost.get("round")),
-        until=None if rebuilt is None else rebuilt["t"],
+        round=lost.round,
+        until=None if rebuilt is None else rebuilt.t,
         noticed="by the other stages, which waited" if rebuilt is not lost else NONE,
         back=back,
-        effect=impact.effect(t, None if rebuilt is None else rebuilt["t"]),
+        effect=impact.effect(t, None if rebuilt is None else rebuilt.t),
         grave=4,
     )
 
@@ -376,15 +364,12 @@ def _struck(run: RecordedRun, blow: Blow) -> tuple[float, int]:
     """When, and after which round. A script that raised was out of the rounds from then on, while
     its process may take seconds to end."""
     halted = [
-        row
-        for row in run.events
-        if row.get("event") == "halted"
-        and row.get("reason") == "raised"
-        and row.get("peer") == blow.peer
-        and row["t"] <= blow.at
+        event
+        for event in select(run.events, events.Halted)
+        if event.reason == "raised" and event.peer == blow.peer and event.t <= blow.at
     ]
     if blow.kind == "raised" and halted:
-        return halted[-1]["t"], whole(halted[-1].get("round")) or 0
+        return halted[-1].t, max(0, halted[-1].round or 0)
     return blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
 
 
@@ -397,20 +382,20 @@ def _round_at(run: RecordedRun, t: float, told: int) -> int:
 def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | None, str]:
     """When it took part again, and in words."""
     if kind == "hang":
-        woken = _first(run, "continued", at, peer=peer)
+        woken = _first(run, events.Continued, at, peer=peer)
         if woken is None:
             return None, "not woken before the end"
         steps = run.steps.x(peer)
-        after = steps[steps > woken["t"]]
+        after = steps[steps > woken.t]
         if not len(after):
-            return woken["t"], f"woken after {lasted(woken['t'] - at)}, in no round again"
+            return woken.t, f"woken after {lasted(woken.t - at)}, in no round again"
         first = float(after[0])
         return first, (
-            f"woken after {lasted(woken['t'] - at)}; in a round again {lasted(first - at)} after "
+            f"woken after {lasted(woken.t - at)}; in a round again {lasted(first - at)} after "
             "it was stopped"
         )
-    again = _first(run, "spawned", at, peer=peer)  # under torchrun nobody tells of that
-    started = "" if again is None else f"its process was started after {lasted(again['t'] - at)}"
+    again = _first(run, events.Spawned, at, peer=peer)  # under torchrun nobody tells of that
+    started = "" if again is None else f"its process was started after {lasted(again.t - at)}"
     found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
     if found and found[0].after_s is not None:
         one = found[0]
@@ -425,37 +410,36 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Peers that were dead for others without a blow, a cut link or a goodbye that explains it."""
     told: dict[int, float] = {}
     over = _over(run)
-    for row in run.events:
-        peer = row.get("subject")
-        if row.get("event") != "dead" or peer is None or row["t"] < told.get(peer, 0.0):
+    for dead in select(run.events, events.Dead):
+        peer, t = dead.subject, dead.t
+        if t < told.get(peer, 0.0):
             continue
-        t = row["t"]
         if t >= over or _explained(run, peer, t) or peer in run.view.leaves:
             continue
-        back = _first(run, "alive_again", t, subject=peer)
-        told[peer] = back["t"] if back else run.ended
-        skip = _first(run, "skip", t - SILENT_MAX_S, subject=peer)
-        begin = skip["t"] if skip is not None and skip["t"] < t else t
+        back = _first(run, events.AliveAgain, t, subject=peer)
+        told[peer] = back.t if back else run.ended
+        skip = _first(run, events.Skip, t - SILENT_MAX_S, subject=peer)
+        begin = skip.t if skip is not None and skip.t < t else t
         first = f"first skipped by {_by(skip)}; " if skip is not None and begin < t else ""
         after = f" after {lasted(t - begin)}" if first else ""
-        stood = _stood_still(run, peer, whole(row.get("round")) or 0)
+        stood = _stood_still(run, peer, dead.round or 0)
         yield Incident(
             what="fell silent and was held for dead; no fault and no end of its process explains it"
             + (": it stood still, as who is stopped does" if stood else ""),
             who=(peer,),
             t=begin,
-            round=whole((skip if first and skip else row).get("round")),
-            until=back["t"] if back else None,
-            noticed=f"{first}dead for {_by(row)}{after}: {row.get('reason') or 'no answer'}",
-            back=f"alive again after {lasted(back['t'] - begin)}" if back else "never",
-            effect=impact.effect(begin, back["t"] if back else None),
+            round=(skip if first and skip else dead).round,
+            until=back.t if back else None,
+            noticed=f"{first}dead for {_by(dead)}{after}: {dead.reason or 'no answer'}",
+            back=f"alive again after {lasted(back.t - begin)}" if back else "never",
+            effect=impact.effect(begin, back.t if back else None),
             grave=2,
         )
 
 
-def _by(row: Mapping[str, Any]) -> str:
-    """Return the name of the peer that says so."""
-    return peers([whole(row.get("by")) or 0])
+def _by(event: events.Dead | events.Skip) -> str:
+    """Return the name of the peer that reports it."""
+    return peers([event.by or 0])
 
 
 def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
@@ -470,11 +454,7 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
 
 def _over(run: RecordedRun) -> float:
     """Return the time from which on peers are gone because they have finished."""
-    ends = [
-        row["t"]
-        for row in run.events
-        if row.get("event") == "halted" and row.get("reason") != "raised"
-    ]
+    ends = [event.t for event in select(run.events, events.Halted) if event.reason != "raised"]
     return min(ends, default=run.ended + 1)
 
 
@@ -509,19 +489,18 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect=impact.effect(join.since, None) if join.since is not None else "",
             grave=1,
         )
-    for row in run.events:
-        asked = row.get("event") == "fault" and row.get("kind") == "leave"
-        if asked and (peer := row.get("peer")) is not None:
-            gone = _first(run, "exited", row["t"], peer=peer)
+    for event in select(run.events, events.Fault):
+        if event.kind == "leave":
+            gone = _first(run, events.Exited, event.t, peer=event.peer)
             yield Incident(
                 what="was asked to leave (SIGTERM)",
-                who=(peer,),
-                t=row["t"],
-                round=whole(row.get("round")),
+                who=(event.peer,),
+                t=event.t,
+                round=event.round,
                 until=None,
-                noticed=f"gone after {lasted(gone['t'] - row['t'])}" if gone else NONE,
+                noticed=f"gone after {lasted(gone.t - event.t)}" if gone else NONE,
                 back="never: it left",
-                effect=impact.effect(row["t"], None),
+                effect=impact.effect(event.t, None),
                 grave=1,
             )
 
@@ -539,20 +518,21 @@ def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             mine, others = float(np.nanmedian(took)), float(np.nanmedian(rest))
             effect = f"its updates take {lasted(mine)}, those of others {lasted(others)} (median)"
         whole_run = fault.at_s is None
-        told = {"t": run.began} if whole_run else _first(run, "fault", run.began, fault=str(fault))
-        if told is None:
+        told = None if whole_run else _first(run, events.Fault, run.began, fault=str(fault))
+        if told is None and not whole_run:
             continue  # it never took place
-        over = None if whole_run else _first(run, "fault_over", told["t"], fault=str(fault))
+        since = run.began if told is None else told.t
+        over = None if whole_run else _first(run, events.FaultOver, since, fault=str(fault))
         yield Incident(
             what=f"each of its steps takes longer (planned: {_planned(fault)})",
             who=who,
-            t=told["t"],
-            round=whole(told.get("round")) or 0,
-            until=over["t"] if over else run.ended,
+            t=since,
+            round=0 if told is None else max(0, told.round or 0),
+            until=over.t if over else run.ended,
             noticed=_smaller(run, who),
             back="lasts for the whole run"
             if whole_run
-            else f"over after {lasted(over['t'] - told['t'])}"
+            else f"over after {lasted(over.t - since)}"
             if over
             else "not over before the end",
             effect=effect,
@@ -563,22 +543,22 @@ def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Faults that no plan has and that no other row tells of: a drill made a peer slow, or lie."""
     planned = {str(fault) for fault in run.plan}
-    for row in run.events:
-        kind, fault = str(row.get("kind")), str(row.get("fault"))
-        if row.get("event") != "fault" or fault in planned or kind in TOLD or kind in LINK_KINDS:
+    for event in select(run.events, events.Fault):
+        kind, fault = str(event.kind), str(event.fault)
+        if fault in planned or kind in TOLD or kind in LINK_KINDS:
             continue
-        over = _first(run, "fault_over", row["t"], fault=row.get("fault"))
-        until = over["t"] if over else None
-        who = _victims(fault) or tuple(each for each in (row.get("peer"),) if each is not None)
+        over = _first(run, events.FaultOver, event.t, fault=event.fault)
+        until = over.t if over else None
+        who = _victims(fault) or (event.peer,)
         yield Incident(
             what=f"injected: {_planned(fault)}",
             who=who,
-            t=row["t"],
-            round=whole(row.get("round")),
+            t=event.t,
+            round=event.round,
             until=until,
             noticed=_suspected(run, who) if kind != "slow" else _smaller(run, who),
-            back=f"over after {lasted(until - row['t'])}" if until else "not over before the end",
-            effect=impact.effect(row["t"], until),
+            back=f"over after {lasted(until - event.t)}" if until else "not over before the end",
+            effect=impact.effect(event.t, until),
             grave=3,
         )
 
@@ -590,11 +570,12 @@ def _victims(fault: str) -> tuple[int, ...]:
 
 
 def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
-    told = [_first(run, "share", subject=peer) for peer in who]
-    row = next((each for each in told if each is not None), None)
-    if row is None:
+    told = [_first(run, events.Share, subject=peer) for peer in who]
+    first = next((each for each in told if each is not None), None)
+    if first is None:
         return NONE
-    return f"smaller batches from {_moment(run, row)} on (share {number(real(row.get('share')))})"
+    at = _moment(run, first.t, first.round)
+    return f"smaller batches from {at} on (share {number(first.share)})"
 
 
 # --- the network, and rounds ----------------------------------------------------------------------
@@ -605,11 +586,10 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         over = outage.over_at
         stop = (run.ended if over is None else over) + AFTER_S
         dead: dict[int, float] = {}
-        for row in run.events:
-            if row.get("event") in ("dead", "skip") and outage.at <= row["t"] <= stop:
-                peer = row.get("subject") or 0
-                if not _was_struck(run, peer, outage.at, row["t"]):
-                    dead.setdefault(peer, row["t"])
+        for event in select(run.events, events.Dead, events.Skip):
+            peer, within = event.subject, outage.at <= event.t <= stop
+            if within and not _was_struck(run, peer, outage.at, event.t):
+                dead.setdefault(peer, event.t)
         first = min(dead.values(), default=None)
         effects = [_went_on(run, outage)]
         if outage.paused:
@@ -657,9 +637,9 @@ def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str
         return "not over before the end"
     told = f"whole again after {lasted(over - at)}"
     back = [
-        row["t"]
-        for row in run.events
-        if row.get("event") in ("restored", "resumed") and over <= row["t"] <= stop + AFTER_S
+        event.t
+        for event in select(run.events, events.Restored, events.Resumed)
+        if over <= event.t <= stop + AFTER_S
     ]
     return f"{told}; the last peer was back {lasted(max(back) - over)} later" if back else told
 
@@ -667,11 +647,10 @@ def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str
 def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Rounds that changed nothing, those that follow each other together, and not those that an
     outage explains."""
-    found: dict[int, Mapping[str, Any]] = {}
-    for row in run.events:
-        at = whole(row.get("round"))
-        if row.get("event") == "lost_round" and at is not None and not _cut(run, row["t"]):
-            found.setdefault(at, row)
+    found: dict[int, events.LostRound] = {}
+    for event in select(run.events, events.LostRound):
+        if event.round is not None and not _cut(run, event.t):
+            found.setdefault(event.round, event)
     groups: list[list[int]] = []
     for at in sorted(found):
         if groups and at == groups[-1][-1] + 1:
@@ -679,16 +658,16 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         else:
             groups.append([at])
     for group in groups:
-        row = found[group[0]]
+        first = found[group[0]]
         yield Incident(
             what=f"{rounds_word(len(group))} lost: no aggregate could be made",
             who=(),
-            t=row["t"],
+            t=first.t,
             round=group[0],
-            until=found[group[-1]]["t"],
+            until=found[group[-1]].t,
             noticed="at once",
             back=f"after round {group[-1]}",
-            effect=str(row.get("reason") or ""),
+            effect=first.reason or "",
             grave=2,
         )
 
@@ -713,52 +692,48 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Peers that were on two branches of the history for a while: of a round with two results, say,
     each of which some have applied. Who was with fewer takes over a state."""
-    ends: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    groups: list[list[tuple[int, Mapping[str, Any]]]] = []
-    for row in run.events:
-        peer = row.get("peer")
-        if peer is None:
+    ends: dict[int, list[PeerEvent]] = defaultdict(list)
+    for end in select(run.events, events.Restored, events.KeptOwnState):
+        ends[end.peer].append(end)
+    groups: list[list[events.Recovering]] = []
+    for event in select(run.events, events.Recovering):
+        if "branch" not in (event.reason or "") or run.view.outage_at(event.t) is not None:
             continue
-        if row.get("event") in ("restored", "kept_own_state"):
-            ends[peer].append(row)
-        changes = row.get("event") == "recovering" and "branch" in str(row.get("reason"))
-        if not changes or run.view.outage_at(row["t"]) is not None:
-            continue
-        if groups and row["t"] <= groups[-1][-1][1]["t"] + SPLIT_S:
-            groups[-1].append((peer, row))
+        if groups and event.t <= groups[-1][-1].t + SPLIT_S:
+            groups[-1].append(event)
         else:
-            groups.append([(peer, row)])
+            groups.append([event])
     refused = _refused_results(run)
     for group in groups:
-        begun, (noticed, first) = dict(group), group[0]
+        begun, first = {event.peer: event.t for event in group}, group[0]
         took = {
-            peer: end["t"]
-            for peer, row in begun.items()
-            if (end := _next(ends[peer], row["t"])) is not None and end["event"] == "restored"
+            peer: end.t
+            for peer, t in begun.items()
+            for end in (_next(ends[peer], t),)
+            if isinstance(end, events.Restored)
         }
-        over, at = max(took.values(), default=None), _round_at(run, first["t"], 0)
+        over, at = max(took.values(), default=None), _round_at(run, first.t, 0)
         why = next((refused[of] for of in (at, at - 1) if of in refused), None)
         yield Incident(
             what="peers were on two branches of the history"
             + (f": {why}" if why else "; no refused result explains it"),
             who=tuple(sorted(begun)),
-            t=first["t"],
+            t=first.t,
             round=at,
             until=over,
-            noticed=f"by {peers([noticed])}: {first.get('reason')}",
-            back=f"{peers(sorted(took))} took over a state, the last after "
-            f"{lasted(over - first['t'])}"
+            noticed=f"by {peers([first.peer])}: {first.reason}",
+            back=f"{peers(sorted(took))} took over a state, the last after {lasted(over - first.t)}"
             if over is not None
             else "none of them took over a state",
-            effect=impact.effect(first["t"], over),
+            effect=impact.effect(first.t, over),
             grave=2,
         )
 
 
-def _next(rows: Sequence[Mapping[str, Any]], t: float) -> Mapping[str, Any] | None:
-    """The first from a moment on. ``rows``: by time."""
-    at = bisect_left(rows, t, key=lambda row: row["t"])
-    return rows[at] if at < len(rows) else None
+def _next(by_time: Sequence[PeerEvent], t: float) -> PeerEvent | None:
+    """Return the first event from a moment on."""
+    at = bisect_left(by_time, t, key=lambda event: event.t)
+    return by_time[at] if at < len(by_time) else None
 
 
 def _refused_results(run: RecordedRun) -> dict[int, str]:
@@ -827,9 +802,9 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
         return
     told = run.summary.get("faults_missed")
     if not isinstance(told, list):
-        rows = [row for row in run.events if row.get("event") != "round"]
-        ready = [{"event": "round", "peer": peer, "t": run.ended} for peer in run.steps.peers]
-        told = missed.missed(run.plan, [*rows, *ready], run.view, run.view.round, ())
+        rounds = [{"event": "round", "peer": peer, "t": run.ended} for peer in run.steps.peers]
+        ready = list(map(read_event, rounds))
+        told = missed.missed(run.plan, [*run.events, *ready], run.view, run.view.round, ())
     for row in told:
         if isinstance(row, dict):
             half = "took place by half" if row.get("struck") else "never took place"

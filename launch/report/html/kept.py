@@ -60,13 +60,9 @@ def samples(run: RecordedRun) -> Section:
 
 def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
     """Epoch, samples used twice, left, used once, rounds: as the peers told it."""
-
-    def count(row: Mapping[str, Any], name: str) -> int:
-        return whole(row.get(name)) or 0
-
     return [
-        (epoch, count(row, "twice"), count(row, "left"), count(row, "once"), count(row, "rounds"))
-        for epoch, row in sorted(run.epochs.items())
+        (epoch, event.twice or 0, event.left or 0, event.once or 0, event.rounds or 0)
+        for epoch, event in sorted(run.view.epochs.items())
     ]
 
 

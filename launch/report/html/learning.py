@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gossip.observe import events, select
+
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
@@ -97,9 +99,9 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     if not peers:
         return None
     taken = {peer: list[float]() for peer in peers}
-    for row in run.events:
-        if row.get("event") == "restored" and (peer := row.get("peer")) in taken:
-            taken[peer].append(row["t"])
+    for event in select(run.events, events.Restored):
+        if event.peer in taken:
+            taken[event.peer].append(event.t)
     rows = [_rate(run, peer, np.array(taken[peer]), edges) for peer in peers]
     ends = [float(np.nanmax(run.steps.y(p))) for p in peers]
     about = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+
+from gossip.observe import Event, PeerEvent, SubjectEvent, events, select
 
 from .charts import STATES, Span
 from .downsampling import Buckets, Floats
@@ -16,27 +17,31 @@ from .recorded import RecordedRun
 ORDER = {state: at for at, state in enumerate(STATES)}
 """Rank of each state. If a peer is in several states at a time, the highest is drawn."""
 PRESENT = ("training", "quarantined", "done")
-OWN: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "spawned": (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
-    "started": (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
-    "ready": (("training",), ("starting",)),
-    "recovering": (("starting",), ()),
-    "restored": (("training",), ("starting",)),
-    "stage_rebuilt": (("training",), ("starting",)),
-    "kept_own_state": (("training",), ("starting",)),
-    "paused": (("paused",), ()),
-    "resumed": ((), ("paused",)),
-    "continued": ((), ("stopped",)),
+OWN: Mapping[type[Event], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    events.Spawned: (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
+    events.Started: (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
+    events.Ready: (("training",), ("starting",)),
+    events.Recovering: (("starting",), ()),
+    events.Restored: (("training",), ("starting",)),
+    events.StageRebuilt: (("training",), ("starting",)),
+    events.KeptOwnState: (("training",), ("starting",)),
+    events.Paused: (("paused",), ()),
+    events.Resumed: ((), ("paused",)),
+    events.Continued: ((), ("stopped",)),
 }
 """Event of a peer about itself -> which states begin, and which end."""
-ABOUT: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "quarantined": (("quarantined",), ()),
-    "parole": ((), ("quarantined",)),
-    "trusted": ((), ("quarantined",)),
+ABOUT: Mapping[type[Event], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    events.Quarantined: (("quarantined",), ()),
+    events.Parole: ((), ("quarantined",)),
+    events.Trusted: ((), ("quarantined",)),
 }
 """Event that others write about a peer -> the same. The first to say so counts: it follows from
 commits, so all agree on it."""
-HOLDS_DEAD: Mapping[str, bool] = {"dead": True, "alive_again": False, "joined": False}
+HOLDS_DEAD: Mapping[type[Event], bool] = {
+    events.Dead: True,
+    events.AliveAgain: False,
+    events.Joined: False,
+}
 """Event that others write about a peer -> whether it is dead for the writer from then on."""
 WITHOUT_VOTE = frozenset(("gone", "done", "stopped", "paused"))
 """States in which a peer does not train. A peer in one of these has no vote on which peers are
@@ -82,18 +87,15 @@ class _Life:
 def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
     """Return the states of each peer, in order of time and without gaps from its first row on."""
     lives = _Lives()
-    for row in run.events:
-        t, name = run.since(row["t"]), str(row.get("event"))
-        peer, subject = row.get("peer"), row.get("subject")
-        if peer is not None:
-            if name in OWN:
-                lives.change(t, peer, *OWN[name])
-            elif change := _own_end(name, row):
-                lives.change(t, peer, *change)
-            if subject is not None and name in HOLDS_DEAD:
-                lives.hold_dead(t, peer, subject, HOLDS_DEAD[name])
-        if subject is not None and name in ABOUT and subject in lives.of:
-            lives.of[subject].change(t, *ABOUT[name])
+    for event in select(run.events, PeerEvent):
+        t, kind = run.since(event.t), type(event)
+        if change := OWN.get(kind) or _own_end(event):
+            lives.change(t, event.peer, *change)
+        if isinstance(event, SubjectEvent):
+            if kind in HOLDS_DEAD:
+                lives.hold_dead(t, event.peer, event.subject, HOLDS_DEAD[kind])
+            if kind in ABOUT and event.subject in lives.of:
+                lives.of[event.subject].change(t, *ABOUT[kind])
     for peer in run.steps.peers:
         if peer not in lives.of:  # its first events are lost
             lives.of[peer].change(run.since(float(run.steps.x(peer)[0])), ("training",), ())
@@ -138,17 +140,17 @@ class _Lives:
             life.change(t, (), ("dead",))
 
 
-def _own_end(name: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Faults, and ends of processes."""
-    if name == "fault":
-        kind = row.get("kind")
-        if kind == "hang":
+def _own_end(event: PeerEvent) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the change of states by a fault, or by the end of a process."""
+    match event:
+        case events.Fault(kind="hang"):
             return ("stopped",), ()
-        return (("gone",), ("paused", "quarantined")) if kind in ("crash", "restart") else None
-    if name == "exited":
-        return (("done",) if row.get("code") == 0 else ("gone",)), ("paused", "quarantined")
-    if name == "halted":
-        return (("done",), ("paused", "dead")) if row.get("exit_code") == 0 else None
+        case events.Fault(kind="crash" | "restart"):
+            return ("gone",), ("paused", "quarantined")
+        case events.Exited():
+            return (("done",) if event.code == 0 else ("gone",)), ("paused", "quarantined")
+        case events.Halted(exit_code=0):
+            return ("done",), ("paused", "dead")
     return None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from gossip.launch.report.participation import WINDOW
 from gossip.launch.report.words import bytes_word, counted
+from gossip.observe import events, select
 
 from .charts import Mark, Section, TextTable
 from .figures import NONE, clock, lasted, number, peers
@@ -181,8 +182,7 @@ def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
 
 def training_began(run: RecordedRun) -> float | None:
     """When the first peer had everybody whom it waited for; seconds since 1970."""
-    ready = [row["t"] for row in run.events if row.get("event") == "ready"]
-    return min(ready, default=None)
+    return min((event.t for event in select(run.events, events.Ready)), default=None)
 
 
 def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
@@ -190,7 +190,7 @@ def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
     return (
         str(one.number),
         when,
-        NONE if one.round is None else f"{one.round:,}",
+        NONE if one.round is None or one.round < 0 else f"{one.round:,}",
         who(run, one).replace("peers ", "").replace("peer ", "") or NONE,
         one.what,
         one.noticed,

@@ -66,7 +66,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
 
 def _machines(run: RecordedRun) -> list[TextTable]:
     """At the worst, as far as peers have told of them."""
-    told = [each for each in run.machines.found.values() if each.in_words(over=True)]
+    told = [each for each in run.view.machines.found.values() if each.in_words(over=True)]
     if not told:
         return []
     rows = tuple(
@@ -177,18 +177,15 @@ def _heat(run: RecordedRun, marks: tuple[Mark, ...]) -> HeatMap:
 
 def sent_in_all(run: RecordedRun) -> float:
     """Bytes that all lives of all peers have sent, as far as they have said so."""
-    return sum(each.get("sent_bytes") or 0 for each in _traffic(run).values())
+    return sum(sent for sent, _ in _traffic(run).values())
 
 
-def _traffic(run: RecordedRun) -> dict[int, Mapping[str, Any]]:
+def _traffic(run: RecordedRun) -> dict[int, tuple[float, float]]:
     """Return the bytes that all lives of each peer have sent and received, as far as they have
     reported it."""
     sent, received = run.used["sent_bytes"], run.used["received_bytes"]
     return {
-        peer: {
-            "sent_bytes": float(sent.grown(peer)[-1]),
-            "received_bytes": float(received.grown(peer)[-1]) if peer in received.peers else 0.0,
-        }
+        peer: (float(sent.grown(peer)[-1]), float(received.grown(peer)[-1:].sum()))
         for peer in sent.peers
     }
 
@@ -212,14 +209,14 @@ def _row(
     run: RecordedRun,
     peer: int,
     spans: Mapping[int, tuple[Any, ...]],
-    traffic: Mapping[int, Mapping[str, Any]],
+    traffic: Mapping[int, tuple[float, float]],
 ) -> tuple[str, ...]:
     commits, row = run.commits, run.view.rows.get(peer)
     steps = run.steps.y(peer)
     mine = commits.who == peer
     weights = commits.weight[mine]
     known = weights[np.isfinite(weights)]
-    told = traffic.get(peer, {})
+    sent, received = traffic.get(peer, (0.0, 0.0))
     state = row.state if row is not None else NONE
     if row is not None and state != "done" and row.exit:
         state = row.exit
@@ -236,15 +233,15 @@ def _row(
         f"{run.refused.get(peer, 0):,}",
         lasted(membership.away_s(spans.get(peer, ()))),
         lasted(membership.quarantined_s(spans.get(peer, ()))),
-        bytes_word(told["sent_bytes"]) if told.get("sent_bytes") else NONE,
-        bytes_word(told["received_bytes"]) if told.get("received_bytes") else NONE,
+        bytes_word(sent) if sent else NONE,
+        bytes_word(received) if received else NONE,
     )
 
 
 def _all_row(
     run: RecordedRun,
     spans: Mapping[int, tuple[Any, ...]],
-    traffic: Mapping[int, Mapping[str, Any]],
+    traffic: Mapping[int, tuple[float, float]],
 ) -> tuple[str, ...]:
     """The median of all peers."""
     commits = run.commits
@@ -254,8 +251,8 @@ def _all_row(
     steps = [run.steps.y(peer).max() for peer in run.steps.peers]
     away = [membership.away_s(each) for each in spans.values()]
     out = [membership.quarantined_s(each) for each in spans.values()]
-    sent = [each["sent_bytes"] for each in traffic.values() if each.get("sent_bytes")]
-    got = [each["received_bytes"] for each in traffic.values() if each.get("received_bytes")]
+    sent = [sent for sent, _ in traffic.values() if sent]
+    got = [received for _, received in traffic.values() if received]
     return (
         "median of all",
         NONE,

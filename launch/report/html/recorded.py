@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,14 @@ from gossip.launch.report.growing import RunFiles
 from gossip.launch.report.machines import Machines
 from gossip.launch.report.stages import stages_in
 from gossip.launch.report.view import RunView
-from gossip.run import PEERS_MAX, checkpoints, open_in, read_object, real, shown, text_of, whole
+from gossip.observe import PEERS_MAX, Event, PeerEvent, events
+from gossip.run import checkpoints, open_in, read_object, real, shown, whole
 
 from .columns import CommitColumns, Logged, Points, columns_of
 
 EVENTS_MAX = 200_000
-"""Maximum number of events that are kept one by one. Events of ``COUNTED`` are counted without
-limit."""
-FED_EVERY_S = 1.0
-"""Seconds between rows of a peer's rounds that reach the view: a peer reports progress ten times a
-second. A row on rounds that no other peer has reported always reaches the view."""
+"""Maximum number of events that are kept one by one. Events that come with every round are
+counted without limit."""
 USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
 TEXT_BYTES_MAX = 2**20
 
@@ -55,15 +53,13 @@ class RecordedRun:
         settings: (key, value, where it came from) of each setting.
         view: What the launcher would know.
         lines: What happened, in words, and when.
-        events: Rows that are not told of every round.
+        events: Events that do not come with every round.
         steps: Round reports: how many steps of its script each peer has done, several a round
             with local steps.
         losses: Of the same reports.
         consensus: Consensus distances that peers measured.
         used: Of each name in ``USED`` what peers told of themselves; counters begin anew with
             each life of a peer.
-        hosts: On which each peer runs, where a launcher has said so; ``machines``: what peers have
-            told of them.
         attempts: (round, attempt) -> reasons for it, and how many peers gave each. Where the round
             was made by an earlier server, its peers have come back to that.
         handed_on: round that another server than the first has made -> why.
@@ -81,7 +77,7 @@ class RecordedRun:
     plan: FaultPlan
     view: RunView
     lines: list[tuple[float, str]] = field(default_factory=list)
-    events: list[Mapping[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     commits: CommitColumns = field(default_factory=CommitColumns)
     logged: Logged = field(default_factory=Logged)
     steps: Points = field(default_factory=Points)
@@ -93,12 +89,9 @@ class RecordedRun:
     handed_on: dict[int, str] = field(default_factory=dict)
     refused: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     late: dict[int, tuple[tuple[int, ...], float]] = field(default_factory=dict)
-    epochs: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     notes: list[notes.Note] = field(default_factory=list)
     saved: list[SavedState] = field(default_factory=list)
     saves_to: Path | None = None
-    hosts: dict[int, str] = field(default_factory=dict)
-    machines: Machines = field(default_factory=Machines)
     broken: list[str] = field(default_factory=list)
     began: float = 0.0
     ended: float = 0.0
@@ -144,7 +137,7 @@ def read(folder: Path) -> RecordedRun:
     )
     if run.state.state != "ended":
         run.summary = {}  # of one launcher of several, or of none that has seen the end
-    run.machines = Machines(run.environment)
+    run.view.machines = Machines(run.environment)
     files = RunFiles(folder)
     _read_events(run, files)
     run.commits = columns_of(files.commits())
@@ -189,30 +182,14 @@ def _settings(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 def _read_events(run: RecordedRun, files: RunFiles) -> None:
     _expect(run)
-    fed: dict[int, float] = {}  # peer -> when a round of it is news for the view again
-    for row in files.events():
-        name, peer = str(row.get("event")), row.get("peer")
-        if peer is not None:
-            _add_sender(run.view, peer, name)
-        if name in COUNTED:
-            if peer is not None:
-                COUNTED[name](run, peer, row)
-            if name != "round" or peer is None:
-                continue
-            if row["t"] < fed.get(peer, 0.0) and not _is_news(run.view, row):
-                continue
-            fed[peer] = row["t"] + FED_EVERY_S
-        else:
-            if peer is not None:
-                fed[peer] = 0.0  # its next round may be the first after a return
-            _keep(run, name, peer, row)
-        run.lines += [(row["t"], line) for line in _lines_of(run.view, row)]
-
-
-def _is_news(view: RunView, row: Mapping[str, Any]) -> bool:
-    """Whether a row tells of rounds that no row has told of. Those before the newest are missing
-    where somebody was killed, or came back: the others may tell of them a moment later."""
-    return (whole(row.get("round")) or 0) > view.round or view.has_new_participation(row)
+    for event in files.events():
+        if event.peer is not None:
+            _add_sender(run.view, event.peer, event)
+        if not _count(run, event):
+            _keep(run, event)
+        elif not isinstance(event, events.Round):
+            continue
+        run.lines += [(event.t, shown(line)) for line in run.view.apply(event)]
 
 
 def _expect(run: RecordedRun) -> None:
@@ -225,87 +202,64 @@ def _expect(run: RecordedRun) -> None:
             view.rows[peer].lie = "+".join(run.plan.attack_kinds(peer))
 
 
-def _add_sender(view: RunView, peer: int, name: str) -> None:
+def _add_sender(view: RunView, peer: int, event: Event) -> None:
     """Add a peer that joined later to the view at its first row."""
     row = view.rows.get(peer)
-    if row is None or (row.state == "elsewhere" and name == "started"):
+    if row is None or (row.state == "elsewhere" and isinstance(event, events.Started)):
         view.expect(peer)
 
 
-def _keep(run: RecordedRun, name: str, peer: int | None, row: Mapping[str, Any]) -> None:
+def _keep(run: RecordedRun, event: Event) -> None:
     if len(run.events) < EVENTS_MAX:
-        run.events.append(row)
-    if name in ("spawned", "started") and peer is not None and (host := text_of(row.get("host"))):
-        run.hosts[peer] = host
-    traffic = row.get("traffic")
-    if name == "halted" and peer is not None and traffic is not None:
-        _record_usage(run, peer, {**traffic, "t": row["t"]})
+        run.events.append(event)
+    if isinstance(event, events.Halted) and event.traffic is not None:
+        _add_used(run, event, event.traffic)
 
 
-def _lines_of(view: RunView, row: Mapping[str, Any]) -> list[str]:
-    return [shown(line) for line in view.feed(row)]
-
-
-def _record_round(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    round_id = row.get("round")
-    if round_id is None:
+def _record_round(run: RecordedRun, event: events.Round) -> None:
+    if event.round is None:
         return
-    steps = row.get("step") or round_id + 1
-    run.steps.add(peer, row["t"], steps * run.view.local_steps)
-    if (loss := row.get("loss")) is not None:
-        run.losses.add(peer, row["t"], loss)
-    if (distance := row.get("consensus_distance")) is not None:
-        run.consensus.add(peer, row["t"], distance)
-    trust = row.get("trust")
-    if row.get("server") is None and isinstance(trust, dict):
-        for subject, score in trust.items():
-            if score is not None:
-                run.trust.add(int(subject), row["t"], score)
+    steps = event.step or event.round + 1
+    run.steps.add(event.peer, event.t, steps * run.view.local_steps)
+    if event.loss is not None:
+        run.losses.add(event.peer, event.t, event.loss)
+    if event.consensus_distance is not None:
+        run.consensus.add(event.peer, event.t, event.consensus_distance)
+    if event.server is None:
+        for subject, score in event.scores.items():
+            run.trust.add(subject, event.t, score)
 
 
-def _record_usage(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    run.machines.record_usage(run.hosts.get(peer, ""), row)
+def _add_used(run: RecordedRun, event: PeerEvent, used: Mapping[str, Any]) -> None:
     for name, points in run.used.items():
-        if (value := row.get(name)) is not None:
-            points.add(peer, row["t"], value)
+        if (value := used.get(name)) is not None:
+            points.add(event.peer, event.t, value)
 
 
-def _record_attempt(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (round_id := row.get("round")) is not None:
-        turn = round_id, row.get("attempt") or 0
-        run.attempts.setdefault(turn, Counter())[shown(row.get("reason"))] += 1
-
-
-def _record_rejection(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (server := row.get("server")) is not None:
-        run.refused[server] += 1
-
-
-def _record_late_peers(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (round_id := row.get("round")) is not None:
-        missing = tuple(row.get("missing") or ())
-        run.late.setdefault(round_id, (missing, row.get("waited_s") or 0.0))
-
-
-def _record_epoch(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    if (epoch := row.get("epoch")) is not None:
-        run.epochs.setdefault(epoch, row)
-
-
-def _skip_metrics(run: RecordedRun, peer: int, row: Mapping[str, Any]) -> None:
-    """``metrics.jsonl`` has each of them, and these are only some."""
-
-
-COUNTED: Mapping[str, Callable[[RecordedRun, int, Mapping[str, Any]], None]] = {
-    "round": _record_round,
-    "metrics": _skip_metrics,
-    "usage": _record_usage,
-    "attempt": _record_attempt,
-    "refused_result": _record_rejection,
-    "late": _record_late_peers,
-    "epoch": _record_epoch,
-}
-"""Events that come with every round -> what is taken from each; they are not kept one by one."""
+def _count(run: RecordedRun, event: Event) -> bool:
+    """Record an event that comes with every round. Return whether it is one: these are not kept one
+    by one."""
+    match event:
+        case events.Round():
+            _record_round(run, event)
+        case events.Usage():
+            run.view.apply(event)
+            _add_used(run, event, vars(event))
+        case events.Attempt() if event.round is not None:
+            turn = event.round, event.attempt or 0
+            run.attempts.setdefault(turn, Counter())[shown(event.reason)] += 1
+        case events.RefusedResult() if event.server is not None:
+            run.refused[event.server] += 1
+        case events.Late() if event.round is not None:
+            missing = tuple(event.missing or ())
+            run.late.setdefault(event.round, (missing, event.waited_s or 0.0))
+        case events.Epoch():
+            run.view.apply(event)  # without a line: they would outnumber all others
+        case events.Metrics():  # metrics.jsonl has each of them, and these are only some
+            pass
+        case _:
+            return False
+    return True
 
 
 def _list_checkpoints(run: RecordedRun) -> None:
@@ -345,7 +299,7 @@ def _set_handed_on(run: RecordedRun) -> None:
 def _set_times(run: RecordedRun) -> None:
     """Set the start and the end of the run: the times of the first and the last row of a launcher
     or peer."""
-    times = [row["t"] for row in (run.events[:1] + run.events[-1:]) if row["t"] > 0]
+    times = [event.t for event in (run.events[:1] + run.events[-1:]) if event.t > 0]
     for points in (run.steps, *run.logged.by_time.values()):
         for peer in points.peers:
             x = points.x(peer)

@@ -6,6 +6,8 @@ from collections import Counter
 
 import numpy as np
 
+from gossip.observe import events, select
+
 from . import curves
 from .charts import Line, LineChart, Mark, Section, TextTable
 from .figures import NONE, clock, lasted, peers, share
@@ -135,13 +137,9 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
     round_id, stop = int(run.commits.round[at]), float(run.commits.t[at])
     start = stop - duration
     told = []
-    paused = {
-        row.get("peer")
-        for row in run.events
-        if row.get("event") == "paused" and start <= row["t"] <= stop
-    }
+    paused = {event.peer for event in select(run.events, events.Paused) if start <= event.t <= stop}
     if paused:
-        told.append(f"{peers(p for p in paused if isinstance(p, int))} waited for a quorum")
+        told.append(f"{peers(paused)} waited for a quorum")
     cut = run.view.outage_at(stop)
     if cut is not None and run.view.outages[cut].at >= start:
         told.append(f"the network was hurt: {run.view.outages[cut].fault}")
@@ -151,14 +149,13 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
         missing, waited = run.late[round_id]
         told.append(f"{peers(missing)} came too late (waited {lasted(waited)})")
     skipped = {
-        row.get("subject")
-        for row in run.events
-        if row.get("event") in ("skip", "dead") and start <= row["t"] <= stop
+        event.subject
+        for event in select(run.events, events.Skip, events.Dead)
+        if start <= event.t <= stop
     }
     if skipped and cut is None:  # each side of a partition skips the other
-        told.append(f"{peers(p for p in skipped if isinstance(p, int))} fell silent")
-    lost = [row for row in run.events if row.get("event") == "lost_round"]
-    if any(start <= row["t"] <= stop for row in lost):
+        told.append(f"{peers(skipped)} fell silent")
+    if any(start <= event.t <= stop for event in select(run.events, events.LostRound)):
         told.append("rounds before it were lost")
     if not told and who[at] >= 0 and longest[at] > duration / 2:
         told.append(

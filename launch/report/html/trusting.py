@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gossip.observe import Event, Judgement, events, select
+
 from . import curves
 from .charts import Chart, HeatMap, Line, LineChart, Mark, Section, TextTable
 from .columns import Points
@@ -94,17 +96,15 @@ def _setting(run: RecordedRun, name: str) -> float | None:
 
 
 def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
-    first: dict[tuple[str, int], tuple[float, object]] = {}
-    for row in run.events:
-        name, subject = str(row.get("event")), row.get("subject")
-        if name in ("suspected", "quarantined") and isinstance(subject, int):
-            first.setdefault((name, subject), (row["t"], row.get("round")))
+    first: dict[tuple[type[Event], int], Judgement] = {}
+    for event in select(run.events, events.Suspected, events.Quarantined):
+        first.setdefault((type(event), event.subject), event)
 
-    def when(name: str, peer: int) -> str:
-        if (name, peer) not in first:
+    def when(kind: type[Event], peer: int) -> str:
+        event = first.get((kind, peer))
+        if event is None:
             return NONE
-        t, round_id = first[name, peer]
-        return f"{clock(run.since(t), exact=True)} (round {round_id})"
+        return f"{clock(run.since(event.t), exact=True)} (round {event.round})"
 
     found: list[tuple[str, ...]] = []
     for peer, why in sorted(run.view.suspicions.items()):
@@ -114,8 +114,8 @@ def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
         found.append(
             (
                 str(peer),
-                when("suspected", peer),
-                when("quarantined", peer),
+                when(events.Suspected, peer),
+                when(events.Quarantined, peer),
                 number(lowest, 2),
                 "; ".join(map(str, why.get("reasons") or ())) or NONE,
                 lies or "no",

@@ -1,0 +1,15 @@
+"""Events of a run: each is declared once, and read by one function."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from . import events, fields
+    from .event import Event, Judgement, PeerEvent, SubjectEvent, select
+    from .fields import PEERS_MAX, REAL_MAX, ROUNDS_END, WHOLE_MAX, Row
+    from .reading import EVENTS, check_row, read_event
+else:
+    __getattr__, __dir__ = lazy(__name__)

@@ -1,0 +1,690 @@
+"""Events of a run. A line of ``events.jsonl`` is one of these.
+
+Fields without a default are those that every writer gives. A row of another version may lack them,
+so readers find None there. ``from_`` and ``for_`` are written as ``from`` and ``for``, which are
+words of Python.
+"""
+
+from __future__ import annotations
+
+from .event import Event, Judgement, PeerEvent, StageEvent, SubjectEvent
+from .fields import (
+    Alive,
+    Count,
+    Counts,
+    Figures,
+    Flag,
+    Logged,
+    Other,
+    Peer,
+    Peers,
+    Real,
+    RoundId,
+    Scores,
+    Text,
+    Texts,
+    Traffic,
+)
+
+
+class AliveAgain(SubjectEvent):
+    """A member that was suspected or dead is alive with a higher incarnation."""
+
+
+class Announced(PeerEvent):
+    """This peer has written its address to the run's folder, which had failed."""
+
+    path: Text
+    why: Text
+
+
+class Attempt(PeerEvent):
+    """A shard of a round has moved to its next server, for this `reason`."""
+
+    shard: RoundId
+    attempt: RoundId
+    server: Peer
+    reason: Text = None
+
+
+class AuditDiffers(SubjectEvent):
+    """This peer recomputed another member's micro-batch, and the result differs from what that
+    member sent."""
+
+    micro_batch: Count
+    contradicts: Peers
+
+
+class AuditGivenUp(SubjectEvent):
+    """A micro-batch could not be audited, for this `reason`."""
+
+    micro_batch: Count
+    reason: Text
+
+
+class BadCommit(PeerEvent):
+    """A commit was refused because it is not a valid result of the round."""
+
+    shard: RoundId
+    server: Peer
+    from_: Peer
+    reason: Text
+
+
+class BadState(PeerEvent):
+    """A state from a donor is not the attested one, or cannot be loaded."""
+
+    from_: Peer
+    reason: Text = None
+
+
+class Batch(PeerEvent):
+    """A round now has another number of samples."""
+
+    policy: Text
+    peers: Count
+    local: Count
+    samples: Count
+
+
+class BegunAnew(PeerEvent):
+    """The swarm begins again with fresh weights, as `--begin-anew` allows."""
+
+    lost: Other
+
+
+class Behind(PeerEvent):
+    """This peer has skipped rounds, because others are far ahead in a gossip topology."""
+
+    ahead: Count
+
+
+class CannotKeepUp(PeerEvent):
+    """This peer falls behind repeatedly; it requests the next state after a pause."""
+
+    reason: Text
+    times: Count
+    again_s: Real
+
+
+class CannotWrite(Event):
+    """A file of the run cannot be written to."""
+
+    path: Text
+    why: Text
+
+
+class Cleared(Judgement):
+    """A peer on parole has kept its trust and counts as any other."""
+
+
+class Continued(PeerEvent):
+    """The launcher has woken a peer that was stopped."""
+
+
+class CountedTwice(PeerEvent):
+    """Two members of a stage counted the same micro-batches; this one restarts its sum without
+    them."""
+
+    micro_batches: Other
+
+
+class Dead(SubjectEvent):
+    """A suspected member did not refute the suspicion in time."""
+
+    reason: Text
+    by: Peer
+
+
+class Divergence(PeerEvent):
+    """A peer's replica differs from the majority in these `tensors`; without `peers_differ` it
+    would differ after a missed round."""
+
+    peers_differ: Flag
+    replaced: Flag
+    tensors: Texts
+    count: Count
+    largest: Real
+    cause: Text
+    remedy: Text
+
+
+class Drill(Event):
+    """An order of `gossip drill` was carried out."""
+
+    number: Count
+    drill: Text
+    peers: Other = None
+    sides: Other = None
+    for_s: Real = None
+    restart_s: Real = None
+    for_good: Flag = None
+    factor: Real = None
+    attack: Text = None
+    strength: Real = None
+    one_way: Flag = None
+
+
+class Epoch(PeerEvent):
+    """An epoch is complete: samples that its rounds used, that scripts skipped, and that were
+    given up or left for the next."""
+
+    epoch: RoundId
+    once: Count
+    twice: Count
+    left: Count
+    rounds: Count
+    skipped: Count
+    given_up: Count
+    given_up_ranges: Other
+
+
+class Error(PeerEvent):
+    """An error occurred here; the message has the details."""
+
+    message: Text
+    hint: Text = None
+    part: Text = None
+
+
+class EventsSuppressed(PeerEvent):
+    """Further events of a kind about one peer were counted and not written."""
+
+    of: Text
+    about: Peer
+    count: Count
+    message: Text
+
+
+class Exited(PeerEvent):
+    """A process of a peer has ended."""
+
+    planned: Flag = None
+    stopping: Flag = None
+    incarnation: Count
+    code: Count
+    signal: Count
+    how: Text
+
+
+class Fault(PeerEvent):
+    """An injected fault starts."""
+
+    kind: Text
+    fault: Text
+    seconds: Real = None
+
+
+class FaultOver(PeerEvent):
+    """An injected fault has ended."""
+
+    kind: Text
+    fault: Text
+
+
+class Fork(PeerEvent):
+    """This peer knows two commits of one round and shard."""
+
+    shard: RoundId
+    server: Peer
+    from_: Peer
+    held: Text
+    heard: Text
+
+
+class FoundByAudit(SubjectEvent):
+    """Enough members of a stage have found the answers of this one wrong."""
+
+
+class Halted(PeerEvent):
+    """The node has ended in order; bytes that it has sent and received."""
+
+    reason: Text
+    exit_code: Count
+    traffic: Traffic
+    state_round: RoundId = None
+    state_digest: Text = None
+    not_saved: Text = None
+
+
+class HostLost(Event):
+    """The launcher has lost the connection to a host's agent."""
+
+    host: Text
+    peers: Peers
+
+
+class IdenticalUpdates(PeerEvent):
+    """The updates of these peers are bit-identical, and count as one."""
+
+    peers: Peers
+
+
+class JoinServer(Event):
+    """A launcher's join server listens at this address."""
+
+    address: Text
+
+
+class Joined(SubjectEvent):
+    """A member was met for the first time in this life."""
+
+
+class KeptOwnState(PeerEvent):
+    """A returning peer's own state is already the swarm's."""
+
+
+class Kernels(PeerEvent):
+    """Which implementation of the aggregation kernels the node uses."""
+
+    seconds: Real = None
+    backend: Text = None
+
+
+class Late(PeerEvent):
+    """A server has closed a round without these peers after their grace period."""
+
+    shard: RoundId = None
+    missing: Peers
+    waited_s: Real = None
+
+
+class LauncherEnded(Event):
+    """A launcher has ended, with this exit code."""
+
+    exit_code: Count
+    joins: Flag
+
+
+class LauncherLost(Event):
+    """A host's agent receives nothing from its launcher any more."""
+
+    silent_s: Real
+
+
+class Left(SubjectEvent):
+    """A member has left in order."""
+
+    reason: Text
+    by: Peer
+
+
+class Lingering(PeerEvent):
+    """This peer has finished and stays for a while, to help peers that are behind."""
+
+    for_: Peers
+    at_most_s: Real
+
+
+class LostRound(PeerEvent):
+    """A round changes nothing, because there was no aggregate."""
+
+    reason: Text
+
+
+class LowInfluence(SubjectEvent):
+    """Over 20 rounds the updates of `subject` had less than half of an equal weight (`share`),
+    while the rule gives most peers more."""
+
+    share: Real
+
+
+class Metrics(PeerEvent):
+    """Values that the user's script logged."""
+
+    loss: Logged
+    accuracy: Logged
+
+
+class MinorityContinues(PeerEvent):
+    """A round is closed with fewer peers than a majority of the roster."""
+
+    alive: Peers
+    of: Count
+
+
+class MixingFailed(PeerEvent):
+    """Parameters were not mixed in a gossip round, for this `reason`."""
+
+    reason: Text
+
+
+class NoState(PeerEvent):
+    """A donor has no state to send, for this `reason`."""
+
+    from_: Peer
+    reason: Text
+
+
+class NoStateFound(PeerEvent):
+    """None of the peers asked has a state, so the run begins here."""
+
+    passed: Peers
+
+
+class Notice(PeerEvent):
+    """A notice of the transport, such as a refused key."""
+
+    message: Text
+    hint: Text
+    about: Peer = None
+
+
+class OtherStage(SubjectEvent):
+    """A peer of another stage of the pipeline sent a message of a round or a state, which is
+    refused."""
+
+    message: Text
+    stage: RoundId
+
+
+class Over(PeerEvent):
+    """This peer's training is over, and it leaves in order."""
+
+    message: Text
+
+
+class Parole(Judgement):
+    """A peer's quarantine is over; it is used again and still watched."""
+
+
+class PassedOver(SubjectEvent):
+    """A server whose results failed to arrive repeatedly does not serve for some rounds."""
+
+
+class Paused(PeerEvent):
+    """Without a quorum this peer waits."""
+
+    alive: Alive
+    need: Count
+    why: Text
+
+
+class Plan(PeerEvent):
+    """Announcement of a script: `steps` in all, the `folder` of its checkpoints, and the steps
+    between two (`every`)."""
+
+    steps: Other
+    folder: Text
+    every: Other
+
+
+class Quarantined(Judgement):
+    """A peer's updates are not used for some rounds, and it does not serve."""
+
+
+class Ready(PeerEvent):
+    """Enough peers are present, and training begins."""
+
+    present: Peers
+    waited_s: Real
+
+
+class RebuildingStage(StageEvent):
+    """No peer has the state of this peer's stage of a pipeline; its trainer is to make one."""
+
+
+class RecordIncomplete(Event):
+    """Files that lack lines, because they could not be written."""
+
+    files: Other
+
+
+class Recovering(PeerEvent):
+    """This peer requests the state from others, for this `reason`."""
+
+    reason: Text
+    from_: Peer
+
+
+class ReducedTolerance(PeerEvent):
+    """There are too few updates to tolerate f Byzantine peers; fewer are tolerated."""
+
+    f: Count
+    wanted: Count
+    updates: Count
+
+
+class RefusedResult(PeerEvent):
+    """A server's result was rejected because its values are implausible."""
+
+    shard: RoundId
+    server: Peer
+    from_: Peer
+    reason: Text
+
+
+class ReplicasDiffer(PeerEvent):
+    """The replicas of these `peers` differ from the majority of the peers that sent digests in
+    this round."""
+
+    peers: Peers
+    of: Count
+
+
+class Rerouted(PeerEvent):
+    """A micro-batch goes to another member of the next stage of a pipeline."""
+
+    micro_batch: Count
+    from_: Peer
+
+
+class Restarting(PeerEvent):
+    """The launcher restarts a peer that died by itself (`--restarts`), `wait_s` later."""
+
+    number: Count
+    of: Count
+    wait_s: Real
+    why: Text
+
+
+class RestartsUsedUp(PeerEvent):
+    """A peer died by itself again, and its launcher does not restart it any more."""
+
+    of: Count
+    why: Text
+
+
+class Restored(PeerEvent):
+    """The trainer has loaded a donor's state."""
+
+    from_: Peer
+    nbytes: Count
+
+
+class Resumed(PeerEvent):
+    """The quorum is back."""
+
+    alive: Alive
+
+
+class Round(PeerEvent):
+    """A round was applied; number of steps done, server, contributors with their times
+    (`took_us`), loss and trust scores."""
+
+    since: RoundId = None
+    step: Count = None
+    loss: Real
+    server: Peer
+    attempt: RoundId
+    contributors: Peers
+    took_us: Counts = None
+    alive: Alive
+    trust: Scores
+    consensus_distance: Real = None
+    consensus_ratio: Real = None
+
+    @property
+    def scores(self) -> dict[int, float]:
+        """Trust in each peer, as far as it is known."""
+        told = (self.trust or {}).items()
+        return {int(peer): score for peer, score in told if score is not None}
+
+    @property
+    def alive_count(self) -> int | None:
+        return len(self.alive) if isinstance(self.alive, list) else self.alive
+
+    @property
+    def rounds(self) -> range:
+        """Rounds of the row: a peer leaves out those that were like the next one."""
+        last = self.round or 0
+        since = last if self.since is None else self.since
+        return range(since if 0 <= since <= last else last, last + 1)
+
+
+class ServesAgain(SubjectEvent):
+    """A server that was passed over serves again."""
+
+
+class Share(SubjectEvent):
+    """A peer gets another share of a round's samples, because of its speed."""
+
+    was: Real
+    share: Real
+
+
+class Skip(SubjectEvent):
+    """Peers no longer wait for a member, for this `reason`."""
+
+    reason: Text
+    by: Peer
+
+
+class SnapshotServed(PeerEvent):
+    """This peer has sent its state, or a piece of it, to another."""
+
+    to: Peer
+    nbytes: Count
+    piece: Count = None
+
+
+class Spawned(PeerEvent):
+    """The launcher has started a peer."""
+
+    pid: Count
+    incarnation: Count
+    joins: Flag = None
+    host: Text = None
+
+
+class StageBack(StageEvent):
+    """A peer of a stage that had lost all its peers is back."""
+
+    peers: Peers
+
+
+class StageLost(StageEvent):
+    """No peer of another stage of the pipeline is reachable; its `stage` and `peers`."""
+
+    peers: Peers
+
+
+class StageRebuilt(StageEvent):
+    """This peer has rebuilt the state of its stage: from `source`, for which round, `lost` rounds
+    behind the others, with the number of layers that the script made (`fresh`)."""
+
+    source: Text
+    lost: Other
+    fresh: Count
+
+
+class Started(PeerEvent):
+    """The node of a peer runs, under these process ids."""
+
+    pid: Count
+    trainer_pid: Count
+    incarnation: Count
+    host: Text
+    control: Text = None
+    bulk: Text = None
+
+
+class Stopping(Event):
+    """The launcher asks all its peers to leave."""
+
+    reason: Text
+
+
+class Suspect(SubjectEvent):
+    """A member does not reply and may be dead."""
+
+    reason: Text
+    by: Peer
+
+
+class Suspected(Judgement):
+    """A peer's trust score has fallen below the threshold of suspicion."""
+
+
+class Trusted(Judgement):
+    """A peer's trust score is above the threshold of suspicion again."""
+
+
+class Unannounced(PeerEvent):
+    """This peer cannot write its address to the run's folder, so the others cannot find it."""
+
+    path: Text
+    why: Text
+
+
+class UnattestedState(PeerEvent):
+    """Fewer than f + 1 peers attest a state, and it is accepted anyway."""
+
+    attested_by: Peers
+    need: Count
+
+
+class UnconfirmedResult(PeerEvent):
+    """This peer could not confirm that enough others hold its final state."""
+
+    same: Count
+    other: Count
+    silent: Peers
+
+
+class UnequalUpdates(PeerEvent):
+    """The same peers are farther out round after round, by `beyond` standard deviations more than
+    by chance."""
+
+    beyond: Real
+    f: Count
+
+
+class UnlikeProfile(SubjectEvent):
+    """A peer of a pipeline takes much longer or shorter for a micro-batch (`measured_us`) than its
+    profile predicts (`predicted_us`)."""
+
+    measured_us: Real
+    predicted_us: Real
+
+
+class Unmet(Event):
+    """A peer was not reached before the start; the replies from its addresses."""
+
+    subject: Peer
+    why: Text
+
+
+class Unskip(SubjectEvent):
+    """Peers wait for a member again."""
+
+
+class Usage(PeerEvent):
+    """Resources that trainer and node of a peer have used, and free resources of their machine;
+    every 5 s."""
+
+    cpu_s: float
+    memory: int
+    sent_bytes: int
+    received_bytes: int
+    load: Real = None
+    machine_memory_free: Real = None
+    disk_free: Real = None
+    gpus: Figures = None
+
+
+class Waiting(PeerEvent):
+    """Training has not begun, because peers are missing."""
+
+    missing: Peers
+    waited_s: Real

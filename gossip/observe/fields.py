@@ -1,0 +1,176 @@
+"""Types and ranges of the fields in a run's files of JSON lines.
+
+Every reader checks a row against them before anything computes with it (``reading``). A folder may
+be another user's: one list in place of a number, or one huge number, would otherwise end or fill
+the reader's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+PEER_DIGITS = 4
+PEERS_MAX = 10**PEER_DIGITS
+ROUNDS_END = 2**40
+"""No round has this number."""
+WHOLE_MAX, REAL_MAX = 2**53, 1e300
+TIME_END_S = 2**33
+"""Seconds since 1970, or since a machine was started."""
+DEPTH_MAX = 5
+
+# Types of fields in declarations. A row may lack all of them but ``PeerId``.
+PeerId: TypeAlias = int
+Time: TypeAlias = float
+Peer: TypeAlias = int | None
+RoundId: TypeAlias = int | None
+Count: TypeAlias = int | None
+Real: TypeAlias = float | None
+Text: TypeAlias = str | None
+Flag: TypeAlias = bool | None
+Texts: TypeAlias = list[str] | None
+Peers: TypeAlias = list[int] | None
+Alive: TypeAlias = list[int] | int | None
+Scores: TypeAlias = dict[str, float | None] | None
+Counts: TypeAlias = list[int | None] | None
+Logged: TypeAlias = float | None
+Figures: TypeAlias = list[dict[str, float | None]] | None
+Traffic: TypeAlias = dict[str, Any] | None
+Other: TypeAlias = Any
+
+
+class FieldType(NamedTuple):
+    """Type of a field. ``words``: its description, for the message about another value."""
+
+    words: str
+    accepts: Callable[[object], bool]
+
+
+def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
+    """Return what is wrong with the first field of another type, or out of its range; "": nothing.
+    A field without a type is a finite number, or a short structure."""
+    for name, value in row.items():
+        kind = types.get(name, OTHER)
+        if value is not None and not kind.accepts(value):
+            inner = isinstance(value, list | dict)
+            told = f"a {type(value).__name__}" if inner else repr(value)[:40]
+            return f"{name[:40]} is {told}, where {kind.words} is expected"
+    return ""
+
+
+def _is_real(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < REAL_MAX  # type: ignore[arg-type]
+
+
+def _between(least: int, end: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value < end
+
+
+def _list_of(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(accepts, value))
+
+
+def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object], bool]:
+    """Accepts an object with fields of these types, and with those that it ``needs``."""
+    return lambda value: (
+        isinstance(value, dict)
+        and not find_problem(value, types)
+        and all(value.get(name) is not None for name in needs)
+    )
+
+
+def _are_figures(value: object) -> bool:
+    """Whether it is an object that has nothing but numbers, or null for what is not known."""
+    return isinstance(value, dict) and all(
+        each is None or _is_real(each) for each in value.values()
+    )
+
+
+def _is_by_peer(value: object) -> bool:
+    """Whether it is an object that has a number for each peer."""
+    return _are_figures(value) and all(
+        key.isdecimal() and len(key) <= PEER_DIGITS
+        for key in value  # type: ignore[attr-defined]
+    )
+
+
+def _is_other(value: object, depth: int = DEPTH_MAX) -> bool:
+    if isinstance(value, list | dict):
+        inner = value if isinstance(value, list) else value.values()
+        return depth > 0 and all(_is_other(each, depth - 1) for each in inner)
+    return not isinstance(value, int | float) or abs(value) < REAL_MAX
+
+
+_is_peer, _is_count = _between(0, PEERS_MAX), _between(0, WHOLE_MAX)
+_are_peers = _list_of(_is_peer)
+_is_text: Callable[[object], bool] = lambda value: isinstance(value, str)  # noqa: E731
+PEER = FieldType("a peer's number", _is_peer)
+ROUND = FieldType("a round's number", _between(-1, ROUNDS_END))
+COUNT = FieldType("a count", _is_count)
+REAL = FieldType("a number", _is_real)
+TIME = FieldType("a time in seconds", lambda value: _is_real(value) and 0 <= value < TIME_END_S)  # type: ignore[operator]
+TEXT = FieldType("text", _is_text)
+TEXTS = FieldType("a list of texts", _list_of(_is_text))
+FLAG = FieldType("true or false", lambda value: isinstance(value, bool))
+PEERS = FieldType("a list of peers", _are_peers)
+ALIVE = FieldType("a list of peers or a count", lambda value: _is_count(value) or _are_peers(value))
+COUNTS = FieldType("a list of counts", _list_of(lambda each: each is None or _is_count(each)))
+FIGURES = FieldType("a list of objects with numbers", _list_of(_are_figures))
+BY_PEER = FieldType("a number for each peer", _is_by_peer)
+TRAFFIC = FieldType("an object", _object_of({"sent_bytes": COUNT, "received_bytes": COUNT}))
+OTHER = FieldType("a finite number, or a short structure", _is_other)
+
+NAMED: Mapping[str, FieldType] = {
+    "PeerId": PEER,
+    "Time": TIME,
+    "Time | None": TIME,
+    "PeerId | None": PEER,
+    "Peer": PEER,
+    "RoundId": ROUND,
+    "Count": COUNT,
+    "int": COUNT,
+    "Real": REAL,
+    "float": REAL,
+    "Text": TEXT,
+    "Flag": FLAG,
+    "Texts": TEXTS,
+    "Peers": PEERS,
+    "Alive": ALIVE,
+    "Scores": BY_PEER,
+    "Logged": OTHER,
+    "Counts": COUNTS,
+    "Figures": FIGURES,
+    "Traffic": TRAFFIC,
+    "Other": OTHER,
+}
+"""Types of fields, by their names in declarations."""
+METRICS: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "peer": PEER, "round": ROUND}
+"""Types of the fields in a row that a script has logged; the other names are the script's own."""
+NOTES: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "text": TEXT}
+_PART: Mapping[str, FieldType] = {
+    "peer": PEER,
+    "samples": COUNT,
+    "weight": REAL,
+    "outlyingness": REAL,
+    "took_us": COUNT,
+    "reason": TEXT,
+}
+PARTS = FieldType("a list of objects, each about a peer", _list_of(_object_of(_PART, "peer")))
+COMMITS: Mapping[str, FieldType] = {
+    **METRICS,
+    **{
+        name: kind
+        for kind, names in (
+            (PEER, "server"),
+            (ROUND, "attempt made_at shard stage epoch"),
+            (COUNT, "samples_total steps_per_epoch"),
+            (REAL, "loss rule_ms"),
+            (TEXT, "reason chain parent digest lineage"),
+            (PEERS, "roster"),
+            (PARTS, "contributors rejected"),
+            (BY_PEER, "trust"),
+        )
+        for name in names.split()
+    },
+}

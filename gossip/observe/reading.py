@@ -1,0 +1,59 @@
+"""Rows of a run's files: their check, and the event in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import events, fields
+from .event import Event
+from .fields import Row
+
+EVENTS: dict[str, type[Event]] = {
+    kind.name(): kind
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, Event) and kind.__module__ == events.__name__
+}
+"""Kinds of events, by name."""
+
+
+def check_row(row: Any, file: str) -> Row:
+    """Return the row.
+
+    Args:
+        file: Name of the file that holds it. A script names its own metrics as it likes.
+    Raises: ValueError: It is no object, or a field is of another type, or out of its range.
+    """
+    if not isinstance(row, dict):
+        raise ValueError("it is no object")
+    types = (
+        fields.COMMITS
+        if file.startswith("commits")
+        else fields.NOTES
+        if file.startswith("notes")
+        else fields.METRICS
+        if file.startswith("metrics")
+        else EVENTS.get(str(row.get("event")), Event).types
+    )
+    if problem := fields.find_problem(row, types):
+        raise ValueError(problem)
+    return row
+
+
+def read_event(row: Row) -> Event:
+    """Return the event in a checked row, which becomes part of it.
+
+    Fields that its kind does not have are dropped. A row of an unknown kind, or without a field
+    that its kind requires, is a plain ``Event``.
+    """
+    kind = EVENTS.get(row.pop("event", None) or "", Event)
+    if row.get("t") is None:
+        row["t"] = 0.0
+    for name in kind.required:
+        if row.get(name) is None:
+            kind = Event
+    if kind.renamed or not row.keys() <= kind.fields.keys():
+        row = {name: row[written] for name, written in kind.fields.items() if written in row}
+    if kind is events.Metrics:  # values of the script, which may be anything
+        numbers = {name: row.get(name) for name in ("loss", "accuracy")}
+        row |= {name: n if fields.REAL.accepts(n) else None for name, n in numbers.items()}
+    return kind.wrap(row)
