@@ -125,7 +125,7 @@ def events_table() -> str:
 
 
 def test_the_events_of_the_page_are_those_that_are_declared() -> None:
-    assert f"{events_table()}\n" in PAGE.read_text("utf-8"), "run python tests/test_records.py"
+    assert f"{events_table()}\n" in PAGE.read_text("utf-8"), "run python tests/test_records_page.py"
 
 
 def test_each_event_that_is_written_is_declared() -> None:
