@@ -21,7 +21,7 @@ SWARMS ?= $(shell echo $$(( $(JOBS) < 4 ? $(JOBS) : $(JOBS) / 2 )))
 # What the tests of `make test-hosts` need of Debian's packages.
 HOSTS_NEED := openssh-server openssh-client iproute2 nftables util-linux slurm-wlm munge
 # Unit tests that start no process and load neither a trainer nor a launcher.
-BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|pipelines|run|ipc)\b|gossip_(lab|clusters|pipelines)|^import gossip$$|subprocess|code_blocks|examples
+BEYOND_QUICK := gossip\.(training|launch|testing|node|integrations|run|ipc)\b|gossip_(lab|clusters)|gossip_pipelines\.(plan|stages|starts)|^import gossip$$|subprocess|code_blocks|examples
 QUICK = $(shell grep -LE '$(BEYOND_QUICK)' tests/unit/test_*.py)
 # How many fault schedules `make test` plays; `make simulate` plays 2,000.
 SCHEDULES ?= 12

@@ -27,7 +27,7 @@ import torch
 from digits_train import digits
 from torch import nn
 
-from gossip.core import Peer, Router
+from gossip.core import Peer
 from gossip.faults import (
     ActivationFault,
     NegatedActivations,
@@ -37,6 +37,7 @@ from gossip.faults import (
 from gossip_lab.simulation.campaign.play import make_swarm
 from gossip_lab.simulation.schedules import Schedule
 from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
+from gossip_pipelines.protocol import Router
 from gossip_pipelines.stages import StageExecutor
 
 STAGES, MICRO_BATCHES, SHARE, AUDIT = (3, 3, 3), 27, 0.1, 0.05

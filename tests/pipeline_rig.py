@@ -5,14 +5,12 @@ from __future__ import annotations
 from gossip.core import (
     Activation,
     ActivationGradient,
-    Auditor,
     AuditVote,
     BackwardDone,
     CoreSettings,
     Counted,
     Effect,
     ForwardDone,
-    MicroBatchFlow,
     Payload,
     PipelineMessage,
     PipelineSettings,
@@ -21,10 +19,10 @@ from gossip.core import (
     RunForward,
     Send,
     SetTimer,
-    StageBarrier,
     StartRound,
     Timers,
 )
+from gossip_pipelines.protocol import Auditor, MicroBatchFlow, StageBarrier
 
 LINEAGE = b"lineage!"
 STAGES = ((0, 1), (2, 3), (4, 5))

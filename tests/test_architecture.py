@@ -63,11 +63,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["gossip"] = {"lazy", "errors", "topologies", "aggregators", "testing", "training"}
 MAY_IMPORT["launch"].add("gossip")
 MAY_IMPORT["__main__"] = {"launch"}
+MAY_IMPORT["protocol"] = {"lazy", "errors", "topologies", "core"}
+"""``gossip_pipelines.protocol``, which is as pure as the core that it extends."""
 for satellite in SATELLITES:
     MAY_IMPORT[satellite] = MAY_IMPORT.keys() - SATELLITES
-MAY_IMPORT["gossip_pipelines"].add(
-    "gossip_lab"
-)  # `gossip plan link` measures with it, if it is there
 MAY_IMPORT["integrations"] = {"gossip", "errors", "training"}
 """The package itself: what a user's script imports, the demo's among them."""
 
@@ -101,7 +100,7 @@ PURE = {
     ),
     *("re", "statistics", "string", "struct", "textwrap", "types", "typing", "zlib"),
 }
-PURE_AREAS = {"core", "topologies", "errors", "observe"}
+PURE_AREAS = {"core", "protocol", "topologies", "errors", "observe"}
 # Looks a plug-in up when a run starts: the one module of a pure area that reads files
 # and entry points.
 FINDERS = {"gossip.topologies.finding"}
@@ -147,6 +146,7 @@ FOREIGN = {
     "aggregators": {"torch", "numpy"},
     "topologies": set[str](),
     "core": set[str](),
+    "protocol": set[str](),
     "errors": set[str](),
 }
 
@@ -255,7 +255,9 @@ def package_of(module: str, path: Path) -> str:
 
 def area_of(module: str) -> str:
     """``gossip.core.peer`` is in "core", ``gossip.errors`` in "errors", ``gossip`` in "gossip",
-    ``gossip_lab.bench`` in "gossip_lab"."""
+    ``gossip_lab.bench`` in "gossip_lab", ``gossip_pipelines.protocol`` in "protocol"."""
+    if f"{module}.".startswith("gossip_pipelines.protocol."):
+        return "protocol"
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and parts[0] == "gossip" else parts[0]
 

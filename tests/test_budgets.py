@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = ("gossip", "launch", "aggregators", "topologies")
+CORE = ("gossip/core", "extras/pipelines/gossip_pipelines/protocol")
 PRODUCT = (*RUNTIME, "extras", "benchmarks", "examples")
 COUNTED = frozenset({tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING})
 OPENINGS = frozenset(
@@ -194,8 +195,8 @@ def constants_of_the_core() -> int:
     """Numbers that modules of the core but ``settings`` give a name."""
     return sum(
         isinstance(number, ast.Constant) and type(number.value) in (int, float)
-        for path, tree in trees("gossip").items()
-        if path.startswith("gossip/core/") and not path.endswith("settings.py")
+        for path, tree in trees(*CORE).items()
+        if not path.endswith("settings.py")
         for statement in tree.body
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
         for number in ast.walk(statement.value)
@@ -217,7 +218,7 @@ def words_of_docs() -> int:
 
 BUDGETS = {
     "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 867_100, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 577_200, 450_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 558_300, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 75, 100),
     "classes with more than 25 attributes": Budget(classes_with_many_attributes, 22, 3),

@@ -15,7 +15,7 @@ from gossip.observe import EVENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "records.md"
-SOURCES = ("gossip", "aggregators", "topologies", "launch")
+SOURCES = ("gossip", "aggregators", "topologies", "launch", "extras/pipelines")
 EVENTS_HEAD = "| event | meaning |\n|---|---|\n"
 # functions that take an event's name
 WRITERS = ("Report", "event", "record", "_record", "_write_event")

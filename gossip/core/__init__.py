@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from . import events, messages, settings
     from .digests import digest_of
     from .events import (
+        NOT_ADMITTED,
         AddressLearned,
         Admission,
         Aggregate,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         PeerEnded,
         PeerExpected,
         PipelineTask,
+        Prepared,
         RebuildState,
         Received,
         Report,
@@ -79,14 +81,17 @@ if TYPE_CHECKING:
         SPEED_RATIO_MAX,
         Pace,
         Ranges,
+        StageSpeeds,
         TrustTable,
         chain_hash,
+        genesis,
         header_bytes,
         pack_ledger,
         planned_peers,
         settled_pace,
         squeeze,
         stretch,
+        weights_of,
     )
     from .lifecycle import (
         DIVERGED,
@@ -94,6 +99,11 @@ if TYPE_CHECKING:
         RETURN_HELLO_EVERY,
         RETURN_INTERVAL_S,
         STATE_LOST,
+        Decision,
+        HaltStateLost,
+        RebuildStage,
+        TakeState,
+        end_of,
     )
     from .membership import (
         LAST_WORDS_S,
@@ -104,8 +114,10 @@ if TYPE_CHECKING:
         Change,
         Member,
         Membership,
+        MembershipMessage,
         MemberTable,
         Probe,
+        StageView,
         incarnation_of,
         longest_s,
         retransmit_limit,
@@ -122,6 +134,7 @@ if TYPE_CHECKING:
         PIECES_MAX,
         ROUND_MAX,
         STATISTICS_BYTES_MAX,
+        TRACE_BYTES,
         Accusation,
         Ack,
         Activation,
@@ -165,13 +178,7 @@ if TYPE_CHECKING:
         Withdraw,
         is_further,
     )
-    from .peer import Peer
-    from .pipeline import (
-        Auditor,
-        MicroBatchFlow,
-        Router,
-        StageBarrier,
-    )
+    from .peer import TRAINING, Peer
     from .rounds import (
         BEHIND_MAX,
         BEHIND_ROUNDS,
@@ -197,14 +204,16 @@ if TYPE_CHECKING:
         Slices,
         TrustSettings,
     )
-    from .stage_peer import StagePeer, peer_class
     from .timers import Timers
     from .transfer import (
         COPIES_MAX,
         PIECE_BYTES,
         REMIND_S,
         TAKERS_MAX,
+        Donor,
+        DonorTimeout,
         PieceManifest,
+        Recovery,
         attested_digest,
         outline_of,
         parts_of,

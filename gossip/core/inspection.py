@@ -16,7 +16,6 @@ from .membership import Member, Membership
 from .messages import Hello, PeerId, Stage, StateAttestation, StateOffer, StateRequest
 from .peer import Peer
 from .rounds import GossipRounds, RollingRounds, ShardRound
-from .stage_peer import StagePeer
 from .transfer import PieceFetcher, Poll
 
 
@@ -278,7 +277,7 @@ class Inspection:
     def weights(self) -> Mapping[PeerId, float]:
         """Return the share of the micro-batches of each member of its stage that gets any, in the
         round of its trainer. Pipelines only."""
-        return self._peer.pipeline.flow.weights if isinstance(self._peer, StagePeer) else {}
+        return self._peer.weights
 
     @property
     def confirms(self) -> int | None:
@@ -316,5 +315,5 @@ class Inspection:
             "pieces of a state": len(self.recovery.kept),
             "peers heard of in other rounds": len(self.rounds.seen),
             **self.rounds.stores(),
-            **(self._peer.pipeline.stores() if isinstance(self._peer, StagePeer) else {}),
+            **self._peer.stores(),
         }

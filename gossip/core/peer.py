@@ -237,6 +237,15 @@ class Peer:
         """Return the round that peers outside of these rounds are in; None if there are none."""
         return None
 
+    @property
+    def weights(self) -> Mapping[PeerId, float]:
+        """Shares of the members of this stage in its micro-batches; empty without stages."""
+        return {}
+
+    def stores(self) -> dict[str, int]:
+        """Return the sizes of the stores of a subclass."""
+        return {}
+
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Process an event and return its effects, in order. No message of a remote peer raises."""
         if self.phase == "halted":

@@ -11,6 +11,6 @@ if TYPE_CHECKING:
     from . import loop
     from .loop import Node, NodeSpec
     from .shard_steps import run_step
-    from .spec import wire_of
+    from .spec import peer_class, wire_of
 else:
     __getattr__, __dir__ = lazy(__name__)

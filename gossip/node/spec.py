@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from inspect import getfile
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -17,10 +18,11 @@ from gossip.core import (
     Effect,
     Event,
     Message,
+    Peer,
     PeerId,
-    peer_class,
 )
 from gossip.run import Journal, Keyring, SeedFolder, allow_list, listed_pair, recorder
+from gossip.satellites import find_function
 from gossip.topologies import Topology
 from gossip.transport import (
     EncodedTransport,
@@ -120,13 +122,22 @@ TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit]
 """Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
 
 
+def peer_class(settings: CoreSettings) -> type[Peer]:
+    """Return the class of the cores of a run. That of a run with stages is in gossip-pipelines."""
+    if settings.pipeline is None:
+        return Peer
+    found: type[Peer] = find_function("StagePeer", "a run with a plan")
+    return found
+
+
 def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
     """The core of every node but those of tests, which may bring another."""
 
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
     ) -> NodeCore:
-        core = peer_class(settings)(
+        kind = peer_class(settings)
+        core = kind(
             spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds
         )
         if not spec.config.record or spec.run_dir is None:
@@ -139,6 +150,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
             control,
             bulk,
             recorder.rows_of(seeds),
+            recorder.code_digest(getfile(kind)),
         )
         return recorder.RecordingCore(
             core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation)

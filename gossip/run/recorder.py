@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -48,12 +48,12 @@ DIGEST_BYTES = 8
 
 
 @cache
-def code_digest() -> bytes:
-    """Return a digest of the source of the core and of the topologies, which a recording depends
-    on."""
+def code_digest(file: str) -> bytes:
+    """Return a digest of the source that a recording depends on: of the core, the topologies, and
+    the package of ``file``, which has the class of the core."""
     state = blake2b(digest_size=DIGEST_BYTES)
     core = Path(gossip.core.__file__).parent
-    for folder in (core, core.parent / "topologies"):
+    for folder in dict.fromkeys((core, core.parent / "topologies", Path(file).parent)):
         for path in sorted(folder.rglob("*.py")):
             state.update(path.name.encode() + b"\0" + path.read_bytes())
     return state.digest()
@@ -71,7 +71,7 @@ class Header:
     control: str
     bulk: str
     seeds: tuple[tuple[PeerId, str, str], ...]
-    code: bytes = field(default_factory=code_digest)
+    code: bytes
     """``code_digest`` of the core that was recorded: another one may well do something else."""
 
 

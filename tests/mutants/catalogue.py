@@ -11,21 +11,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # folders of the package that lie at the top of the repository
 LINKED = ("aggregators", "topologies", "launch")
-LAB = "gossip_lab"
+SATELLITES = {"gossip_lab": "lab", "gossip_pipelines": "pipelines"}
+"""Packages of mutants beside gossip -> their folders in extras/."""
 
 
-def placed(file: str, gossip: Path, lab: Path) -> Path:
-    """Return where a file of a mutant is, below folders that have the packages."""
-    return lab / file if file.startswith(f"{LAB}/") else gossip / "gossip" / file
+def placed(file: str, folder: Path) -> Path:
+    """Return where a file of a mutant is, in a folder that has the packages beside each other."""
+    return folder / file if file.partition("/")[0] in SATELLITES else folder / "gossip" / file
 
 
 def source(file: str) -> Path:
-    return placed(file, ROOT, ROOT / "extras" / "lab")
+    satellite = SATELLITES.get(file.partition("/")[0])
+    return placed(file, ROOT / "extras" / satellite if satellite else ROOT)
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    file: str  # below gossip/, or with gossip_lab/ in front
+    file: str  # below gossip/, or with the name of a satellite in front
     old: str
     new: str
 
@@ -74,8 +76,9 @@ def plant(mutant: Mutant | None, folder: Path) -> Path:
     shutil.copytree(ROOT / "gossip", folder / "gossip", symlinks=True, ignore=ours)
     for name in LINKED:
         shutil.copytree(ROOT / name, folder / name, ignore=ours)
-    shutil.copytree(ROOT / "extras" / "lab" / LAB, folder / LAB, ignore=ours)
+    for name, extra in SATELLITES.items():
+        shutil.copytree(ROOT / "extras" / extra / name, folder / name, ignore=ours)
     if mutant is not None:
         for file, text in mutant.texts().items():
-            placed(file, folder, folder).write_text(text, "utf-8")
+            placed(file, folder).write_text(text, "utf-8")
     return folder

@@ -94,14 +94,19 @@ def look(seeds: Iterable[int]) -> dict[str, Any]:
     return {"looked": looked}
 
 
+PACKAGES = (
+    "gossip.core",
+    "gossip.topologies",
+    "gossip_lab.simulation",
+    "gossip_pipelines.protocol",
+)
+"""Packages that a mutant may be in."""
+
+
 def _forget() -> None:
     """What functions have kept of former schedules: a mutant may differ in computing it."""
     for name, module in sys.modules.items():
-        for kept in (
-            vars(module).values()
-            if name.startswith(("gossip.core", "gossip_lab.simulation", "gossip.topologies"))
-            else ()
-        ):
+        for kept in vars(module).values() if name.startswith(PACKAGES) else ():
             if hasattr(kept, "cache_clear"):
                 kept.cache_clear()
 

@@ -189,7 +189,7 @@ def plant_probes(mutants: Sequence[Mutant], folder: Path) -> Path:
     always: set[int] = set()
     for file, texts in changed.items():
         ours = ast.parse(source(file).read_text("utf-8"))
-        placed(file, folder, folder).write_text(_probed(ours, texts, always), "utf-8")
+        placed(file, folder).write_text(_probed(ours, texts, always), "utf-8")
     (folder / "gossip/mutant_probes.py").write_text(
         f"{PROBES}\n\nalways = {sorted(always)}\n", "utf-8"
     )

@@ -7,8 +7,8 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from gossip.core import Router
-from gossip.core.pipeline.route import ALL_EVERY
+from gossip_pipelines.protocol import Router
+from gossip_pipelines.protocol.route import ALL_EVERY
 
 rosters = st.lists(st.integers(0, 200), min_size=1, max_size=6, unique=True)
 weights = st.floats(0.1, 10.0)

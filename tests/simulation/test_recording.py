@@ -4,6 +4,7 @@ a recording is said."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from gossip_lab.simulation.campaign.replayer import ReplayDiverged, replay
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
+CODE = recorder.code_digest(getfile(Peer))
+
 
 def recorded_swarm(folder: Path, topology: str, seed: int = 5, n: int = 4) -> Swarm[RecordingCore]:
     # a setting that is not the default must come back, too
@@ -40,7 +43,7 @@ def recorded_swarm(folder: Path, topology: str, seed: int = 5, n: int = 4) -> Sw
             peer, incarnation, settings, load(topology), control=control, bulk=bulk, seeds=seeds
         )
         header = recorder.Header(
-            peer, incarnation, settings, topology, control, bulk, recorder.rows_of(seeds)
+            peer, incarnation, settings, topology, control, bulk, recorder.rows_of(seeds), CODE
         )
         return RecordingCore(core, header, recorder.path_of(folder, peer, incarnation))
 
@@ -134,7 +137,7 @@ def test_a_recording_that_was_cut_off_anywhere_replays_up_to_the_cut(
 
 def test_an_event_that_kills_the_core_is_the_last_thing_in_its_recording(tmp_path: Path) -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
     peer = Peer(0, 0, settings, load("rolling"), control="c", bulk="b")
     core = RecordingCore(peer, header, tmp_path / "life.msgpack")
     core.handle(events.Started(), 1.0)
@@ -160,7 +163,7 @@ def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -
             return super().handle(event, now)
 
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
     core = RecordingCore(
         Looping(0, 0, settings, load("rolling"), control="c", bulk="b"), header, path
     )
@@ -176,7 +179,7 @@ def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(
     tmp_path: Path,
 ) -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
     core = RecordingCore(
         Peer(0, 0, settings, load("rolling"), control="c", bulk="b"),
         header,
@@ -216,7 +219,7 @@ def test_recording_never_stands_in_the_way_of_the_core(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_recording_and_says_so() -> None:
     settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", ())
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
     core = RecordingCore(
         Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, Path("/dev/full")
     )

@@ -29,7 +29,7 @@ from gossip.core import (
     StageDone,
     StartRound,
 )
-from gossip.core.pipeline.audits import FOLLOWED_MAX, TRIES_MAX, _hash
+from gossip_pipelines.protocol.audits import FOLLOWED_MAX, TRIES_MAX, _hash
 
 STAGES = ((0, 1, 2), (3, 4, 5), (6, 7, 8))
 AUDITED, THIRD = 4, 5

@@ -26,7 +26,7 @@ from gossip.core import (
     SetTimer,
     Withdraw,
 )
-from gossip.core.pipeline.flow import RETRY_S
+from gossip_pipelines.protocol.flow import RETRY_S
 
 
 def of(kind: type, effects: list[Effect]) -> list[Send]:

@@ -19,9 +19,7 @@ from gossip.core import (
     PipelineSettings,
     Received,
     Report,
-    StageBarrier,
     StageDone,
-    StagePeer,
     Started,
     Timers,
     Update,
@@ -31,6 +29,7 @@ from gossip.core.ledger import ReplicatedState
 from gossip.core.rounds.cover import TRIES_MAX, cover
 from gossip.errors import ConfigError
 from gossip.topologies import load
+from gossip_pipelines.protocol import StageBarrier, StagePeer
 
 STAGES = ((0, 1), (2, 3, 4))
 LINEAGE = b"lineage!"

@@ -13,7 +13,6 @@ from gossip.core import (
     PipelineSettings,
     Report,
     RoundSettings,
-    StageBarrier,
     StageDone,
     Timers,
 )
@@ -25,7 +24,7 @@ from gossip.core.lifecycle.bootstrap import (
     WaitForPeers,
 )
 from gossip.core.messages import Hello
-from gossip.core.pipeline import StageWatch
+from gossip_pipelines.protocol import StageBarrier, StageWatch
 
 STAGES = ((0,), (1, 2), (3,))
 LINEAGE = b"lineage!"

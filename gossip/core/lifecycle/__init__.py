@@ -1,7 +1,15 @@
 """The life of a peer: beginning, going on, coming back, ending."""
 
 from . import bootstrap
-from .bootstrap import HELLO_INTERVAL_S, Bootstrap
+from .bootstrap import (
+    HELLO_INTERVAL_S,
+    Bootstrap,
+    Decision,
+    HaltStateLost,
+    RebuildStage,
+    TakeState,
+    end_of,
+)
 from .exit_codes import (
     DIVERGED,
     QUORUM_LOST,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gossip.errors import ConfigError
 from gossip.run import shown
+from gossip.satellites import find_function
 from gossip.transport import is_loopback
 from gossip_pipelines.planning import (
     LinkProfile,
@@ -53,16 +54,10 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 def measure_link(to: str, host: str, other_host: str, via: str, repeats: int) -> LinkProfile:
     """Medians of payloads that are sent one at a time until they are answered, of each size, and a
     line through them. R² is of these and of two sizes more."""
-    try:
-        from gossip_lab.bench import LinkTurns
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "gossip plan link comes with gossip-lab", "pip install gossip-lab"
-        ) from error
-
+    make_turns = find_function("LinkTurns", "gossip plan link")
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    with LinkTurns(host, other_host, via, gloo=False) as turns:
+    with make_turns(host, other_host, via, gloo=False) as turns:
         for turn in range(repeats + 1):
             for size in sizes:
                 taken = turns.one_by_one(size * 256, AT_A_TIME)  # of 4 bytes each

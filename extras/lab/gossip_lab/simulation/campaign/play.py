@@ -30,7 +30,6 @@ from gossip.core import (
     PipelineSettings,
     Received,
     RoundSettings,
-    StagePeer,
     TrustSettings,
 )
 from gossip.errors import ConfigError
@@ -95,6 +94,7 @@ from gossip_lab.simulation.world import (
     payload_of_values,
     weighted_mean,
 )
+from gossip_pipelines.protocol import StagePeer
 
 from .last_gossip_round import play_gossip_end
 from .last_round import play_end

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import getfile
 from pathlib import Path
 from typing import TypeAlias
 
 from gossip import topologies
-from gossip.core import Effect, Event, Peer, PeerId, events, peer_class
+from gossip.core import Effect, Event, Peer, PeerId, events
+from gossip.node import peer_class
 from gossip.run import Header, Step, recorder
 
 Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
@@ -85,7 +87,7 @@ def replay(path: Path, listen: Listener | None = None) -> ReplayResult:
     """
     header, steps = recorder.read(path)
     core = core_of(header)
-    seen = ReplayResult(header, changed=header.code != recorder.code_digest())
+    seen = ReplayResult(header, changed=header.code != recorder.code_digest(getfile(type(core))))
     for number, step in enumerate(steps):
         if number == 0:
             seen.began_s = step.now

@@ -13,23 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
-from gossip.core.events import (
-    BackwardDone,
-    CollectUpdate,
-    Contributed,
-    DropForward,
-    Effect,
-    ForwardDone,
-    Received,
-    Report,
-    ResetSum,
-    RunBackward,
-    RunForward,
-    Send,
-    StartRound,
-)
-from gossip.core.frozen import record
-from gossip.core.messages import (
+from gossip.core import (
     TRACE_BYTES,
     Activation,
     ActivationGradient,
@@ -37,12 +21,26 @@ from gossip.core.messages import (
     AuditFinding,
     AuditReply,
     AuditRequest,
+    BackwardDone,
+    CollectUpdate,
+    Contributed,
     Counted,
+    DropForward,
+    Effect,
+    ForwardDone,
     MicroBatchesMissing,
     PeerId,
+    Received,
+    Report,
+    ResetSum,
+    RunBackward,
+    RunForward,
+    Send,
+    StartRound,
+    Timers,
     Withdraw,
+    record,
 )
-from gossip.core.timers import Timers
 
 from .audits import Auditor, AuditTimer, trace_of
 from .barrier import StageBarrier

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from gossip.core.events import (
+from gossip.core import (
     Arriving,
     CancelTimer,
+    CoreSettings,
+    Donor,
+    DonorTimeout,
     Effect,
     Payload,
+    PeerId,
     RebuildState,
     Received,
+    Recovery,
     Report,
     Restore,
     SetTimer,
+    StateOffer,
     StateRebuilt,
+    StateRequest,
+    Timers,
     Token,
+    record,
 )
-from gossip.core.frozen import record
-from gossip.core.messages import PeerId, StateOffer, StateRequest
-from gossip.core.settings import CoreSettings
-from gossip.core.timers import Timers
-from gossip.core.transfer import Donor, DonorTimeout, Recovery
 
 from .barrier import Presence, StageBarrier
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from gossip.core.events import Payload, Token
-from gossip.core.messages import AuditRequest, PeerId
+from gossip.core import AuditRequest, Payload, PeerId, Token
 
 Step: TypeAlias = Literal["queued", "forward", "sent", "ready", "backward", "counted", "given"]
 """``queued``: to be computed forward; ``forward``: the trainer is at it; ``sent``: the next stage

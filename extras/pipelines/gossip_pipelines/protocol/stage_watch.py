@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from gossip.core.events import Halt, Report
-from gossip.core.lifecycle import QUORUM_LOST, STATE_LOST
-from gossip.core.messages import PeerId
-from gossip.core.settings import CoreSettings
+from gossip.core import QUORUM_LOST, STATE_LOST, CoreSettings, Halt, PeerId, Report
 
 from .barrier import Presence, StageBarrier
 

@@ -7,33 +7,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from gossip.core.events import (
-    BackwardDone,
-    Contributed,
-    Effect,
-    ForwardDone,
-    Received,
-    Report,
-    StartRound,
-)
-from gossip.core.ledger import genesis
-from gossip.core.messages import (
+from gossip.core import (
     Activation,
     ActivationGradient,
     ActivationRefused,
     AuditFinding,
     AuditReply,
     AuditRequest,
+    BackwardDone,
+    Contributed,
+    CoreSettings,
     Counted,
+    Effect,
+    ForwardDone,
     Hello,
     MicroBatchesMissing,
     PeerId,
+    Received,
+    Report,
+    RollingRounds,
     StageDone,
+    StartRound,
+    Timers,
     Withdraw,
+    genesis,
 )
-from gossip.core.rounds import RollingRounds
-from gossip.core.settings import CoreSettings
-from gossip.core.timers import Timers
 
 from .audits import Auditor, AuditTimer
 from .barrier import BarrierTimer, Presence, StageBarrier, StageProgress

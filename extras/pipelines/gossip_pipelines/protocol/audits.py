@@ -16,29 +16,27 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
-from gossip.core.events import (
-    BackwardDone,
-    Effect,
-    ForwardDone,
-    Payload,
-    Received,
-    Report,
-    RunBackward,
-    RunForward,
-    Send,
-    Token,
-)
-from gossip.core.frozen import record
-from gossip.core.messages import (
+from gossip.core import (
     DIGEST_BYTES,
     AuditFinding,
     AuditReply,
     AuditRequest,
     AuditVote,
+    BackwardDone,
     Counted,
+    Effect,
+    ForwardDone,
+    Payload,
     PeerId,
+    Received,
+    Report,
+    RunBackward,
+    RunForward,
+    Send,
+    Timers,
+    Token,
+    record,
 )
-from gossip.core.timers import Timers
 
 from .barrier import Members, StageBarrier
 from .route import Router

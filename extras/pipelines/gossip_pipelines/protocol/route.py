@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from math import log
 from typing import TypeAlias
 
-from gossip.core.messages import PeerId
+from gossip.core import PeerId
 
 KEPT_MAX = 16
 """First choices that are remembered, of a round and a stage each."""

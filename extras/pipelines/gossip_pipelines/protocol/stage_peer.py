@@ -5,50 +5,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from gossip.errors import ConfigError
-from gossip.topologies import Topology
-
-from .events import (
+from gossip.core import (
     NOT_ADMITTED,
-    Admission,
-    Arriving,
-    BackwardDone,
-    Contributed,
-    Effect,
-    Event,
-    ForwardDone,
-    Prepared,
-    Received,
-    Report,
-    Restored,
-    StateRebuilt,
-    Stop,
-)
-from .lifecycle import bootstrap as gathering
-from .membership import Change, MembershipMessage, MemberTable, StageView
-from .messages import (
+    TRAINING,
     Ack,
     Activation,
     ActivationGradient,
+    Admission,
+    Arriving,
     AuditReply,
+    BackwardDone,
+    Change,
+    Contributed,
+    CoreSettings,
+    Decision,
+    Effect,
+    Event,
+    ForwardDone,
+    HaltStateLost,
     Hello,
+    MembershipMessage,
+    MemberTable,
     Message,
+    Peer,
     PeerId,
     PipelineMessage,
+    Prepared,
+    RebuildStage,
+    Received,
+    Report,
+    Restored,
+    StageView,
     StateAttestation,
     StateOffer,
+    StateRebuilt,
     StateRequest,
+    Stop,
+    TakeState,
+    end_of,
 )
-from .peer import TRAINING, Peer
-from .pipeline import (
-    AuditTimer,
-    BarrierTimer,
-    FlowTimer,
-    RebuildTimer,
-    StageBarrier,
-    StagePipeline,
-)
-from .settings import CoreSettings
+from gossip.errors import ConfigError
+from gossip.topologies import Topology
+
+from .audits import AuditTimer
+from .barrier import BarrierTimer, StageBarrier
+from .flow import FlowTimer
+from .rebuild import RebuildTimer
+from .stage import StagePipeline
 
 
 class StagePeer(Peer):
@@ -80,7 +83,7 @@ class StagePeer(Peer):
             local, incarnation, stage, topology, control=control, bulk=bulk, seeds=seeds
         )
         plan, rounds = settings.pipeline, self._rolling
-        assert plan is not None, "peer_class has seen it"
+        assert plan is not None, "the settings are of a pipeline"
         assert rounds is not None, "checked above"
         table = self.membership.view
         barrier = StageBarrier(local, settings, plan, table, self.timers)
@@ -95,6 +98,13 @@ class StagePeer(Peer):
 
     def _round_elsewhere(self) -> int | None:
         return self.pipeline.barrier.furthest()
+
+    @property
+    def weights(self) -> Mapping[PeerId, float]:
+        return self.pipeline.flow.weights
+
+    def stores(self) -> dict[str, int]:
+        return self.pipeline.stores()
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = super().handle(event, now)
@@ -177,17 +187,17 @@ class StagePeer(Peer):
     def _gather(self, now: float) -> list[Effect]:
         return [*self.pipeline.barrier.ask_others(), *super()._gather(now)]
 
-    def _follow(self, decision: gathering.Decision, now: float) -> list[Effect]:
+    def _follow(self, decision: Decision, now: float) -> list[Effect]:
         match decision:
-            case gathering.RebuildStage(round_id):
+            case RebuildStage(round_id):
                 held = self.pipeline.rebuild.held(round_id)
                 if held is not None:
                     return self._resume_with_stages(held, now)
                 return self.pipeline.rebuild.begin(round_id)
-            case gathering.HaltStateLost():
+            case HaltStateLost():
                 # The other stages learn of it, and do not wait for this one.
-                return self._end(gathering.end_of(decision), self.membership.leave(now))
-            case gathering.TakeState():
+                return self._end(end_of(decision), self.membership.leave(now))
+            case TakeState():
                 self.pipeline.rebuild.cancel()
         return super()._follow(decision, now)
 
@@ -265,8 +275,3 @@ class StagePeer(Peer):
         draining, effects = self.phase == "draining", super()._on_stop(event, now)
         drains = not draining and self.phase == "draining"
         return effects + (self._greet_stages() if drains else [])
-
-
-def peer_class(settings: CoreSettings) -> type[Peer]:
-    """Return the class of the cores of a run: ``StagePeer`` if its settings have a pipeline."""
-    return Peer if settings.pipeline is None else StagePeer

@@ -10,12 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gossip.core.events import Effect, Send
-from gossip.core.frozen import record
-from gossip.core.ledger import StageSpeeds, weights_of
-from gossip.core.messages import PeerId, StageDone
-from gossip.core.settings import CoreSettings, PipelineSettings
-from gossip.core.timers import Timers
+from gossip.core import (
+    CoreSettings,
+    Effect,
+    PeerId,
+    PipelineSettings,
+    Send,
+    StageDone,
+    StageSpeeds,
+    Timers,
+    record,
+    weights_of,
+)
 
 ASK_EVERY_S = 0.25
 """How often who waits asks those it has not heard of: what they said may be lost."""
