@@ -148,7 +148,7 @@ def branches_on_local_steps() -> int:
     )
 
 
-PARTS_OF_HANDLE = ("handle", "_before_event", "_after_event", "_leave_if_due")
+PARTS_OF_HANDLE = ("handle", "_before_event", "_after_event")
 
 
 def polls_of_the_peer() -> int:

@@ -285,15 +285,6 @@ class Peer:
             effects += giving.on_round(now)
         if rolling is not None and rolling.mode == "following" and self.phase == "running":
             effects += self._follow_rounds(rolling, now, begins=True)
-        effects += self._leave_if_due(now)
-        if membership.rumors.waiting and not membership.speaks and not self.over:
-            effects += membership.speak(now)
-        return effects
-
-    def _leave_if_due(self, now: float) -> list[Effect]:
-        """Leave once the round is over that others count on this peer for, and once those have had
-        their time that this peer waits for."""
-        effects: list[Effect] = []
         asked, round_id = self._leaving.asked, self.rounds.round_id
         if (
             asked is not None
@@ -303,6 +294,8 @@ class Peer:
             effects += self._on_stop(asked, now)
         if self.phase == "draining" and self.shutdown.linger_until() <= now:
             effects += self._leave(now)
+        if membership.rumors.waiting and not membership.speaks and not self.over:
+            effects += membership.speak(now)
         return effects
 
     def _detect_pause(self, paused_s: float, checks_timers: bool, now: float) -> list[Effect]:
