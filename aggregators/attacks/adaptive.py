@@ -110,8 +110,8 @@ def worst(
 
 @searching(strength=10.0)
 def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """The worst that was found: all send the honest mean plus t times a direction, for the t and
-    the direction that carry this very rule's result farthest from the honest mean.
+    """All send the honest mean plus t times a direction: the t and the direction that move the
+    result of this rule farthest from the honest mean.
 
     95 trials of the rule a search. What was found is used until the next search,
     ``strength`` rounds later.
@@ -125,24 +125,24 @@ def adaptive(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @searching(strength=1.0)
 def optimal_alie(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` with the z that carries the result of the actual rule farthest from the honest mean:
-    19 trials of it a search."""
+    """``alie`` with the z that moves the result of this rule farthest from the honest mean: 19
+    trials in each search."""
     mean, deviation = crowd.mean(), crowd.deviation()
     return worst(crowd, strength, {"z": lambda z: mean - z * deviation})
 
 
 @searching(strength=1.0)
 def optimal_ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``ipm`` with the epsilon that carries the result of the actual rule farthest from the honest
-    mean: 19 trials of it a search."""
+    """``ipm`` with the epsilon that moves the result of this rule farthest from the honest mean: 19
+    trials in each search."""
     mean = crowd.mean()
     return worst(crowd, strength, {"epsilon": lambda epsilon: -epsilon * mean})
 
 
 @searching(strength=1.0)
 def optimal_inner_product(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` or ``ipm``, with the z or epsilon that leaves the least of the honest mean in the
-    result of the actual rule: the smallest inner product of the two. 38 trials of it a search."""
+    """``alie`` or ``ipm``, with the z or epsilon that gives the smallest inner product of this
+    rule's result and the honest mean: 38 trials in each search."""
     mean, deviation = crowd.mean(), crowd.deviation()
     ways = {"z": lambda z: mean - z * deviation, "epsilon": lambda epsilon: -epsilon * mean}
     return worst(crowd, strength, ways, crowd.measure_reversal)

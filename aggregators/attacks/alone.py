@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 @attack(strength=1.0, meaning="factor of the negated update")
 def sign_flip(update: Tensor, *, strength: float) -> Tensor:
-    """``-strength * update``: climbs where the others descend. Each liar negates its own (see
-    ``negated_copies``, ``ipm``)."""
+    """``-strength * update``. Each Byzantine peer negates its own update."""
     return update * -strength
 
 
@@ -50,38 +49,37 @@ def gaussian(update: Tensor, *, strength: float, generator: torch.Generator) -> 
 
 @attack(strength=1000.0, meaning="factor")
 def scale(update: Tensor, *, strength: float) -> Tensor:
-    """``strength * update``: the right direction, shouted."""
+    """``strength * update``."""
     return update * strength
 
 
 @attack()
 def nan(update: Tensor) -> Tensor:
-    """Not a number, everywhere."""
+    """NaN in every coordinate."""
     return update.new_full(update.shape, math.nan)
 
 
 @attack()
 def inf(update: Tensor) -> Tensor:
-    """Infinite everywhere, with the sign of the update."""
+    """Infinity in every coordinate, with the sign of the update."""
     return update.new_full(update.shape, math.inf).copysign(update)
 
 
 @attack()
 def zero(update: Tensor) -> Tensor:
-    """Nothing at all, but on time."""
+    """A vector of zeros, in time."""
     return update.new_zeros(update.shape)
 
 
 @attack(strength=10.0, meaning="age in rounds", allowed=ROUNDS)
 def stale(update: Tensor, *, past: Tensor) -> Tensor:
-    """The update of ``strength`` rounds ago, replayed; in the first rounds the oldest there is."""
+    """The update of ``strength`` rounds ago; in the first rounds the oldest one."""
     return past
 
 
 @attack(strength=1.0, meaning="length in norms of the own update", allowed=NOT_NEGATIVE)
 def random_direction(update: Tensor, *, strength: float, direction: torch.Generator) -> Tensor:
-    """Replace the update by a vector as long, in a direction drawn once for the whole run: noise
-    that does not cancel over the rounds."""
+    """A vector as long as the update, in a direction drawn once for the whole run."""
     import torch
 
     drawn = torch.randn(update.shape, generator=direction, dtype=torch.float64).to(update.device)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attack(shape="apart", strength=1.0, meaning="factor of the two opposite updates", allowed=POSITIVE)
 def equivocation(update: Tensor, *, strength: float, receiver: int) -> Tensor:
-    """Tells peers of even number its update, and those of odd number the opposite."""
+    """The update to peers of even number, and its opposite to peers of odd number."""
     return update * (strength if receiver % 2 == 0 else -strength)
 
 
@@ -33,8 +33,8 @@ def dissensus(
     neighbours: int,
     attackers: int,
 ) -> Tensor:
-    """Pushes each receiver away from its honest neighbours:
-    ``x_i - epsilon / b * sum of (x_j - x_i)`` over those.
+    """A push away from the receiver's honest neighbours: ``x_i - epsilon / b * sum of (x_j -
+    x_i)``.
 
     With epsilon = 1 and plain mixing the b liars cancel what all honest neighbours do: the receiver
     stays where it is.

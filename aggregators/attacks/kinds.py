@@ -172,7 +172,7 @@ def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
 
 
 def flip_labels(labels: Any, classes: int) -> Any:
-    """Learns from wrong labels, ``classes - 1 - label``, and sends honestly what it learnt.
+    """Trains on wrong labels, ``classes - 1 - label``, and sends the resulting update.
 
     For an int, array or tensor.
 

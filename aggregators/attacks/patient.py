@@ -15,14 +15,13 @@ AWAKE = 10.0
 
 @attack(strength=25.0, meaning="rounds that it waits at most", allowed=ROUNDS)
 def sleeper(update: Tensor, *, strength: float, round_id: int, somebody_locked: bool) -> Tensor:
-    """Honest for so many rounds, then ten times the negated update. In `gossip bench robustness`
-    it knows of an honest peer in quarantine, and begins at once."""
+    """Honest for so many rounds, then ten times the negated update. In ``gossip bench robustness``
+    it begins when an honest peer is in quarantine."""
     awake = round_id >= strength or somebody_locked
     return update * -AWAKE if awake else update.clone()
 
 
 @attack(strength=1.0, meaning="factor of the negated update", allowed=POSITIVE)
 def every_second(update: Tensor, *, strength: float, round_id: int) -> Tensor:
-    """``sign_flip`` in rounds of even number, and honest in the others: half of its updates speak
-    for it."""
+    """``sign_flip`` in rounds of even number; honest in the others."""
     return update * -strength if round_id % 2 == 0 else update.clone()

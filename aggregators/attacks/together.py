@@ -26,8 +26,7 @@ SEES_NOBODY_IN_TIME = (
 
 @attack(shape="together", strength=0.1, meaning="epsilon, times the honest mean", allowed=FINITE)
 def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Inner-product manipulation: all send ``-epsilon`` times the honest mean, so that the
-    aggregate may point uphill.
+    """Inner-product manipulation: all send ``-epsilon`` times the honest mean.
 
     A small epsilon hides among the honest, a large one (10) outweighs them in a mean.
     Source: Xie, Koyejo, Gupta 2019, "Fall of Empires", arXiv:1903.03936.
@@ -42,8 +41,8 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     idle=lambda n, f: f < n and alie_z(n, f) == 0,
 )
 def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
-    """A little is enough: all send the honest mean less z honest standard deviations of
-    each coordinate.
+    """All send the honest mean less z honest standard deviations of each coordinate ("a little is
+    enough").
 
     Without a strength, z is such that enough honest updates lie beyond it to make a majority with
     the liars: ``alie_z``.
@@ -81,8 +80,8 @@ def alie_z(n: int, f: int) -> float:
 
 @attack(shape="together")
 def min_max(crowd: OmniscientView) -> Tensor:
-    """All send the honest mean less gamma times the standard deviation, with the largest gamma that
-    leaves the lie no farther from any honest update than two honest ones are from each other.
+    """All send the honest mean less gamma times the standard deviation, with the largest gamma at
+    which the vector is no farther from any honest update than two honest ones are from each other.
 
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.
@@ -112,8 +111,8 @@ def find_hidden(crowd: OmniscientView, away: Tensor) -> float:
 
 @attack(shape="together")
 def min_sum(crowd: OmniscientView) -> Tensor:
-    """The same with sums: the lie's squared distances to all honest updates add up to no more than
-    the largest such sum of one of them.
+    """``min_max`` with sums: the squared distances to all honest updates add up to no more than the
+    largest such sum of an honest update.
 
     Source: as ``min_max``.
     """
@@ -147,8 +146,7 @@ def _larger_root(a: float, b: float, c: float) -> float:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def mimic(crowd: OmniscientView) -> Tensor:
-    """All copy one honest update, always the same peer's: it is over-represented, which hurts where
-    peers have different data.
+    """All copy one honest update, always that of the same peer.
 
     The victim is the honest one farthest along the direction in which the honest updates of the
     first round differ most.
@@ -175,9 +173,8 @@ def _outermost(crowd: OmniscientView) -> int:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All stand on the side of the honest mean that one honest peer is not on, so that this one
-    stands out and is suspected in their place: the mean less ``strength`` times what the victim
-    differs from it.
+    """All send the honest mean less ``strength`` times the difference of one honest peer to it, so
+    that this peer stands out.
 
     The victim is the honest one farthest from the mean, and stays the same until it is in
     quarantine; then it is the next one.
@@ -208,7 +205,7 @@ def frame(crowd: OmniscientView, strength: float) -> Tensor:
 )
 def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All send the opposite of the running mean of the honest mean over the rounds, no longer than
-    the honest updates are: it pushes the same way all the time, where noise of the honest cancels.
+    the honest updates.
 
     Source: the inner-product manipulation of Xie, Koyejo, Gupta 2019, arXiv:1903.03936, coupled
         over time as in Karimireddy, He, Jaggi 2021, arXiv:2012.10333.
@@ -235,9 +232,8 @@ def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
     allowed=POSITIVE,
 )
 def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean plus gamma times the momentum that an outer step has made of the
-    honest means so far, with the largest gamma that leaves the lie no farther from any honest
-    update than two honest ones are from each other.
+    """All send the honest mean plus gamma times the momentum of an outer step over the honest means
+    so far, with the largest gamma that hides as in ``min_max``.
 
     Momentum m <- mu m + D is damped by the 1 - mu that it forgets in a round. A lie of g m in D
     makes that 1 - mu - g: from g = 1 - mu on, a tenth of m, nothing is forgotten, and the model
@@ -263,8 +259,7 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     ),
 )
 def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the negated gradient of the first faulty one: identical, as noisy as any, and at no
-    distance from each other.
+    """All send the negated gradient of the first Byzantine peer, as identical copies.
 
     It is the "bit-flipping" of the Zeno paper (its authors' code does this; see ``bit_flip`` for
     bits that flip).
@@ -280,7 +275,7 @@ def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
     allowed=POSITIVE,
 )
 def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """One goes far away, the others stand exactly on the mean that it makes.
+    """One sends a vector far away, the others send the mean that results from it.
 
     A rule that starts from the mean drops the anchor and trusts those on the mean most, who are as
     far from the honest as it took them: it breaks with two liars. With one, it is only an outlier.

@@ -26,9 +26,8 @@ LAST_PART = 0.1
     allowed=FRACTION,
 )
 def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean less a multiple of it. Of the multiples that leave the lie no
-    farther from any honest update than two honest ones are from each other, it takes the one that
-    leaves the least of the mean in this very rule's result.
+    """All send the honest mean less a multiple of it. Of the multiples that hide as in ``min_max``,
+    it is the one that leaves the least of the mean in this rule's result.
 
     8 trials of the rule a round.
     """
@@ -40,8 +39,8 @@ def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(shape="together", strength=20.0, meaning="rounds that it is honest", allowed=ROUNDS)
 def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Honest for so many rounds. From then on all send the opposite of the momentum of the honest
-    means, as long as a typical honest update."""
+    """Honest for so many rounds. Then all send the opposite of the momentum of the honest means, as
+    long as a typical honest update."""
     seen = crowd.memory["seen"] = crowd.memory.get("seen", 0) + 1
     lies = push_back(crowd, 1.0)
     return lies if seen > strength else crowd.own.clone()
@@ -54,17 +53,16 @@ def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
     allowed=NOT_NEGATIVE,
 )
 def slow_drift(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean, with each coordinate moved by so many honest standard deviations
-    against the sign of the sum of the honest means so far: ``alie`` that pushes the same way all
-    the time."""
+    """``alie`` that pushes in the same direction in every round: each coordinate moves by so many
+    honest standard deviations against the sign of the sum of the honest means so far."""
     total = crowd.memory["total"] = crowd.memory.get("total", 0) + crowd.mean()
     return crowd.all_alike(crowd.mean() - strength * crowd.deviation() * total.sign())
 
 
 @attack(strength=10.0, meaning="factor of the negated coordinates", allowed=POSITIVE)
 def few_coordinates(update: Tensor, *, strength: float) -> Tensor:
-    """Honest but for the last tenth of the coordinates, which belongs to the last layers: they are
-    negated and multiplied."""
+    """The update with its last tenth of the coordinates (the last layers) negated and
+    multiplied."""
     lie = update.clone()
     lie[int(len(lie) * (1 - LAST_PART)) :] *= -strength
     return lie
@@ -78,8 +76,8 @@ def few_coordinates(update: Tensor, *, strength: float) -> Tensor:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Every second one does as ``framing`` does, against the honest peer with the rarest data. The
-    others do as ``drift_ip`` does, while that peer is suspected in their place."""
+    """Every second one does ``framing`` against the honest peer with the rarest data. The others do
+    ``drift_ip`` while that peer is suspected."""
     lies = push_back(crowd)
     lies[::2] = frame(crowd, strength)
     return lies
@@ -88,7 +86,7 @@ def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
 @attack(shape="together", strength=0.05, meaning="cosine with the honest mean", allowed=FRACTION)
 def inside_radius(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All send a vector as long as a typical honest update and nearly at right angles to the honest
-    mean, to the same side all the time."""
+    mean, to the same side in every round."""
     import torch
 
     from .crowd import unit

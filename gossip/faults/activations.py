@@ -64,8 +64,8 @@ def corrupt_pass_result(
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class NegatedActivations(ActivationFault):
-    """In a pipeline the peers hand on the opposite of what their layers have computed, of all
-    micro-batches or of such a share of them. What lies behind is computed on that."""
+    """The peers of a pipeline send the negated output of their layers, for all micro-batches or for
+    this share of them."""
 
     lies_about = "output"
 
@@ -73,8 +73,8 @@ class NegatedActivations(ActivationFault):
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class NegatedGradients(ActivationFault):
-    """In a pipeline the peers give back the opposite of the gradient of their stage's input, of all
-    micro-batches or of such a share of them."""
+    """The peers of a pipeline return the negated gradient of their stage's input, for all
+    micro-batches or for this share of them."""
 
     lies_about = "gradient"
 
@@ -82,8 +82,8 @@ class NegatedGradients(ActivationFault):
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class ScaledGradients(ActivationFault):
-    """In a pipeline the peers give back a hundred times the gradient of their stage's input, of all
-    micro-batches or of such a share of them."""
+    """The peers of a pipeline return a hundred times the gradient of their stage's input, for all
+    micro-batches or for this share of them."""
 
     lies_about = "gradient"
     factor = 100.0
@@ -92,7 +92,7 @@ class ScaledGradients(ActivationFault):
 @declared("{peers}[*{share}]", "2,5*0.1", real=True)
 @dataclass(frozen=True, slots=True)
 class FalseAudits(ActivationFault):
-    """In a pipeline with audits the peers compute something else than those whom they audit, and
-    accuse them, of all micro-batches that they audit or of such a share of them."""
+    """The peers of a pipeline with audits compute other results than the peers that they audit, and
+    accuse them, in all of their audits or in this share of them."""
 
     lies_about = "audit"

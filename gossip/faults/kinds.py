@@ -23,9 +23,8 @@ STRENGTH_MAX = 1e12
 @declared("{peer}@{round}", "3@50", real=True)
 @dataclass(frozen=True, slots=True)
 class Crash(Fault):
-    """SIGKILL to trainer and node of the peer when it is about to start the round.
-    ``crash:server@50`` kills whoever serves the round, while it serves: it has the updates and has
-    told nobody the result."""
+    """SIGKILL to trainer and node of the peer at the beginning of the round. ``crash:server@50``
+    kills the server of the round when it has received the updates and has sent no result."""
 
     peer: int | Literal["server"] = of(Peer(server=True, note=", or server in place of a peer"))
     round: int | None = of(Round(), None)
@@ -57,8 +56,8 @@ class Hang(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """Each step of the peer takes that many times as long, all through the run.
-    ``slow:2*4@20s+30s``: from that time on, and for so long."""
+    """Each step of the peer takes that many times as long, for the whole run. ``slow:2*4@20s+30s``:
+    from that time on, and for so long."""
 
     peer: int = of(Peer())
     factor: float = of(Number("FACTOR", "a factor", least=1.0, beyond="would be faster"))

@@ -33,9 +33,9 @@ AT = Seconds("TIME", "a time")
 @declared("{sides}@{at_s}+{for_s}", "0-4|5-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Nothing passes between peers of different sides. A peer on no side reaches everyone. With
-    ``>`` in place of ``|`` (in a file: ``one_way``) only what an earlier side says to a later one
-    is lost."""
+    """Nothing passes between peers of different sides. A peer on no side reaches all. With ``>`` in
+    place of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later one are
+    lost."""
 
     sides: tuple[tuple[int, ...], ...] = of(Sides())
     at_s: float = of(AT)
@@ -46,8 +46,7 @@ class Partition(Fault):
 @declared("{peers}@{at_s}+{for_s}", "0-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Ring(Fault):
-    """The peers stand in a ring and reach only their next on either side:
-    no two have the same view."""
+    """The peers reach only their two neighbours in a ring."""
 
     peers: tuple[int, ...] = of(
         Peers(
@@ -64,7 +63,7 @@ class Ring(Fault):
 @declared("{peers}*{period_s}@{at_s}+{for_s}", "0,3*500ms@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Flap(Fault):
-    """The link between two peers breaks and comes back, once in each period."""
+    """The link between two peers breaks and returns, once in each period."""
 
     peers: tuple[int, ...] = of(
         Peers(
@@ -90,8 +89,8 @@ class MessageFault(Fault):
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Loss(MessageFault):
-    """A share of the messages on the links of the peers is lost, one by one. TCP would not do
-    that: it is harsher than any network."""
+    """A share of the messages on the links of the peers is lost, each by itself. No TCP does
+    that."""
 
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
@@ -165,8 +164,8 @@ class Narrow(Fault):
 @declared("{peers}*{bytes_per_s}@{at_s}+{for_s}", "5*1000@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Trickle(Fault):
-    """Limit on the payloads that the peers send: this many bytes a second get through on each link.
-    All other messages of the peers get through at once.
+    """Payloads that the peers send pass at this many bytes a second on each link. All other
+    messages pass at once.
 
     The peers are alive and some bytes move, but too few for any peer to wait for the payload.
     """

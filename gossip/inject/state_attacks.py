@@ -53,8 +53,8 @@ def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Hands another state than its own to who asks for one, with a digest that fits it, and vouches
-    for that one: the same that all vouch for who tell this lie."""
+    """Send a false state, with a digest that fits it, to peers that request one, and attest it. All
+    peers with this fault send the same."""
     message = letter.message
     if isinstance(message, StateAttestation) and message.digest:
         copy = _kept(attacker, message.round_id)
@@ -68,7 +68,7 @@ def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def broken_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Vouches for the truth, and then hands out a state that its digest does not fit."""
+    """Attest the true state, and send one that does not fit its digest."""
     if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
     return [letter._replace(payload=_forged_state(letter.payload, letter.message.parts))]
@@ -76,7 +76,7 @@ def broken_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Vouches for the truth, and then hands out another state, with a digest that fits that one."""
+    """Attest the true state, and send another one, with a digest that fits it."""
     if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
     return _swapped(attacker, letter)
@@ -84,7 +84,7 @@ def swapped_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Says that it is in a round that nobody has come to, and offers a state of that."""
+    """Claim to be in a round that no peer has reached, and offer a state of it."""
     message = letter.message
     if not isinstance(message, StateOffer | StateAttestation):
         return None
@@ -93,8 +93,8 @@ def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def hollow_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Hands out its weights with a roster, a trust table and data that are none, and vouches for
-    that: the same that all vouch for who tell this lie."""
+    """Send the true weights with an invalid roster, trust table and data position, and attest that.
+    All peers with this fault send the same."""
     message = letter.message
     if isinstance(message, StateOffer) and message.core:
         return [letter.saying(core=HOLLOW)]
@@ -111,13 +111,13 @@ def hollow_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def kept_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Answers nobody who asks for its state."""
+    """Reply to no request for a state."""
     return [] if isinstance(letter.message, StateOffer | StateAttestation) else None
 
 
 @lie
 def wrong_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Offers its state as it is, and hands out pieces of which one bit is another."""
+    """Offer the true state, and send pieces with one flipped bit."""
     if (
         letter.payload is None
         or not isinstance(letter.message, StateOffer)
@@ -129,5 +129,5 @@ def wrong_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def few_pieces(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Hands out the first piece of its state, and no other."""
+    """Send the first piece of the state, and no other."""
     return [] if isinstance(letter.message, StateOffer) and letter.message.piece > 1 else None
