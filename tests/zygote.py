@@ -63,7 +63,7 @@ OF_COMMANDS = (
     "gossip.launch.local.supervisor",
     "gossip.launch.local.join_service",
     "gossip.launch.local.feasible",
-    "gossip.launch.report.view",
+    "gossip.launch.report.run_model",
     "gossip.training.start",
     "gossip.aggregators.means",
     "gossip.topologies.rolling",

@@ -11,7 +11,7 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import GossipError
-from gossip.launch.report import RunView, counted
+from gossip.launch.report import RunModel, counted
 from gossip.launch.ssh import (
     AgentProgram,
     Host,
@@ -37,10 +37,10 @@ class _Nothing:
     def print_line(self, text: str) -> None:
         pass
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         pass
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         pass
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from gossip.launch.report import RunView, counted, history
+from gossip.launch.report import RunModel, counted, history
 from gossip.observe import Event, events, select
 
 BEFORE_S = 5.0  # the pace is measured over so long before the drill
@@ -47,7 +47,7 @@ def impact(
     since, until, now = window.since, window.until, window.now
     in_order = sorted(happened, key=lambda event: event.t)
     came = {event.peer for event in in_order if event.peer is not None}
-    view = RunView(sorted({*range(peers), *came}))
+    view = RunModel(sorted({*range(peers), *came}))
     for event in in_order:
         if event.t <= now:
             view.apply(event)
@@ -170,7 +170,7 @@ def _before_and_after(
     }
 
 
-def _back(view: RunView, peer: int, at: float) -> float | None:
+def _back(view: RunModel, peer: int, at: float) -> float | None:
     """Return the time from a blow to the first round of the peer's next life, in milliseconds.
     None: it has had no round since."""
     found = [

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from gossip.config import RunConfig
-from gossip.launch.report import RunView
+from gossip.launch.report import RunModel
 from gossip.run import over, read_seed
 
 TROUBLES_SHOWN = 4
@@ -21,7 +21,7 @@ INSECURE = (
 
 # Two launchers call it, and each knows one more thing than the other.
 def waiting(  # noqa: PLR0913
-    view: RunView,
+    view: RunModel,
     config: RunConfig,
     seconds: float,
     now: float,

@@ -10,7 +10,7 @@ from typing import Literal
 from gossip.config import RunConfig
 from gossip.core import DIVERGED, QUORUM_LOST, STATE_LOST
 from gossip.errors import NeverStarted
-from gossip.launch.report import RunView
+from gossip.launch.report import RunModel
 from gossip.observe import events
 
 from .peer_process import ProcessLife
@@ -24,7 +24,7 @@ class RunOutcome:
     """How a run ended."""
 
     config: RunConfig
-    view: RunView
+    view: RunModel
     lives: list[ProcessLife] = field(default_factory=list)
     stopped: Stop = ""
     dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come

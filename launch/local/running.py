@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gossip.config import RunConfig
-from gossip.launch.report import RunView, Screen
+from gossip.launch.report import RunModel, Screen
 from gossip.observe import Event
 
 from .outcome import RunOutcome, Stop
@@ -21,7 +21,7 @@ class OngoingRun(Protocol):
     folder: Path
     joins: bool
     peers: dict[int, int]
-    view: RunView
+    view: RunModel
     outcome: RunOutcome
 
     @property

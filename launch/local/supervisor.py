@@ -18,7 +18,7 @@ from gossip.errors import LocalError, NeverStarted
 from gossip.launch import signals
 from gossip.launch.guardian import starved_s
 from gossip.launch.registry import JoinEndpoint
-from gossip.launch.report import EXIT_ASKED, RunView, Screen, at_round, counted, stages_of
+from gossip.launch.report import EXIT_ASKED, RunModel, Screen, at_round, counted, stages_of
 from gossip.observe import Event, Row, events, read_event
 from gossip.run import (
     Appender,
@@ -96,7 +96,7 @@ class Supervisor:
         self.joins, self._files = newcomers is not None, files
         given = newcomers if newcomers is not None else share
         self.peers = dict(given) if given is not None else dict.fromkeys(range(config.peers), 0)
-        self.view = RunView(self.peers, self.plan, config.steps_per_round, stages_of(config))
+        self.view = RunModel(self.peers, self.plan, config.steps_per_round, stages_of(config))
         self.outcome = RunOutcome(config, self.view, joins=self.joins)
         self.troubles = WriteFailures(self._report_write_failure)
         self._environment = peer_environment(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .loopback import LoopbackServer
     from .merging import PeerOutput
     from .participation import low_influence
+    from .run_model import EXIT_ASKED, RunModel
     from .run_record import CommitRecord, RunRecord
     from .run_state import RUNS, find, word_for
     from .screens import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     )
     from .stages import stages_of
     from .top import standing_of
-    from .view import EXIT_ASKED, RunView
     from .words import (
         at_round,
         bytes_word,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .view import RunView
+from .run_model import RunModel
 
 
-def blows_and_returns(view: RunView) -> dict[str, list[dict[str, Any]]]:
+def blows_and_returns(view: RunModel) -> dict[str, list[dict[str, Any]]]:
     """Deaths, hangs, rejoins and restarts, in the order in which they came."""
     return {
         "deaths": [
@@ -46,7 +46,7 @@ def blows_and_returns(view: RunView) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _restarts(view: RunView) -> dict[str, list[dict[str, Any]]]:
+def _restarts(view: RunModel) -> dict[str, list[dict[str, Any]]]:
     """Return the restarts of peers that died by themselves (``--restarts``)."""
     return {
         "restarts": [

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gossip.run import shown
 
-from .view import PeerRow, RunView
+from .run_model import PeerRow, RunModel
 from .words import counted, named, near, numbers
 
 COLOURS = (
@@ -89,7 +89,7 @@ class Size:
     height: int
 
 
-def frame(about: About, view: RunView, now: float, began: float, size: Size) -> list[Text]:
+def frame(about: About, view: RunModel, now: float, began: float, size: Size) -> list[Text]:
     """The lines, none wider than the terminal, and fewer than it is high. ``now`` and ``began``:
     monotonic seconds."""
     width = max(size.width - 1, WIDTH_MIN)
@@ -110,7 +110,7 @@ def frame(about: About, view: RunView, now: float, began: float, size: Size) -> 
     return lines[: max(size.height - 2, 1)]
 
 
-def _progress(about: About, view: RunView, now: float, began: float, width: int) -> Text:
+def _progress(about: About, view: RunModel, now: float, began: float, width: int) -> Text:
     if view.round < 0:
         rows = own(view)
         here = len(rows) - len(view.missing)
@@ -122,7 +122,7 @@ def _progress(about: About, view: RunView, now: float, began: float, width: int)
 
 
 def progress_line(
-    view: RunView, now: float | None, total: int | None, width: int, since: str = ""
+    view: RunModel, now: float | None, total: int | None, width: int, since: str = ""
 ) -> Text:
     """Step, steps a second, loss and time left; without a known end no bar. ``now``: None: nobody
     trains any more."""
@@ -142,7 +142,7 @@ def progress_line(
     return line.append(words)
 
 
-def _figures(view: RunView) -> list[str]:
+def _figures(view: RunModel) -> list[str]:
     return [
         f"loss {figure(view.loss)}" if view.loss is not None else "",
         f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
@@ -153,12 +153,12 @@ def _all_ended(rows: Sequence[PeerRow]) -> bool:
     return bool(rows) and all(row.state in ("gone", "done") for row in rows)
 
 
-def own(view: RunView) -> list[PeerRow]:
+def own(view: RunModel) -> list[PeerRow]:
     """The peers of this launcher: of others it only hears."""
     return [row for row in view.rows.values() if row.state != "elsewhere"]
 
 
-def health(view: RunView) -> Text:
+def health(view: RunModel) -> Text:
     """In a line, with what is wrong first."""
     rows = own(view)
     gone = [row for row in rows if row.state == "gone" and not (row.left or row.asked)]
@@ -193,7 +193,7 @@ def health(view: RunView) -> Text:
     return Text(f"{'healthy' if training else 'over'}: {count}", style="green")
 
 
-def model(view: RunView) -> str:
+def model(view: RunModel) -> str:
     """Return the place where the model will be."""
     if not view.saves_to:
         begun = view.saves_to is not None or view.round >= 0
@@ -208,7 +208,7 @@ def model(view: RunView) -> str:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def _table(view: RunView, now: float, width: int, room: int) -> list[Text]:
+def _table(view: RunModel, now: float, width: int, room: int) -> list[Text]:
     """Return the table of all peers or, where they are many or the terminal is low, of those that
     need attention, and the number of the others."""
     doubted = [row for row in view.rows.values() if row.state == "elsewhere" and row.suspected]
@@ -231,7 +231,7 @@ def _table(view: RunView, now: float, width: int, room: int) -> list[Text]:
     return table
 
 
-def needs_attention(row: PeerRow, view: RunView) -> bool:
+def needs_attention(row: PeerRow, view: RunModel) -> bool:
     """Whether somebody should look at the peer."""
     if row.state == "done":
         return False
@@ -240,7 +240,7 @@ def needs_attention(row: PeerRow, view: RunView) -> bool:
     return bool(row.skipped_by or row.suspected or row.quarantined or behind(row, view))
 
 
-def behind(row: PeerRow, view: RunView) -> int:
+def behind(row: PeerRow, view: RunModel) -> int:
     """Steps that it lags behind the first."""
     gap, told, first = view.step - row.step, row.pace.last_at, view.pace.last_at
     if gap <= 0 or told is None or first is None or first - told <= BEHIND_S:
@@ -248,7 +248,7 @@ def behind(row: PeerRow, view: RunView) -> int:
     return gap
 
 
-def _row(row: PeerRow, view: RunView, now: float, width: int) -> list[Text]:
+def _row(row: PeerRow, view: RunModel, now: float, width: int) -> list[Text]:
     """A peer's line, and others for a note that has no room in it."""
     state, trains = _state(row), row.state == "training"
     rate, waits = row.pace.per_s(now), row.pace.waiting(now)
@@ -295,7 +295,7 @@ def _note(row: PeerRow) -> str:
     return shown("  ".join(filter(None, (lie, why, row.exit if _state(row) == "gone" else ""))))
 
 
-def _others(others: Sequence[PeerRow], view: RunView) -> str:
+def _others(others: Sequence[PeerRow], view: RunModel) -> str:
     """Those that the table has no row for, counted by their states."""
     states: dict[str, int] = {}
     for row in others:
@@ -312,12 +312,12 @@ def steps_word(steps: Sequence[int]) -> str:
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _columns(view: RunView) -> list[tuple[str, int]]:
+def _columns(view: RunModel) -> list[tuple[str, int]]:
     """Those that this run has."""
     return [each for each in COLUMNS if each[0] != "stage" or view.stages]
 
 
-def stage_word(peer: int, view: RunView) -> str:
+def stage_word(peer: int, view: RunModel) -> str:
     """The number of a peer's stage; ``-``: it has none."""
     found = view.stages.get(peer)
     return "-" if found is None else str(found.number)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gossip.errors import ConfigError
 
-from .view import RunView
+from .run_model import RunModel
 from .words import numbers
 
 HOLD_S = 1.0
@@ -93,7 +93,7 @@ class PeerOutput:
         self._members: set[int] = set()
         self._first: int | None = int(choice) if choice.isdecimal() else None
 
-    def poll_lines(self, view: RunView, now: float) -> list[SharedLine]:
+    def poll_lines(self, view: RunModel, now: float) -> list[SharedLine]:
         """At who runs. Returns the lines that nobody is waited for any more."""
         rows = view.rows.values()
         self._running = {row.peer for row in rows if row.state not in OVER}

@@ -20,7 +20,7 @@ from gossip.faults import (
 )
 from gossip.observe import Event, events
 
-from .view import RunView
+from .run_model import RunModel
 
 TRAINS = (events.Ready, events.Restored, events.Round)
 """Events that only peers report that take part in rounds, or are about to."""
@@ -29,7 +29,7 @@ TRAINS = (events.Ready, events.Restored, events.Round)
 def missed(
     plan: FaultPlan,
     happened: Sequence[Event],
-    view: RunView,
+    view: RunModel,
     last: int,
     elsewhere: Collection[int],
 ) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def _not_back(fault: Restart, struck_at: float, happened: Iterable[Event]) -> st
     )
 
 
-def _not_struck(fault: Fault, happened: Sequence[Event], view: RunView, last: int) -> str:
+def _not_struck(fault: Fault, happened: Sequence[Event], view: RunModel, last: int) -> str:
     """The best that is known of the reason; "": the fault has no moment,
     and its peers have trained with it."""
     trained = {event.peer for event in happened if isinstance(event, TRAINS)}
@@ -134,7 +134,7 @@ def _not_struck(fault: Fault, happened: Sequence[Event], view: RunView, last: in
     return "nobody served a round then" if not peers else _absent(peers[0], view)
 
 
-def _absent(peer: int, view: RunView) -> str:
+def _absent(peer: int, view: RunModel) -> str:
     """Why a peer was not there at a moment that the run had."""
     blow = view.blow(peer)
     if peer in view.leaves:

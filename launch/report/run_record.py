@@ -22,9 +22,9 @@ from gossip.run import read_file, text_of
 from . import notes
 from .growing import RunFiles
 from .machines import Machines
+from .run_model import RunModel
 from .run_state import read_known
 from .stages import stages_of
-from .view import RunView
 
 ROUNDS_KEPT = 512
 RECENT_ROUNDS = 100
@@ -173,7 +173,7 @@ class PeerRecord:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """A line that is worth telling, as ``RunView`` words it. ``at``: seconds since 1970."""
+    """A line that is worth telling, as ``RunModel`` words it. ``at``: seconds since 1970."""
 
     at: float
     text: str
@@ -202,11 +202,11 @@ class RunRecord:
         self._unreadable: list[str] = []
         self.config = self._load_config()
         self.view = (
-            RunView(
+            RunModel(
                 self.config.peers, self._plan(), self.config.steps_per_round, stages_of(self.config)
             )
             if self.config
-            else RunView(0)
+            else RunModel(0)
         )
         self.peers: dict[int, PeerRecord] = {}
         self.commits: deque[CommitRecord] = deque(maxlen=ROUNDS_KEPT)

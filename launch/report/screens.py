@@ -20,7 +20,7 @@ from gossip.run import shown_line, shown_lines
 from .folding import EventFolder
 from .live_frame import COLOURS, NO_LOSS, About, Size, figure, frame
 from .merging import PeerOutput, SharedLine, label
-from .view import RunView
+from .run_model import RunModel
 
 MARKS = {
     "x": "bold red",
@@ -47,10 +47,10 @@ class Screen(Protocol):
     def print_line(self, text: str) -> None:
         """A line of ours about the run."""
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         """Called several times a second."""
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         """The run is over."""
 
 
@@ -138,7 +138,7 @@ class PlainScreen:
         now = time.monotonic()
         self._print(self._folder.fold(text, now), now)
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         now = time.monotonic()
         self._show(self._output.poll_lines(view, now))
         self._print(self._folder.due(now), now)
@@ -149,7 +149,7 @@ class PlainScreen:
                 self._loss_asked = True
                 self.print_line(NO_LOSS)
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         now = time.monotonic()
         self._show([*self._output.poll_lines(view, now), *self._output.rest()])
         self._print(self._folder.rest(now), now)
@@ -201,7 +201,7 @@ class LiveScreen:
         last = self._lines(self._output.rest()) if text.startswith(ENDS) else []
         self._region.above([*last, *self._events(self._folder.fold(text, now), now)])
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         now = time.monotonic()
         lines = [*self._lines(self._output.poll_lines(view, now))]
         lines += self._events(self._folder.due(now), now)
@@ -211,13 +211,13 @@ class LiveScreen:
         if lines or now - self._drawn_at >= REDRAW_S:
             self._draw(view, now, lines)
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         now = time.monotonic()
         lines = self._lines([*self._output.poll_lines(view, now), *self._output.rest()])
         self._draw(view, now, [*lines, *self._events(self._folder.rest(now), now)])
         self._region.close()
 
-    def _draw(self, view: RunView, now: float, above: list[Text]) -> None:
+    def _draw(self, view: RunModel, now: float, above: list[Text]) -> None:
         self._drawn_at = now
         size = self._region.size
         self._region.draw([Text(), *frame(self._about, view, now, self._began, size)], above)
@@ -356,13 +356,13 @@ def peer_line(line: SharedLine, name: str) -> Text:
     )
 
 
-def lacks_loss(view: RunView) -> bool:
+def lacks_loss(view: RunModel) -> bool:
     """Whether the script has had time to log a loss, and has not."""
     logged = view.loss is not None or any(row.loss is not None for row in view.rows.values())
     return view.step >= NO_LOSS_STEPS and not logged
 
 
-def progress(view: RunView) -> str:
+def progress(view: RunModel) -> str:
     """One line on how far the run is."""
     attempt = f" attempt {view.attempt}" if view.attempt else ""
     suspects = [str(row.peer) for row in view.rows.values() if row.suspected]
@@ -378,7 +378,7 @@ def progress(view: RunView) -> str:
     return "  ".join(filter(None, figures))
 
 
-def _taking_part(view: RunView) -> str:
+def _taking_part(view: RunModel) -> str:
     """In the last round that was a step. Behind it there may be collective operations."""
     if view.participation.last is None:
         return ""

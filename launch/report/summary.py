@@ -32,9 +32,9 @@ from .alone import trained_alone
 from .blow_rows import blows_and_returns, rounded
 from .missed import missed
 from .participation import BOUND, WINDOW
+from .run_model import RunModel
 from .run_state import event_files
 from .stages import stages_of
-from .view import RunView
 
 SCHEMA = "gossip.summary/2"
 EPOCHS_MAX = 1000
@@ -128,7 +128,7 @@ def build(
     wall_s: float,
     joined: bool = False,
     lacking: Mapping[str, int] | None = None,
-    seen: tuple[RunConfig, RunView] | None = None,
+    seen: tuple[RunConfig, RunModel] | None = None,
 ) -> dict[str, Any]:
     """The summary of the run in ``folder``.
 
@@ -210,7 +210,7 @@ def build(
     }
 
 
-def _participation(view: RunView) -> dict[str, Any] | None:
+def _participation(view: RunModel) -> dict[str, Any] | None:
     seen = view.participation
     if seen.mean is None:
         return None
@@ -236,7 +236,7 @@ def _lasted_s(happened: Sequence[Event]) -> float:
     return times[-1] - times[0] if times else 0.0
 
 
-def _span(config: RunConfig, view: RunView, past: history.History, whole: bool) -> _Span:
+def _span(config: RunConfig, view: RunModel, past: history.History, whole: bool) -> _Span:
     """``whole``: all commits that were made are here."""
     done = {row["round"] for row in past.true if row.get("round") is not None}
     # A side that was given up may have been ahead.
@@ -255,10 +255,10 @@ def _came(happened: Iterable[Event]) -> set[int]:
     return {event.peer for event in happened if isinstance(event, events.Spawned)}
 
 
-def _seen_from(config: RunConfig, happened: Iterable[Event], came: set[int]) -> RunView:
+def _seen_from(config: RunConfig, happened: Iterable[Event], came: set[int]) -> RunModel:
     """Return what a launcher would have seen."""
     peers = sorted({*range(config.peers), *came})
-    view = RunView(peers, config.plan, config.steps_per_round, stages_of(config))
+    view = RunModel(peers, config.plan, config.steps_per_round, stages_of(config))
     for event in happened:
         view.apply(event)
     return view
@@ -313,7 +313,7 @@ def write(
     wall_s: float,
     joined: bool = False,
     lacking: Mapping[str, int] | None = None,
-    seen: tuple[RunConfig, RunView] | None = None,
+    seen: tuple[RunConfig, RunModel] | None = None,
 ) -> dict[str, Any]:
     """Merges the commits, builds the summary and writes it, as far as the disk allows: what it does
     not is in the summary that is returned (``record_incomplete``), and told on stderr.
@@ -339,7 +339,7 @@ def write(
     return summary
 
 
-def joins(view: RunView, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def joins(view: RunModel, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the peers that came later, with the first round that each contributed to. Reports of
     peers about rounds are thinned out, commits are not."""
     rows = list(commits)
@@ -368,7 +368,7 @@ def _contributors(row: Mapping[str, Any]) -> set[int]:
     return {each["peer"] for each in row.get("contributors") or ()}
 
 
-def partitions(view: RunView, past: history.History) -> list[dict[str, Any]]:
+def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
     """Return the faults of the network, and what became of the peers that were apart. A fork that
     no injected fault explains is told, too."""
     found: list[dict[str, Any]] = [
@@ -429,7 +429,7 @@ def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
     return counted
 
 
-def _epochs_by_peers(view: RunView) -> list[dict[str, int]] | None:
+def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
     """Return the same as the peers count it, for epochs whose end they saw: what the rounds of each
     used, also of the epochs before, and what the last one left."""
     ended = [event for _, event in sorted(view.epochs.items())]
@@ -458,7 +458,7 @@ def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
 
 
 def _accuracy(
-    view: RunView, survivors: list[int], evaluation: Mapping[str, Any]
+    view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> dict[str, float | None]:
     """Return the accuracy of the evaluation when there is one; else what honest survivors last
     logged, which says nothing about their mean."""
@@ -472,7 +472,7 @@ def _accuracy(
     return {"mean_model": None, "worst_replica": min(known) if known else None}
 
 
-def _loss(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> float | None:
+def _loss(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) -> float | None:
     if "loss" in evaluation:
         loss: float | None = evaluation["loss"]
         return loss
@@ -482,7 +482,7 @@ def _loss(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) ->
 
 
 def _identical(
-    config: RunConfig, view: RunView, survivors: list[int], evaluation: Mapping[str, Any]
+    config: RunConfig, view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> bool | None:
     """Whether all honest survivors, of each stage of a pipeline, ended with the same bits; None
     when nothing tells."""
@@ -500,7 +500,7 @@ def _ends_by_divergence(config: RunConfig) -> bool:
     return config.on_divergence == "stop" and topologies.load(config.topology).rolling
 
 
-def _alike(view: RunView, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
+def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) -> bool | None:
     evaluated = evaluation.get("digests")
     if evaluated:
         found = [evaluated.get(str(peer)) for peer in survivors]

@@ -21,10 +21,10 @@ from gossip.run import shown, text_of
 
 from . import run_state
 from .live_frame import Size
+from .run_model import RunModel
 from .run_record import RunRecord
 from .screens import is_terminal
 from .top_frame import PeerLine, Standing, frame, peer_lines, trained_at
-from .view import RunView
 
 PLAIN_WIDTH = 120
 """Width of output into a file or a pipe, in columns."""
@@ -94,7 +94,7 @@ class TopView:
         return self._last
 
 
-def _peer_json(line: PeerLine, view: RunView, now: float) -> dict[str, Any]:
+def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
     row, known, stage = line.row, line.known, view.stages.get(line.row.peer)
     usage, at = known.usage, trained_at(line, now)
     return {

@@ -20,9 +20,9 @@ from gossip.run import shown
 from . import live_frame, run_state
 from .folding import folded
 from .live_frame import COLOURS, NO_LOSS, Size, behind, clock
+from .run_model import PeerRow, RunModel
 from .run_record import CommitRecord, Happening, PeerRecord, RunRecord
 from .screens import MARKS, lacks_loss
-from .view import PeerRow, RunView
 from .words import counted, named, near, short_bytes
 
 SILENT_S = 15.0
@@ -174,7 +174,7 @@ def _machines(record: RunRecord, standing: Standing, width: int) -> list[Text]:
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
 
 
-def _model(view: RunView) -> str:
+def _model(view: RunModel) -> str:
     return near(view.saves_to) if view.saves_to else "not saved through gossip"
 
 
@@ -276,7 +276,7 @@ def _reason(line: PeerLine, width: int) -> list[str]:
 
 
 def _table(
-    view: RunView, lines: Sequence[PeerLine], now: float, width: int, room: int
+    view: RunModel, lines: Sequence[PeerLine], now: float, width: int, room: int
 ) -> list[Text]:
     """All peers by number, or those who fit: most trouble first, and the number of the others."""
     left_out = set() if any(map(_trains, lines)) else {"lag"}
@@ -306,7 +306,7 @@ def trained_at(line: PeerLine, now: float) -> float:
 
 
 def _row(
-    line: PeerLine, columns: Sequence[tuple[str, int]], view: RunView, now: float, width: int
+    line: PeerLine, columns: Sequence[tuple[str, int]], view: RunModel, now: float, width: int
 ) -> list[Text]:
     """A peer's line, and others for a reason that has no room in it."""
     row, known, trains = line.row, line.known, _trains(line)
@@ -343,7 +343,7 @@ def _row(
     return [text, *(Text(" " * REASON_BEGIN + each, colour) for each in _reason(line, width))]
 
 
-def _others(lines: Sequence[PeerLine], view: RunView) -> str:
+def _others(lines: Sequence[PeerLine], view: RunModel) -> str:
     """Those that the table has no row for, counted by their states."""
     states = Counter(line.state for line in lines)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

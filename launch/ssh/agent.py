@@ -31,7 +31,7 @@ from gossip.interpreter import python_command
 from gossip.launch import guardian
 from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
-from gossip.launch.report import RunView, counted, launchers
+from gossip.launch.report import RunModel, counted, launchers
 from gossip.observe import Event, events
 from gossip.run import (
     RECORD_BYTES_MAX,
@@ -161,10 +161,10 @@ class _Screen:
     def print_line(self, text: str) -> None:
         self._outbox.send("say", text=text)
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         pass
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         pass
 
 

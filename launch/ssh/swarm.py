@@ -31,7 +31,7 @@ from gossip.launch.local import (
     invitation,
     waiting,
 )
-from gossip.launch.report import RunView, Screen, stages_of, words
+from gossip.launch.report import RunModel, Screen, stages_of, words
 from gossip.observe import Event, check_row, events, read_event
 from gossip.run import (
     SWARM_KEY,
@@ -130,7 +130,7 @@ class HostsLauncher:
             stage_parts.where_and_step(program.saved)[0],
         )
         self._token = secrets.token_hex(16)
-        self.view = RunView(config.peers, config.plan, config.steps_per_round, stages_of(config))
+        self.view = RunModel(config.peers, config.plan, config.steps_per_round, stages_of(config))
         self.outcome = RunOutcome(config, self.view)
         self._guardian = Guardian(self._token)
         placed = place(program.hosts)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report import CommitRecord, RunRecord, RunView, counted, lineage, words
+from gossip.launch.report import CommitRecord, RunModel, RunRecord, counted, lineage, words
 from gossip.observe import Event, events
 from gossip.run import checkpoints, real, whole
 
@@ -208,7 +208,7 @@ def _tags(
     return {key: _in_words(value) for key, value in found.items() if value not in (None, "")}
 
 
-def _end_in_words(view: RunView) -> str:
+def _end_in_words(view: RunModel) -> str:
     """Return a line with the number of peers that finished and the ends of the others."""
     rows = [row for row in view.rows.values() if row.state != "elsewhere"]
     done = [row.peer for row in rows if row.state == "done"]

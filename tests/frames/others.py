@@ -25,7 +25,7 @@ from gossip.config import RunConfig
 from gossip.core.transfer.chunks import PieceManifest
 from gossip.launch.local import RunOutcome
 from gossip.launch.registry.join_proxy import FrameMeter, HeldBytes
-from gossip.launch.report import RunView
+from gossip.launch.report import RunModel
 from gossip.launch.ssh import frames, remote
 from gossip.launch.ssh.collecting import Collector
 from gossip.launch.ssh.hostlist import Host
@@ -232,7 +232,7 @@ class LauncherOfNothing(HostsLauncher):
     """The launcher of one host, of which nothing was started."""
 
     def __init__(self, folder: Path) -> None:
-        self.view, self.remote = RunView(5), AgentOfNothing(self)
+        self.view, self.remote = RunModel(5), AgentOfNothing(self)
         found = HostState(Host("nodeb"), range(2, 5), self.remote)
         found.collector = Collector(folder, "nodeb", range(2, 5))
         self.places, self._explained_by, self._folder = {"nodeb": found}, None, folder

@@ -8,8 +8,8 @@ from pathlib import Path
 from gossip.config import RunConfig
 from gossip.launch.local import runs
 from gossip.launch.local.peer_setup import script_command
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import PlainScreen
-from gossip.launch.report.view import RunView
 
 ALL_THERE = "all peers are there"
 
@@ -19,7 +19,7 @@ class TellingScreen(PlainScreen):
 
     told = False
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         if not self.told and all(row.accuracy is not None for row in view.rows.values()):
             self.told = True
             print(ALL_THERE, flush=True)

@@ -19,7 +19,7 @@ from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.registry import LET_IN, LISTENING, PeerEntry, Progress
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.frames import encode
 from gossip.run.keys import make_pair
@@ -33,7 +33,7 @@ class CallbackScreen:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.when: list[tuple[Callable[[RunView], object], Callable[[], Any]]] = []
+        self.when: list[tuple[Callable[[RunModel], object], Callable[[], Any]]] = []
 
     def output(self, peer: int, text: str, err: bool) -> None:
         pass
@@ -41,12 +41,12 @@ class CallbackScreen:
     def print_line(self, text: str) -> None:
         self.said.append(text)
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         for entry in [entry for entry in self.when if entry[0](view)]:
             self.when.remove(entry)
             entry[1]()
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         pass
 
 

@@ -23,6 +23,7 @@ from gossip.faults.world import Partition
 from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket, who
 from gossip.launch.local.drilling import DrillServer
 from gossip.launch.local.supervisor import Supervisor
+from gossip.observe import Event, events, select
 from gossip.run.rendezvous import announce_end
 
 
@@ -34,14 +35,14 @@ class FakeRun:
         self.config = SimpleNamespace(peers=4)
         self.view = SimpleNamespace(round=7)
         self.is_training, self.is_over = True, False
-        self.rows: list[tuple[str, int | None, dict[str, Any]]] = []
+        self.rows: list[Event] = []
         self.done: list[tuple[Any, ...]] = []
 
     def is_here(self, peer: int) -> bool:
         return peer in self.peers and peer != 3
 
-    def record(self, event: str, peer: int | None, **fields: Any) -> None:
-        self.rows.append((event, peer, fields))
+    def record(self, event: Event) -> None:
+        self.rows.append(event)
 
     def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
         self.done.append(("kill", peer, after_s))
@@ -118,9 +119,7 @@ def test_orders_are_carried_out_and_written_down(folder: Path) -> None:
         ("stop", 1, 3.0),
         left,
     ]
-    told = [
-        fields["drill"] for event, peer, fields in run.rows if event == "drill" and peer is None
-    ]
+    told = [drill.drill for drill in select(run.rows, events.Drill)]
     assert told == ["kill", "kill", "stop", "leave"]
 
 
@@ -148,7 +147,8 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         assert isinstance(faults[0][0], Partition)
 
     run = with_desk(folder, act)
-    told = [(event, fields["kind"]) for event, _, fields in run.rows if event != "drill"]
+    faults = select(run.rows, events.Fault, events.FaultOver)
+    told = [(fault.name(), fault.kind) for fault in faults]
     assert told[:3] == [("fault", "partition"), ("fault", "slow"), ("fault", "sign_flip")]
     assert sorted(told[3:]) == [
         ("fault_over", "partition"),

@@ -18,7 +18,7 @@ from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.local.peer_process import PeerProcess
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.run.rendezvous import SeedFolder
 from gossip.run.telemetry import read_lines
 
@@ -32,7 +32,7 @@ class LineScreen:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.lines: list[tuple[int, str, bool]] = []
-        self.when: list[tuple[Callable[[RunView], bool], Callable[[], Any]]] = []
+        self.when: list[tuple[Callable[[RunModel], bool], Callable[[], Any]]] = []
 
     def output(self, peer: int, text: str, err: bool) -> None:
         self.lines.append((peer, text, err))
@@ -40,12 +40,12 @@ class LineScreen:
     def print_line(self, text: str) -> None:
         self.said.append(text)
 
-    def tick(self, view: RunView) -> None:
+    def tick(self, view: RunModel) -> None:
         for entry in [entry for entry in self.when if entry[0](view)]:
             self.when.remove(entry)
             entry[1]()
 
-    def close(self, view: RunView) -> None:
+    def close(self, view: RunModel) -> None:
         pass
 
 

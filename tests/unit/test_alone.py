@@ -108,7 +108,7 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
         exit_code = 0
 
     config = summary.RunConfig.load(run / "config.json")
-    assert runs.finish(run, Over(config, summary.RunView(2)), SayScreen(), False) == 0
+    assert runs.finish(run, Over(config, summary.RunModel(2)), SayScreen(), False) == 0
     assert "! peer 0 trained alone; never met peer 1: refused (add it)" in said
 
 

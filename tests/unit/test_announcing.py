@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gossip.launch.local.awaiting import ReachabilityProbe
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 from gossip.run.records import WriteFailures
 from gossip.run.rendezvous import Announcement, SeedFolder, read_seed
@@ -64,7 +64,7 @@ def test_it_is_written_when_there_is_room_and_told_of_once(
 
 
 async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> None:
-    view = RunView(2)
+    view = RunModel(2)
     rows: list[dict[str, Any]] = [
         {
             "event": event,

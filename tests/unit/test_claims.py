@@ -14,7 +14,7 @@ from gossip.faults.plan import parse
 from gossip.inject import process as node_faults
 from gossip.inject.claims import ClaimFiles
 from gossip.inject.process import FaultInjector
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 from gossip.run.journal import Journal
 from gossip.run.records import WriteFailures
@@ -130,7 +130,7 @@ def test_where_no_claim_can_be_made_not_all_who_serve_die(full: Path, struck: li
 
 
 def test_a_fault_of_links_that_all_peers_tell_of_is_one() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     rows: list[dict[str, Any]] = [
         {
             "event": event,

@@ -10,7 +10,7 @@ from gossip.config import resolve
 from gossip.launch.demo.swarms import KeyEvents, diverged, table, what_went_wrong
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import PlainScreen
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 
 FAULTS = ("sign_flip:5,6*10", "crash:server@200")
@@ -18,7 +18,7 @@ FAULTS = ("sign_flip:5,6*10", "crash:server@200")
 
 def outcome(*killed: int, rounds: int = 400) -> RunOutcome:
     config = resolve({"peers": 8, "rounds": rounds, "faults": FAULTS}).config
-    view = RunView(8, config.plan)
+    view = RunModel(8, config.plan)
     for peer in killed:
         view.apply(
             read_event(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gossip.launch.report.live_frame import About, Size, clock, frame
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.words import numbers
 from gossip.observe import Event, read_event
 
@@ -19,7 +19,7 @@ def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
     return read_event({"t": t, "peer": peer, "event": name, **fields})
 
 
-def rounds(view: RunView, until: int, peers: list[int], **fields: Any) -> float:
+def rounds(view: RunModel, until: int, peers: list[int], **fields: Any) -> float:
     """Steps of a tenth of a second from 0 on, of which each peer computes 25 ms. Returns when they
     are over."""
     for step in range(until):
@@ -29,12 +29,12 @@ def rounds(view: RunView, until: int, peers: list[int], **fields: Any) -> float:
     return (until - 1) / 10
 
 
-def drawn(view: RunView, now: float = 0.0, size: Size = WIDE, about: About = ABOUT) -> list[str]:
+def drawn(view: RunModel, now: float = 0.0, size: Size = WIDE, about: About = ABOUT) -> list[str]:
     return [line.plain for line in frame(about, view, now, 0.0, size)]
 
 
 def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_lines() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     view.apply(event("plan", 0, steps=300, folder="/data/ckpt", every=50))
     now = rounds(view, 45, [0, 1, 2], loss=0.4123)
     assert drawn(view, now) == [
@@ -51,7 +51,7 @@ def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_l
 
 
 def test_of_a_run_with_local_steps_the_steps_of_the_script_are_counted() -> None:
-    view = RunView(2, local_steps=20)
+    view = RunModel(2, local_steps=20)
     view.apply(event("plan", 0, steps=80, folder="/ckpt", every=10))
     lines = drawn(view, rounds(view, 45, [0, 1]))
     assert lines[1] == "━━━━━━━━━━━─────────  step 900/1600  200 steps/s  0:04 left"
@@ -61,11 +61,11 @@ def test_of_a_run_with_local_steps_the_steps_of_the_script_are_counted() -> None
 
 def test_where_the_launcher_knows_of_the_model_it_says_so_from_the_start() -> None:
     about = About("demo-1", "the digits", "/runs/demo-1", model="/runs/demo-1/final, at the end")
-    assert drawn(RunView(2), about=about)[3] == "model: /runs/demo-1/final, at the end"
+    assert drawn(RunModel(2), about=about)[3] == "model: /runs/demo-1/final, at the end"
 
 
 def test_why_a_peer_is_doubted_is_told_with_its_round_and_not_cut() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     now = rounds(view, 20, [0, 1])
     why = ["16 of the last 16 updates stood out, 13.2x farther out than typical"]
     view.apply(event("suspected", 0, now, subject=1, round=15, trust=0.1, reasons=why))
@@ -78,7 +78,7 @@ def test_why_a_peer_is_doubted_is_told_with_its_round_and_not_cut() -> None:
 
 
 def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     view.apply(event("plan", 0, steps=2**40, folder=""))
     now = rounds(view, 20, [0, 1])
     lines = drawn(view, now)
@@ -87,14 +87,14 @@ def test_without_a_planned_end_there_is_no_bar_and_without_a_loss_no_loss() -> N
 
 
 def test_a_collective_operation_is_a_round_and_no_step() -> None:
-    view = RunView(1)
+    view = RunModel(1)
     view.apply(event("plan", 0, steps=10))
     view.apply(event("round", 0, 0.0, round=7, step=5))
     assert "step 5/10" in drawn(view)[1]
 
 
 def test_before_the_first_round_it_says_who_is_here() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     view.apply(event("started", 1, incarnation=0, pid=7))
     lines = drawn(view, 4.0)
     assert lines[1] == "starting: 1 of 3 peers here  0:04"
@@ -102,7 +102,7 @@ def test_before_the_first_round_it_says_who_is_here() -> None:
 
 
 def test_a_run_whose_peers_all_ended_before_a_round_does_not_start_any_more() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     for peer in (0, 1):
         view.apply(event("started", peer, incarnation=0, pid=7))
     view.apply(event("exited", 0, code=1, how="exit code 1"))
@@ -117,7 +117,7 @@ def test_a_run_whose_peers_all_ended_before_a_round_does_not_start_any_more() ->
 
 
 def test_what_is_wrong_is_in_the_line_of_health() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     now = rounds(view, 20, [0, 1, 2, 3])
     view.apply(event("exited", 1, now, code=None, signal=9, how="killed by SIGKILL"))
     view.apply(event("suspected", 0, now, subject=3, trust=0.1, reasons=["far from the others"]))
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_in_the_line_of_health() -> None:
 
 
 def test_a_peer_that_left_in_order_is_no_fault() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     now = rounds(view, 20, [0, 1])
     view.apply(event("left", 0, now, subject=1))
     view.apply(event("exited", 1, now, code=143, signal=None, how="exit code 143"))
@@ -143,7 +143,7 @@ def test_a_peer_that_left_in_order_is_no_fault() -> None:
 
 
 def test_a_run_that_was_stopped_is_not_degraded() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     now = rounds(view, 20, [0, 1])
     for peer in (0, 1):
         how = {"code": None, "signal": 2, "how": "killed by SIGINT", "stopping": True}
@@ -155,7 +155,7 @@ def test_a_run_that_was_stopped_is_not_degraded() -> None:
 
 
 def test_peers_of_other_launchers_are_counted_and_shown_when_they_are_suspected() -> None:
-    view = RunView([4])
+    view = RunModel([4])
     view.apply(event("joined", 4, subject=0))
     view.apply(event("joined", 4, subject=1))
     assert drawn(view)[1] == "starting: 0 of 1 peer here  0:00"
@@ -167,7 +167,7 @@ def test_peers_of_other_launchers_are_counted_and_shown_when_they_are_suspected(
 
 
 def test_a_run_of_which_nobody_is_left_has_failed() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     now = rounds(view, 20, [0, 1])
     for peer in (0, 1):
         view.apply(event("exited", peer, now, code=1, signal=None, how="exit code 1"))
@@ -175,7 +175,7 @@ def test_a_run_of_which_nobody_is_left_has_failed() -> None:
 
 
 def test_who_lags_is_behind_and_who_tells_of_its_step_a_moment_later_is_not() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     rounds(view, 20, [0, 1])
     for step in range(20, 22):
         view.apply(event("round", 0, step / 10, round=step))
@@ -187,7 +187,7 @@ def test_who_lags_is_behind_and_who_tells_of_its_step_a_moment_later_is_not() ->
 
 
 def test_a_swarm_that_stands_still_gets_slower_and_slower() -> None:
-    view = RunView(1)
+    view = RunModel(1)
     now = rounds(view, 20, [0])
     shown = [drawn(view, now + after)[1].split()[2] for after in (0.0, 5.0, 60.0)]
     assert shown[0] == "10"
@@ -195,7 +195,7 @@ def test_a_swarm_that_stands_still_gets_slower_and_slower() -> None:
 
 
 def test_of_many_peers_the_table_has_those_that_need_attention_and_counts_the_others() -> None:
-    view = RunView(200)
+    view = RunModel(200)
     now = rounds(view, 20, list(range(200)))
     view.apply(event("exited", 7, now, code=None, signal=9, how="killed by SIGKILL"))
     view.apply(event("quarantined", 0, now, subject=150, trust=0.0))
@@ -211,7 +211,7 @@ def test_of_many_peers_the_table_has_those_that_need_attention_and_counts_the_ot
 def test_no_line_is_wider_than_the_terminal_and_the_table_no_longer_than_it(
     size: Size, peers: int
 ) -> None:
-    view = RunView(peers)
+    view = RunModel(peers)
     view.apply(event("plan", 0, steps=10**9, folder="/data/" + "long/" * 100, every=50))
     now = rounds(view, 3, list(range(peers)), loss=1e30)
     for peer in range(peers):
@@ -224,7 +224,7 @@ def test_no_line_is_wider_than_the_terminal_and_the_table_no_longer_than_it(
 
 
 def test_no_word_of_a_peer_is_a_command_to_the_terminal() -> None:
-    view = RunView(1)
+    view = RunModel(1)
     view.apply(event("plan", 0, steps=3, folder="/a\x1b[2Jb"))
     view.apply(event("suspected", 0, subject=0, trust=0.1, reasons=["\x1b]0;owned\x07"]))
     rounds(view, 2, [0])
@@ -235,7 +235,7 @@ def test_a_folder_inside_the_working_folder_is_named_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    view = RunView(1)
+    view = RunModel(1)
     view.apply(event("plan", 0, steps=3, folder=str(tmp_path / "ckpt")))
     lines = drawn(view, about=About("a", "b", str(tmp_path / "runs/a")))
     assert lines[3] == "model: ckpt, at the end"

@@ -16,7 +16,7 @@ from gossip.launch.report.merging import (
     SharedLine,
     label,
 )
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 
 
 def line(peer: int, text: str, now: float = 0.0, err: bool = False) -> SharedLine:
@@ -27,8 +27,8 @@ def told(lines: list[SharedLine]) -> list[tuple[str, list[int]]]:
     return [(each.text, sorted(each.peers)) for each in lines]
 
 
-def view_of(**states: str) -> RunView:
-    view = RunView(len(states))
+def view_of(**states: str) -> RunModel:
+    view = RunModel(len(states))
     for peer, state in enumerate(states.values()):
         view.rows[peer].state = state  # type: ignore[assignment]
     return view

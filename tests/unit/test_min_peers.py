@@ -19,7 +19,7 @@ from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
 from gossip.launch.local.awaiting import ReachabilityProbe, WaitingReminder, name_log, waiting
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 from gossip.run import fitting
 from gossip.run.rendezvous import SeedFolder, announce_end
@@ -148,7 +148,7 @@ def said_by(peer: int, missing: list[int], t: float) -> dict[str, object]:
 
 
 def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None:
-    view, config = RunView([0]), RunConfig(peers=4, min_peers=3)
+    view, config = RunModel([0]), RunConfig(peers=4, min_peers=3)
     view.apply(read_event({"event": "started", "peer": 0, "incarnation": 0, "t": 1.0}))
     view.apply(read_event({**said_by(0, [2, 3], 5.0)}))
     assert view.awaited(5.1) == [2, 3]
@@ -162,7 +162,7 @@ def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None
 
 
 def test_a_peer_of_ours_that_is_here_and_not_ready_is_waited_for() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     for peer in range(3):
         view.apply(read_event({"event": "started", "peer": peer, "incarnation": 0, "t": 1.0}))
     view.apply(read_event({**said_by(0, [2], 6.0)}))

@@ -8,7 +8,7 @@ import pytest
 
 from gossip.faults.plan import parse
 from gossip.launch.report import missed
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import Event, read_event
 
 LAST = 23
@@ -34,7 +34,7 @@ def judged(
     plan: list[str], *events: Event, elsewhere: tuple[int, ...] = (), last: int = LAST
 ) -> list[dict[str, Any]]:
     faults = parse(plan)
-    view = RunView(4, faults)
+    view = RunModel(4, faults)
     for event in events:
         view.apply(event)
     return missed.missed(faults, events, view, last, elsewhere)

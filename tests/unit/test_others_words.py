@@ -21,8 +21,8 @@ from gossip.launch.local import desks, failures
 from gossip.launch.local.peer_process import PeerProcess
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.report.live_frame import About
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import LiveScreen, PlainScreen
-from gossip.launch.report.view import RunView
 from gossip.observe import events, read_event
 from gossip.training import voice, watch
 
@@ -52,7 +52,7 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(
 ) -> None:
     written = io.StringIO()
     monkeypatch.setattr(sys, "stdout", written)
-    view = RunView(2)
+    view = RunModel(2)
     view.apply(read_event({"t": 0.0, "peer": 0, "event": "ready"}))
     view.apply(
         read_event(
@@ -78,7 +78,7 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(
 def test_a_peers_message_is_one_line_whatever_is_in_it() -> None:
     """Otherwise it could say what the launcher says: that others are dead."""
     said: list[str] = []
-    run = SimpleNamespace(view=RunView(2), _print_line=said.append)
+    run = SimpleNamespace(view=RunModel(2), _print_line=said.append)
     error = events.Error(peer=0, message="no\n00:04.9  x 1 dead after 3 ms")
     Supervisor._apply(run, error)  # type: ignore[arg-type]
     assert said == [r"! 0: no\n00:04.9  x 1 dead after 3 ms"]

@@ -10,12 +10,12 @@ from recorded_run import RecordedRun
 from gossip.launch.report.html import recorded
 from gossip.launch.report.live_frame import health
 from gossip.launch.report.participation import BOUND, GAPS_MAX, WINDOW, Participation
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import progress
-from gossip.launch.report.view import RunView
 from gossip.observe import read_event
 
 
-def fed(view: RunView, rounds: range, contributors: int, **fields: Any) -> list[str]:
+def fed(view: RunModel, rounds: range, contributors: int, **fields: Any) -> list[str]:
     """What is said of rounds of which every peer tells."""
     said = []
     for number in rounds:
@@ -31,7 +31,7 @@ def fed(view: RunView, rounds: range, contributors: int, **fields: Any) -> list[
 
 
 def test_each_round_counts_once_whoever_tells_of_it() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     fed(view, range(4), 4)
     fed(view, range(4, 8), 2)
     late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3], "server": 0}
@@ -43,7 +43,7 @@ def test_each_round_counts_once_whoever_tells_of_it() -> None:
 
 
 def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_again() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     assert fed(view, range(WINDOW), 4) == []
     said = fed(view, range(WINDOW, 3 * WINDOW), 3)
     assert len(said) == 1
@@ -61,7 +61,7 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
 
 
 def test_who_is_in_quarantine_lacks_nowhere() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     locked = {"event": "quarantined", "subject": 3, "round": 0, "trust": 0.1}
     view.apply(read_event({"t": 0.0, "peer": 0, **locked}))
     assert view.rows[3].quarantined
@@ -74,7 +74,7 @@ def test_who_is_in_quarantine_lacks_nowhere() -> None:
 
 
 def test_a_collective_operation_is_no_round_in_which_nobody_took_part() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     fed(view, range(2), 4)
     fed(view, range(2, 5), 0, step=2)
     assert view.participation.mean == 1.0
@@ -83,7 +83,7 @@ def test_a_collective_operation_is_no_round_in_which_nobody_took_part() -> None:
 def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
     """Peers leave out rounds that are like the one before: a mean at the end of an epoch is the
     next that they tell of."""
-    view = RunView(4)
+    view = RunModel(4)
     fed(view, range(1), 4)
     fed(view, range(7, 8), 0, step=7)  # six steps were left out
     assert (view.participation.last, view.participation.mean) == ((4, 4), 1.0)
@@ -96,7 +96,7 @@ def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
 
 def test_gossip_rounds_tell_of_no_participation() -> None:
     """Those whom a peer names are the neighbours whose updates it had."""
-    view = RunView(4)
+    view = RunModel(4)
     said = []
     for number in range(2 * WINDOW):
         own = {"round": number, "alive": 4, "server": None, "contributors": [0, 1]}
@@ -116,7 +116,7 @@ def test_nobody_alive_but_contributors_is_all_who_could() -> None:
 
 def test_rounds_that_were_left_out_count_with_those_that_are_told() -> None:
     """One of ten rounds lacks a peer, and is always told."""
-    view = RunView(4)
+    view = RunModel(4)
     said = []
     for lacks in range(9, 100, 10):
         said += fed(view, range(lacks - 1, lacks), 4, since=lacks - 9 + (lacks > 9))
@@ -131,7 +131,7 @@ def test_rounds_that_were_left_out_count_with_those_that_are_told() -> None:
 
 
 def test_a_run_of_rounds_falls_below_the_bound_where_it_would_have_if_each_had_been_told() -> None:
-    each, together = RunView(4), RunView(4)
+    each, together = RunModel(4), RunModel(4)
     said = [*fed(each, range(30), 4), *fed(each, range(30, 90), 1), *fed(each, range(90, 91), 4)]
     assert len(said) == 1
     assert "only 78% " in said[0]
@@ -151,7 +151,7 @@ def test_a_run_of_rounds_falls_below_the_bound_where_it_would_have_if_each_had_b
 def test_who_comes_back_leaves_a_gap_that_the_others_fill_and_nobody_counts_twice() -> None:
     """A peer that was started again is the first to tell of round 12, and knows of none before
     it."""
-    view = RunView(2)
+    view = RunModel(2)
 
     def tell(peer: int, number: int, who: int, **fields: Any) -> None:
         own = {"round": number, "step": number + 1, "alive": 2, "contributors": list(range(who))}
@@ -184,7 +184,7 @@ def test_of_rounds_that_nobody_tells_of_nothing_is_counted() -> None:
 
 
 def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     fed(view, range(9, 10), 2, since=0)
     fed(view, range(9, 10), 0, since=0)
     assert view.participation.mean == 1.0
@@ -198,7 +198,7 @@ def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
 
 
 def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     fed(view, range(WINDOW), 2)
     for peer in range(2):
         view.apply(read_event({"t": 2.0, "peer": peer, "event": "exited", "code": 1, "signal": 9}))
@@ -217,7 +217,7 @@ def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
 def test_a_window_is_named_by_its_rounds_also_where_some_are_told_late_or_never() -> None:
     """A run that goes on from round 100; a peer that was away tells of round 120 at once, another
     one then of those before it."""
-    view = RunView(4)
+    view = RunModel(4)
     assert fed(view, range(100, 105), 4) == []
     assert fed(view, range(120, 121), 1) == []
     (said,) = fed(view, range(119, 120), 2, since=106)  # and nobody of round 105
@@ -230,14 +230,14 @@ def test_a_window_is_named_by_its_rounds_also_where_some_are_told_late_or_never(
 
 
 def test_after_many_rounds_alike_the_window_is_of_the_last_of_them() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     assert fed(view, range(99, 100), 4, since=0) == []
     (said,) = fed(view, range(100, 110), 2)
     assert "in the rounds 89 to 108," in said
 
 
 def test_a_range_of_rounds_without_anybody_is_steps_or_operations_as_its_steps_tell() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     fed(view, range(9, 10), 4, since=0)
     fed(view, range(19, 20), 0, since=10, step=10)
     assert view.participation.mean == 1.0
@@ -246,7 +246,7 @@ def test_a_range_of_rounds_without_anybody_is_steps_or_operations_as_its_steps_t
 
 
 def test_nonsense_instead_of_the_first_round_is_none() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     for number, since in enumerate((-1, None, -1, 99, 50)):
         fed(view, range(2 * number, 2 * number + 1), 1 + (since == 99), since=since)
     assert view.participation.mean == (4 / 2 + 1) / 5

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gossip.config import RunConfig
-from gossip.launch.report import RunView, run_state, stages_of, summary
+from gossip.launch.report import RunModel, run_state, stages_of, summary
 from gossip.launch.report.explain import explain
 from gossip.launch.report.html import incidents, recorded
 from gossip.launch.report.live_frame import About, Size, frame as live
@@ -193,7 +193,7 @@ def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder:
     """Of a stage that is not the first rows come of the same rounds again, with its own peers: they
     tell nothing of who took part in the run."""
     config = RunConfig.load(folder / "config.json")
-    view = RunView(config.peers, config.plan, config.steps_per_round, stages_of(config))
+    view = RunModel(config.peers, config.plan, config.steps_per_round, stages_of(config))
     for event in summary.read_events(folder):
         view.apply(event)
     of_launcher = summary.build(folder, 0, 9.0, seen=(config, view))

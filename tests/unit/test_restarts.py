@@ -7,7 +7,7 @@ import pytest
 
 from gossip.launch.local.peer_process import ProcessLife
 from gossip.launch.local.restarts import NextRestart, RestartCounter, died_by_itself
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import events, read_event
 
 
@@ -75,7 +75,7 @@ def test_only_who_died_by_itself_may_live_again(
 
 
 def test_a_restart_is_told_and_so_is_the_last() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     rows: list[dict[str, Any]] = [
         {"event": "spawned", "incarnation": 0},
         {"event": "exited", "code": None, "signal": 11, "how": "killed by SIGSEGV"},

@@ -13,14 +13,14 @@ import pytest
 from terminal import Terminal
 
 from gossip.launch.report.live_frame import NO_LOSS, About
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import LastingStream, LiveScreen, PlainScreen, screen_for
-from gossip.launch.report.view import RunView
 from gossip.observe import read_event
 
 ABOUT = About("train-1", "2 peers, rolling, mean (f=0)", "runs/train-1")
 
 
-def stepped(view: RunView, step: int, **fields: Any) -> None:
+def stepped(view: RunModel, step: int, **fields: Any) -> None:
     for peer in view.rows:
         own = {"round": step - 1, "step": step, "alive": len(view.rows), **fields}
         view.apply(read_event({"t": step / 10, "peer": peer, "event": "round", **own}))
@@ -50,7 +50,7 @@ def test_the_state_of_the_run_stands_below_what_has_happened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = terminal_of(monkeypatch)
-    view, screen = RunView(2), LiveScreen(ABOUT)
+    view, screen = RunModel(2), LiveScreen(ABOUT)
     screen.print_line("= first")
     for step in (1, 2, 3):
         stepped(view, step)
@@ -73,7 +73,7 @@ def test_a_terminal_that_becomes_narrower_keeps_nothing_of_the_lines_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = terminal_of(monkeypatch)
-    view, screen = RunView(2), LiveScreen(ABOUT)
+    view, screen = RunModel(2), LiveScreen(ABOUT)
     screen.print_line("+ before")
     stepped(view, 1)
     screen.tick(view)
@@ -109,7 +109,7 @@ def test_what_the_launcher_itself_writes_to_stderr_stays_out_of_the_table(
 ) -> None:
     out = terminal_of(monkeypatch)
     monkeypatch.setattr(sys, "stderr", stderr := Written())
-    view, screen = RunView(2), LiveScreen(ABOUT)
+    view, screen = RunModel(2), LiveScreen(ABOUT)
     stepped(view, 1)
     screen.tick(view)
     print("a warning", file=sys.stderr)
@@ -124,7 +124,7 @@ def test_what_the_launcher_itself_writes_to_stderr_stays_out_of_the_table(
 def test_without_colours_only_the_cursor_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     out = terminal_of(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")
-    view, screen = RunView(2), LiveScreen(ABOUT)
+    view, screen = RunModel(2), LiveScreen(ABOUT)
     screen.print_line("! careful")
     stepped(view, 1)
     screen.tick(view)
@@ -139,7 +139,7 @@ def test_the_line_that_gives_a_loss_is_named_once_and_not_to_who_logs_one(
     out = terminal_of(monkeypatch)
     for fields, times in (({}, 1), ({"loss": 0.5}, 0)):
         out.truncate(0)
-        view, screen = RunView(2), LiveScreen(ABOUT)
+        view, screen = RunModel(2), LiveScreen(ABOUT)
         for step in range(1, 20):
             stepped(view, step, **fields)
             screen.tick(view)
@@ -148,7 +148,7 @@ def test_the_line_that_gives_a_loss_is_named_once_and_not_to_who_logs_one(
 
 
 def test_plain_lines_name_it_too_and_have_no_empty_loss(capsys: pytest.CaptureFixture[str]) -> None:
-    view, screen = RunView(2), PlainScreen(every_s=0.0)
+    view, screen = RunModel(2), PlainScreen(every_s=0.0)
     for step in (20, 30):
         stepped(view, step)
         screen.tick(view)
@@ -161,7 +161,7 @@ def test_plain_lines_name_it_too_and_have_no_empty_loss(capsys: pytest.CaptureFi
 def test_elsewhere_than_on_a_terminal_each_line_is_shown_with_its_peer(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    screen, view = screen_for(ABOUT), RunView(2)
+    screen, view = screen_for(ABOUT), RunModel(2)
     stepped(view, 1)
     screen.tick(view)
     screen.output(0, "alike", err=False)
@@ -183,13 +183,13 @@ def test_what_a_peer_wrote_is_shown_before_it_is_said_that_it_has_ended(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = PlainScreen(output="merged")
-    plain.tick(RunView(2))
+    plain.tick(RunModel(2))
     out = terminal_of(monkeypatch)
     for screen in (live := LiveScreen(ABOUT), plain):
-        screen.tick(RunView(2))
+        screen.tick(RunModel(2))
         screen.output(1, "last words", err=False)
         screen.print_line("error: train.py raised in peer 1")
-    live.close(RunView(2))
+    live.close(RunModel(2))
     for text in (shown(out).text, capsys.readouterr().out):
         assert "last words" in text.partition("error: train.py")[0]
 
@@ -198,7 +198,7 @@ def test_stderr_of_peers_goes_where_stderr_goes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = terminal_of(monkeypatch)
-    view, screen = RunView(2), LiveScreen(ABOUT)
+    view, screen = RunModel(2), LiveScreen(ABOUT)
     stepped(view, 1)
     screen.tick(view)
     for peer in (0, 1):
@@ -258,5 +258,5 @@ def test_a_live_screen_whose_terminal_is_closed_goes_on(
         monkeypatch.setattr(sys, "stdout", Failing(0, errno.EIO, file.fileno()))
         screen = LiveScreen(About("a", "b", str(tmp_path), 3))
         screen.print_line("+ somebody is back")
-        screen.close(RunView(1))
+        screen.close(RunModel(1))
     assert "somebody is back" in (tmp_path / "screen.log").read_text()

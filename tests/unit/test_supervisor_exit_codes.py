@@ -7,14 +7,14 @@ import pytest
 from gossip.config import resolve
 from gossip.launch.local.outcome import RunOutcome, exit_code
 from gossip.launch.local.peer_process import ProcessLife
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 
 
 def outcome(
     *lives: ProcessLife, stopped: str = "", halted: dict[int, int] | None = None
 ) -> RunOutcome:
-    view = RunView(4)
+    view = RunModel(4)
     for peer, code in (halted or {}).items():
         view.apply(read_event({"peer": peer, "event": "halted", "exit_code": code, "t": 1.0}))
     return RunOutcome(resolve({}).config, view, list(lives), stopped)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gossip.faults import plan as faults
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import Event, read_event
 
 
@@ -14,12 +14,12 @@ def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
     return read_event({"t": t, "peer": peer, "event": name, **fields})
 
 
-def told(view: RunView, *rows: Event) -> list[str]:
+def told(view: RunModel, *rows: Event) -> list[str]:
     return [line for row in rows for line in view.apply(row)]
 
 
 def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     lines = told(
         view,
         event("fault", 1, 10.0, kind="crash", round=50, fault="crash:server@50"),
@@ -44,7 +44,7 @@ def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
 
 
 def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     told(
         view,
         event("fault", 1, 10.0, kind="crash", round=5),
@@ -57,7 +57,7 @@ def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
 
 
 def test_a_skip_before_the_blow_does_not_count() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     told(
         view,
         event("fault", 1, 10.0, kind="crash", round=5),
@@ -68,7 +68,7 @@ def test_a_skip_before_the_blow_does_not_count() -> None:
 
 
 def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_came_after_it():
-    view = RunView(2)
+    view = RunModel(2)
     lines = told(
         view,
         # of the host that it could not reach
@@ -80,7 +80,7 @@ def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_c
 
 
 def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     lines = told(
         view,
         event("started", 1, 1.0, incarnation=0),
@@ -94,7 +94,7 @@ def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> N
 
 
 def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     told(
         view,
         event("started", 1, 1.0, incarnation=0),
@@ -106,7 +106,7 @@ def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> 
 
 
 def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_there() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     told(view, event("spawned", 1, 1.0, pid=5, incarnation=0))
     assert not view.have_begun([1])
     told(view, event("restored", 1, 2.0, round=7))
@@ -117,7 +117,7 @@ def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_t
 
 
 def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_after_it() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     told(
         view,
         event("spawned", 1, 1.0, pid=5, incarnation=0),
@@ -138,7 +138,7 @@ def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_
 
 
 def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     told(
         view,
         event("started", 1, 1.0, incarnation=0),
@@ -154,7 +154,7 @@ def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
 
 
 def test_peers_that_leave_politely_are_no_news() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     lines = told(
         view,
         event("left", 0, 5.0, subject=1),
@@ -168,7 +168,7 @@ def test_peers_that_leave_politely_are_no_news() -> None:
 
 
 def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     lines = told(
         view,
         *[event("plan", peer, 1.0, steps=100) for peer in range(4)],
@@ -181,7 +181,7 @@ def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round(
 
 
 def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
-    view = RunView(3, faults.parse("sign_flip:2*10"))
+    view = RunModel(3, faults.parse("sign_flip:2*10"))
     reasons = ["7 of the last 7 updates stood out"]
     lines = told(
         view,
@@ -204,7 +204,7 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
 
 
 def test_who_was_away_tells_of_old_verdicts_without_a_line() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     why = {"trust": 0.18, "reasons": ["9 of the last 20 updates stood out"]}
     lines = told(
         view,
@@ -222,7 +222,7 @@ def test_who_was_away_tells_of_old_verdicts_without_a_line() -> None:
 
 
 def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     told(
         view,
         event("round", 0, 1.0, round=5, loss=0.5, server=1, attempt=0, alive=2, trust={"1": 0.7}),
@@ -234,7 +234,7 @@ def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
 
 
 def test_accuracy_is_that_of_honest_peers() -> None:
-    view = RunView(3, faults.parse("nan:2"))
+    view = RunModel(3, faults.parse("nan:2"))
     told(
         view,
         *(
@@ -258,7 +258,7 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
             samples=samples,
         )
 
-    view = RunView(3)
+    view = RunModel(3)
     assert told(view, *(batch(0, peer, 3, 96) for peer in range(3))) == [
         (
             "= batch: 3 peers x 32 samples, 96 a round (fixed_local); the learning rate is left "
@@ -282,7 +282,7 @@ def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size(
 
 
 def test_whose_batches_change_is_told_once() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     lines = told(
         view,
         *(event("share", peer, subject=3, was=1.0, share=0.5, round=20) for peer in (0, 1, 2)),
@@ -304,7 +304,7 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
     def ended(epoch: int, peer: int, t: float, left: int = 0) -> dict[str, Any]:
         return event("epoch", peer, t, epoch=epoch, once=100 - left, twice=0, left=left, rounds=4)
 
-    view = RunView(2)
+    view = RunModel(2)
     assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == [
         "= epoch 0: samples used once 100, twice 0, left for the next 0, in 4 rounds"
     ]
@@ -325,7 +325,7 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
 
 
 def test_a_long_run_tells_of_short_epochs_less_and_less_often() -> None:
-    view = RunView(1)
+    view = RunModel(1)
     lines = [
         line
         for epoch in range(600)
@@ -339,7 +339,7 @@ def test_a_long_run_tells_of_short_epochs_less_and_less_often() -> None:
 
 
 def test_a_lost_round_counts_once_whoever_tells() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     lines = told(
         view,
         event("lost_round", 0, round=5, reason="r"),
@@ -350,12 +350,12 @@ def test_a_lost_round_counts_once_whoever_tells() -> None:
 
 
 def test_rows_of_strangers_and_unknown_events_are_ignored() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     assert told(view, event("round", 7, round=1), event("whatever", 0), event("skip", 0)) == []
 
 
 def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     told(
         view,
         event("round", 0, 1.0, round=5, loss=0.5),
@@ -365,7 +365,7 @@ def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
 
 
 def test_a_flood_about_a_peer_is_told_once() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     flood = {"of": "bad_commit", "about": 3, "count": 1203, "message": "and 1,203 more"}
     lines = told(
         view,
@@ -384,14 +384,14 @@ def test_a_notice_is_told_with_what_to_do() -> None:
     row = event(
         "notice", 1, message="peer 2 at tcp://10.0.0.7:5 has no key", hint="start it with --keys"
     )
-    assert told(RunView(3), row) == [
+    assert told(RunModel(3), row) == [
         "! 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"
     ]
 
 
 def test_of_epochs_that_leave_samples_the_first_is_told_at_once() -> None:
     """With a liar each epoch leaves some, since what it has read is read again."""
-    view = RunView(1)
+    view = RunModel(1)
     told = [
         view.apply(event("epoch", 0, 0.1 * at, epoch=at, once=99, twice=0, left=at, rounds=4))
         for at in range(40)
@@ -402,7 +402,7 @@ def test_of_epochs_that_leave_samples_the_first_is_told_at_once() -> None:
 
 
 def test_smaller_batches_of_a_peer_in_quarantine_have_that_reason() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     smaller = {"subject": 1, "share": 0.5, "was": 1.0}
     assert "slower than most" in view.apply(event("share", 0, 1.0, round=15, **smaller))[0]
     view.apply(event("quarantined", 0, 2.0, subject=1, round=20, trust=0.1))
@@ -410,7 +410,7 @@ def test_smaller_batches_of_a_peer_in_quarantine_have_that_reason() -> None:
 
 
 def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     for number in range(160):
         view.apply(event("round", 0, number / 10, round=number, step=number + 1, alive=4))
     view.apply(event("paused", 3, 16.0, round=120, alive=[1, 3], need=3))
@@ -420,7 +420,7 @@ def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
 
 
 def test_on_the_two_sides_of_a_partition_nobody_is_called_dead() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     cut = event("fault", 0, 5.0, kind="partition", fault="partition:0,1,2|3@5s+6s", round=9)
     sides = [(0, 3), (1, 3), (3, 0), (3, 1), (3, 2)]
     lines = told(
@@ -437,7 +437,7 @@ def test_on_the_two_sides_of_a_partition_nobody_is_called_dead() -> None:
 
 
 def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     lines = told(
         view,
         event("fault", 1, 10.0, kind="hang", round=5, seconds=3.0),
@@ -451,7 +451,7 @@ def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() ->
 
 def test_a_death_long_after_a_short_hang_is_not_counted_from_it() -> None:
     """It said "dead after 155393 ms": nobody had held the peer for dead when it hung."""
-    view = RunView(3)
+    view = RunModel(3)
     lines = told(
         view,
         event("fault", 1, 10.0, kind="hang", round=5, seconds=0.3),
@@ -463,7 +463,7 @@ def test_a_death_long_after_a_short_hang_is_not_counted_from_it() -> None:
 
 
 def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     over = event("halted", 0, 30.0, reason="finished", exit_code=0, round=9)
     gone = {"subject": 1, "reason": "disconnected"}
     assert told(view, over, event("skip", 2, 30.1, **gone)) == []
@@ -476,7 +476,7 @@ def test_who_has_had_all_steps_is_in_no_trouble_when_links_close(
 ) -> None:
     """The words that it is over come a moment later. The script tells how many rounds it makes.
     ``means``: rounds that were no steps."""
-    view = RunView(3, local_steps=local_steps)
+    view = RunModel(3, local_steps=local_steps)
     lines = told(view, event("plan", 2, 0.1, steps=10))
     gone = {"subject": 1, "reason": "disconnected"}
     told(view, event("round", 2, 1.0, round=7 + means, step=8))
@@ -487,7 +487,7 @@ def test_who_has_had_all_steps_is_in_no_trouble_when_links_close(
 
 
 def test_who_is_away_gets_smaller_batches_for_that() -> None:
-    view = RunView(3)
+    view = RunModel(3)
     (_, line) = told(
         view,
         event("skip", 0, 9.0, subject=1, reason="suspect"),
@@ -497,12 +497,12 @@ def test_who_is_away_gets_smaller_batches_for_that() -> None:
 
 
 def test_whom_a_peer_waits_for_at_the_end_is_told_in_words() -> None:
-    (line,) = told(RunView(3), event("lingering", 0, 9.0, **{"for": [2], "at_most_s": 5.0}))
+    (line,) = told(RunModel(3), event("lingering", 0, 9.0, **{"for": [2], "at_most_s": 5.0}))
     assert line == "~ 0 is done; it waits for peer 2 up to 5.0 s"
 
 
 def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     found = {"subject": 2, "measured_us": 160_000, "predicted_us": 80_000, "round": 4}
     lines = told(view, *(event("unlike_profile", peer, **found) for peer in (1, 2, 3)))
     (line,) = lines
@@ -514,7 +514,7 @@ def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do(
 
 
 def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> None:
-    view = RunView(2)
+    view = RunModel(2)
     both = {"step": 1, "loss": 0.5, "alive": 2, "contributors": [0, 1], "server": 0}
     told(
         view,
@@ -526,7 +526,7 @@ def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> No
 
 
 def test_a_peer_with_little_influence_is_named_once_and_only_if_nothing_speaks_against_it() -> None:
-    view = RunView(4)
+    view = RunModel(4)
     lines = told(
         view,
         event("suspected", 0, 1.0, subject=2, round=9, trust=0.4, reasons=["7 stood out"]),

@@ -10,7 +10,7 @@ import pytest
 from gossip.config import resolve
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
-from gossip.launch.report import RunView
+from gossip.launch.report import RunModel
 from gossip.observe import read_event
 from gossip.run import checkpoints, stage_parts
 from gossip.run.telemetry import write_json
@@ -29,7 +29,7 @@ FOUND = {
 def test_a_stopped_run_knows_whether_its_last_checkpoint_is_there(
     others: str, missing: bool
 ) -> None:
-    view = RunView(2)
+    view = RunModel(2)
     for peer, why in ((0, "step 7 to ck: no room"), (1, others)):
         view.apply(read_event({"t": 1.0, "peer": peer, "event": "started", "incarnation": 0}))
         view.apply(
@@ -59,7 +59,7 @@ def all_lines(
     monkeypatch.setattr(runs, "conclude", lambda *_: {**summary, "finished": int(code == 0)})
     monkeypatch.chdir(folder)
     config = resolve({"peers": 2, "name": "x", "run_dir": str(folder / "run")}).config
-    runs.finish(folder / "run", Over(config, RunView(2)), SayScreen(), False)
+    runs.finish(folder / "run", Over(config, RunModel(2)), SayScreen(), False)
     return said
 
 

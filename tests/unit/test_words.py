@@ -10,7 +10,7 @@ import pytest
 from gossip.errors import OutOfMemory
 from gossip.launch.drill import impact
 from gossip.launch.join import joining
-from gossip.launch.report.view import RunView
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.words import at_round, counted
 from gossip.observe import read_event
 
@@ -22,7 +22,7 @@ def test_only_one_is_said_in_the_singular(count: int, said: str) -> None:
 
 def test_who_has_had_no_round_is_in_none() -> None:
     assert [at_round(number) for number in (-1, 0)] == ["before its first round", "at round 0"]
-    view = RunView(2)
+    view = RunModel(2)
     stopped = {"t": 1.0, "event": "exited", "code": 143, "how": "exit code 143"}
     assert view.apply(read_event({**stopped, "peer": 1})) == [
         "- 1 has left before its first round: it was asked to"
@@ -61,7 +61,7 @@ def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> 
         "local": local,
         "samples": n * local,
     }
-    (line,) = RunView(n, cast(Any, SimpleNamespace(byzantine=[]))).apply(read_event({**batch}))
+    (line,) = RunModel(n, cast(Any, SimpleNamespace(byzantine=[]))).apply(read_event({**batch}))
     assert line.startswith(f"= batch: {said}, {n * local} a round (scale)")
 
 

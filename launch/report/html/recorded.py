@@ -14,8 +14,8 @@ from gossip.faults import FaultPlan, parse
 from gossip.launch.report import notes, run_state
 from gossip.launch.report.growing import RunFiles
 from gossip.launch.report.machines import Machines
+from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.stages import stages_in
-from gossip.launch.report.view import RunView
 from gossip.observe import PEERS_MAX, Event, PeerEvent, events
 from gossip.run import checkpoints, open_in, read_object, real, shown, whole
 
@@ -75,7 +75,7 @@ class RecordedRun:
     environment: Mapping[str, Any]
     summary: Mapping[str, Any]
     plan: FaultPlan
-    view: RunView
+    view: RunModel
     lines: list[tuple[float, str]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     commits: CommitColumns = field(default_factory=CommitColumns)
@@ -129,7 +129,7 @@ def read(folder: Path) -> RecordedRun:
         environment=run_state.read_known(folder, "environment.json", []) or {},
         summary=run_state.read_known(folder, "summary.json", []) or {},
         plan=_plan(config),
-        view=RunView(
+        view=RunModel(
             0,
             local_steps=_steps_of_round(config),
             stages=stages_in(config.get("pipeline")),
@@ -202,7 +202,7 @@ def _expect(run: RecordedRun) -> None:
             view.rows[peer].lie = "+".join(run.plan.attack_kinds(peer))
 
 
-def _add_sender(view: RunView, peer: int, event: Event) -> None:
+def _add_sender(view: RunModel, peer: int, event: Event) -> None:
     """Add a peer that joined later to the view at its first row."""
     row = view.rows.get(peer)
     if row is None or (row.state == "elsewhere" and isinstance(event, events.Started)):

@@ -1,4 +1,4 @@
-"""View of a run by its launcher: the state behind its tables, and the events that are worth a line
+"""Model of a run: the state behind its tables and screens, and the events that are worth a line
 to a person.
 
 Pure: fed with events, it keeps the state that tables are drawn from and returns the lines to print.
@@ -95,7 +95,7 @@ class PeerRow:
         return f"{at}{self.reasons[0]}"
 
 
-class RunView:
+class RunModel:
     """State of a whole run. ``apply`` takes the events in the order in which they arrive.
 
     Args:
@@ -899,9 +899,9 @@ class RunView:
         return [] if last is not None and event.t - last < QUIET_S else [*lines]
 
 
-def _handlers() -> Iterator[tuple[type[Event], Callable[[RunView, PeerRow, Any], list[str]]]]:
+def _handlers() -> Iterator[tuple[type[Event], Callable[[RunModel, PeerRow, Any], list[str]]]]:
     """Yield each kind of event with the method that applies it, whose parameter has that type."""
-    for method in vars(RunView).values():
+    for method in vars(RunModel).values():
         match getattr(method, "__annotations__", {}):
             case {"row": "PeerRow", "event": kinds, "return": "list[str]", **more} if not more:
                 for kind in kinds.split(" | "):

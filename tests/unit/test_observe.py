@@ -1,0 +1,58 @@
+"""Events are what their rows say, whatever else the rows say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gossip.launch.report.growing import RowParser
+from gossip.observe import EVENTS, Event, events, read_event
+
+
+def test_an_event_has_the_fields_of_its_row_and_none_in_place_of_the_others() -> None:
+    event = read_event({"t": 1.0, "peer": 2, "event": "restored", "round": 7, "from": 1, "x": 3})
+    assert event == events.Restored(t=1.0, peer=2, round=7, from_=1)  # type: ignore[call-arg]
+    assert isinstance(event, events.Restored)
+    assert event.nbytes is None
+
+
+def test_a_row_that_is_written_is_read_as_the_same_event() -> None:
+    event = events.Lingering(peer=1, for_=[0, 2], at_most_s=5.0)
+    row = event.to_row(3.0, 4.0)
+    assert list(row) == ["t", "wall", "peer", "event", "for", "at_most_s"]
+    assert read_event({**row}) == events.Lingering(t=3.0, wall=4.0, **vars(event))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"event": "skip", "peer": 1}, {"event": "skip", "subject": 1}, {"event": "later"}, {}],
+    ids=("no subject", "no peer", "unknown", "nothing"),
+)
+def test_a_row_of_no_known_kind_is_an_event_all_the_same(row: dict[str, Any]) -> None:
+    assert type(read_event({"t": 1.0, **row})) is Event
+
+
+def test_a_script_may_log_anything_as_its_loss() -> None:
+    event = read_event({"event": "metrics", "peer": 0, "loss": "nan", "accuracy": 1, "t": None})
+    assert event == events.Metrics(t=0.0, peer=0, loss=None, accuracy=1)
+
+
+def test_the_names_of_fields_leave_the_methods_alone() -> None:
+    for kind in EVENTS.values():
+        assert not {"name", "to_row", "to_fields", "wrap", *Event.fields} & {
+            *kind.fields.keys() - Event.fields.keys()
+        }
+
+
+def test_the_end_of_a_line_is_checked_as_its_event_and_under_no_second_name() -> None:
+    parser = RowParser()
+    end = ',"contributors":[0],"reasons":7}'
+    parser.parse(f'{{"event":"round","round":1{end}'.encode(), "events.jsonl")
+    with pytest.raises(ValueError, match="reasons"):
+        parser.parse(f'{{"event":"suspected","round":1{end}'.encode(), "events.jsonl")
+    twice = b'{"event":"x","loss":"high","contributors":[0],"event":"round"}'
+    with pytest.raises(ValueError, match="loss"):
+        parser.parse(twice, "events.jsonl")
+    assert parser.parse(json.dumps({"event": "x", "loss": "high"}).encode(), "events.jsonl")
