@@ -3,8 +3,9 @@ Nothing is imported before it is used."""
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import outer, registry, senders
@@ -71,30 +72,9 @@ if TYPE_CHECKING:
         spectral_clipping,
     )
     from .weiszfeld import geometric_median, rfa
+else:
+    __getattr__, __dir__ = lazy(__name__)
 
-_HOMES = {
-    "sharded": ("ShardedRule",),
-    "senders": (
-        "Memory",
-        "Sender",
-    ),
-    "base": ("Rule", "Verdict", "rule", "CoordinateRule", "Updates"),
-    "clipped": ("centered_clipping", "self_centered_clipping"),
-    "composing": ("PreAggregation", "Stage", "compose", "pre_aggregation"),
-    "coordinates": ("meamed", "median", "phocas", "sign_majority", "trimmed_mean"),
-    "descent": ("fltrust", "judged_clipping", "zeno", "zeno_pp"),
-    "distances": ("bulyan", "krum", "mda", "multi_krum"),
-    "gram": ("Decision", "Gram"),
-    "gram_rules": ("GramRule", "gram_rule"),
-    "guarded": ("LengthRule", "guarded_mean"),
-    "means": ("mean", "mean_of_rows"),
-    "mixing": ("arc", "bucketing", "clipping", "nnm"),
-    "registry": ("BoundRule", "load", "names", "pre_aggregations", "register"),
-    "reweighting": ("cauchy", "huber", "reweighted", "suspicion", "suspicion_literal"),
-    "selecting": ("cge", "faba", "monna"),
-    "spectral": ("caf", "dnc", "smea", "spectral_clipping"),
-    "weiszfeld": ("geometric_median", "rfa"),
-}
 __all__ = [
     "BoundRule",
     "Decision",
@@ -148,14 +128,3 @@ __all__ = [
     "zeno",
     "zeno_pp",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f".{home}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

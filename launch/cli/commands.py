@@ -10,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,7 +21,6 @@ from gossip.launch.doctor import doctor
 from gossip.launch.drill import command as drill
 from gossip.launch.join import join
 from gossip.launch.local import swarm_keys as keygen
-from gossip.launch.optional import optional
 from gossip.launch.options import (
     UNSET,
     Advertise,
@@ -230,7 +228,6 @@ def demo(
     settings: Settings = UNSET,
     keys: Keys = None,
     config: Config = None,
-    plot: Annotated[Path | None, optional("Draw the curves into this PNG.")] = None,
     only: Annotated[
         bool,
         typer.Option(
@@ -246,7 +243,7 @@ def demo(
     from gossip.launch.demo import Demo
 
     flags = {**settings, "peers": peers, "keys": keys}
-    prepared = Demo.prepare(flags, config, plot=plot, compare=not only, as_json=as_json)
+    prepared = Demo.prepare(flags, config, compare=not only, as_json=as_json)
     prepared.track = track or ()
     if show:
         prepared.show_config()

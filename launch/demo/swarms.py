@@ -59,7 +59,6 @@ class Demo:
     resolved: Resolved
     standard: bool
     compare: bool
-    plot: Path | None
     as_json: bool
     track: Sequence[str] = ()
 
@@ -68,7 +67,6 @@ class Demo:
         cls,
         flags: Mapping[str, Any],
         file: Path | None = None,
-        plot: Path | None = None,
         compare: bool = True,
         as_json: bool = False,
     ) -> Demo:
@@ -101,9 +99,7 @@ class Demo:
         )
         if topology != resolved.config.topology:
             resolved = resolved.with_values("liars in the fault plan", topology=topology)
-        if plot is not None:
-            _check_plots()
-        return cls(resolved, standard, compare, plot, as_json)
+        return cls(resolved, standard, compare, as_json)
 
     def show_config(self) -> None:
         runs.show_config(self.resolved, self.as_json)
@@ -153,11 +149,6 @@ class Demo:
             folder / "comparison.json",
             {"schema": "gossip.comparison/1", "with_faults": summary, **comparison, "wrong": wrong},
         )
-        if self.plot is not None:
-            from .plot import draw
-
-            draw(folder, self.plot)
-            self._print_line(f"curves: {self.plot}")
         if self.as_json:
             print(json.dumps({**summary, **comparison, "wrong": wrong}))
         for line in table(rows):
@@ -394,13 +385,4 @@ def _check_data() -> None:
         raise ConfigError(
             "the digits come with scikit-learn, which is not installed",
             "pip install 'gossip-train[demo]'",
-        )
-
-
-def _check_plots() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise ConfigError(
-            "--plot needs matplotlib, which is not installed", "pip install 'gossip-train[plots]'"
         )

@@ -914,8 +914,8 @@ HANDLERS = dict(_handlers())
 def _low_participation(window: LowWindow) -> str:
     nobody = window.without_anybody
     why = (
-        f"in {counted(nobody, 'round')} nobody sent an update, as after a batch without "
-        "optimizer.step()"
+        f"in {counted(nobody, 'round')} there was no update that can be used: "
+        "the loss was not finite, or optimizer.step() was left out"
         if nobody
         else "the others were late. Look at gossip top, and raise --round-timeout where steps "
         "or links take long"

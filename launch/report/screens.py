@@ -383,7 +383,7 @@ def _taking_part(view: RunModel) -> str:
     if view.participation.last is None:
         return ""
     who, alive = view.participation.last
-    return f"{who} of {alive} took part" if who else "nobody sent an update"
+    return f"{who} of {alive} took part" if who else "no usable update"
 
 
 STAMP_WIDTH = 9

@@ -312,13 +312,6 @@ def test_the_demo_tolerates_as_many_liars_as_its_plan_has() -> None:
     assert not demo.Demo.prepare({"aggregator": "krum"}).standard
 
 
-def test_a_demo_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as caught:
-        demo.Demo.prepare({}, plot=Path("x.png"))
-    assert "gossip-train[plots]" in str(caught.value.hint)
-
-
 def test_in_a_gossip_topology_the_rule_must_do_with_what_one_peer_gets() -> None:
     with pytest.raises(TooFewUpdates) as caught:
         fitting.check_rule(

@@ -56,7 +56,7 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
     assert said[0].endswith("raise --round-timeout where steps or links take long")
     said = fed(view, range(4 * WINDOW, 5 * WINDOW), 0)
     assert len(said) == 1
-    assert "in 5 rounds nobody sent an update" in said[0], "as many as it takes to fall below"
+    assert "in 5 rounds there was no update" in said[0], "as many as it takes to fall below"
     assert view.participation.least == 0.0
 
 
@@ -91,7 +91,7 @@ def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
     fed(view, range(8, 9), 4, step=8)
     fed(view, range(15, 16), 0, step=15)  # six steps were left out, and this is one, too
     assert (view.participation.last, view.participation.mean) == ((0, 4), 2 / 3)
-    assert progress(view).endswith("4 alive  nobody sent an update")
+    assert progress(view).endswith("4 alive  no usable update")
 
 
 def test_gossip_rounds_tell_of_no_participation() -> None:

@@ -1,32 +1,24 @@
-"""The demo's curves as a picture: accuracy against rounds for each run,
-with what happened on the way."""
+"""The demo's curves as a picture: accuracy against rounds for each run, with what happened on the
+way.
+
+    python benchmarks/demo_picture.py runs/demo-1234 docs/demo.png
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+from matplotlib import pyplot
+
 from gossip.config import RunConfig
-from gossip.errors import ConfigError
 from gossip.run import read_json, read_lines
 
 INK, MUTED, BLUE, RED = "#1a1a1a", "#8a8a8a", "#1f5fbf", "#c23b22"
 
 
 def draw(folder: Path, picture: Path) -> None:
-    """Draws the runs below a demo's folder into a PNG (or what the name's ending says).
-
-    Raises: ConfigError: matplotlib is not installed, or the picture cannot be written.
-    """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "a picture needs matplotlib, which is not installed",
-            "pip install 'gossip-train[plots]'",
-        ) from error
+    """Draw the runs of a demo's folder into a PNG, or the format of the name's ending."""
     config = RunConfig.load(folder / "config.json")
     summary = read_json(folder / "summary.json") or {}
     honest = [peer for peer in range(config.peers) if peer not in config.plan.byzantine]
@@ -83,12 +75,7 @@ def draw(folder: Path, picture: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.4), fontsize=9)
     figure.tight_layout()
-    try:
-        figure.savefig(picture)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot write the picture {picture}: {error}") from error
-    finally:
-        pyplot.close(figure)
+    figure.savefig(picture)
 
 
 def _curve(folder: Path, peers: list[int]) -> tuple[list[int], list[float]]:
@@ -104,3 +91,7 @@ def _curve(folder: Path, peers: list[int]) -> tuple[list[int], list[float]]:
                 found.setdefault(row["round"], []).append(float(row["accuracy"]))
     rounds = sorted(found)
     return rounds, [sum(found[number]) / len(found[number]) for number in rounds]
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]), Path(sys.argv[2]))
