@@ -19,16 +19,24 @@ PACKAGES = {
 """Names of the functions -> the packages that register them as entry points of ``GROUP``."""
 
 
+WHOLE = "install it again, in the version of gossip-train"
+
+
 def find_function(name: str, feature: str) -> Any:
     """Return the function or class that one of our packages registers under ``name``.
 
     Args:
         feature: What the user has asked for, as the error names it.
-    Raises: ConfigError: The package is not installed.
+    Raises: ConfigError: The package is not installed, or broken.
     """
+    package = PACKAGES[name]
     for entry in entry_points(group=GROUP, name=name):
-        return entry.load()
-    raise missing(feature, PACKAGES[name])
+        if entry.dist is not None and entry.dist.name == package:
+            try:
+                return entry.load()
+            except (ImportError, AttributeError) as error:
+                raise ConfigError(f"{package} cannot be loaded: {error}", WHOLE) from error
+    raise missing(feature, package)
 
 
 def missing(feature: str, package: str) -> ConfigError:

@@ -673,12 +673,12 @@ class Peer:
     ) -> list[Effect]:
         """Apply commits of others until a commit names this peer. With ``begins``, do nothing if
         that is under way."""
-        returning = self._rejoin
-        assert returning is not None
-        if begins and returning.under_way:
+        rejoin = self._rejoin
+        assert rejoin is not None
+        if begins and rejoin.under_way:
             return []
         follows = self.phase == "running" and rolling.mode == "following"
-        effects = returning.go_on(follows, now)
+        effects = rejoin.go_on(follows, now)
         if follows and self.shutdown.had_last_round():
             # No commit will name this peer any more. The local trainer stops after its last step.
             effects += rolling.start_computing()

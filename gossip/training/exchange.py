@@ -938,11 +938,11 @@ class Exchange:
 
         Raises: NodeLost: The node has died too often.
         """
-        self.link.revive(self.round_id)
         self.go = None
         self._ledger = control.LedgerReply(-1, b"")  # nobody will answer any more
         self._judging.forget()
         self._stage_commands.clear()
+        self.link.revive(self.round_id)
         if self._prepared:
             self.model.renew_arena(self._filled)
             self._introduce()

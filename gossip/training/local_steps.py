@@ -124,8 +124,7 @@ class LocalSteps(EveryStep):
         A parameter without a gradient that no step has moved still has none. With fragments the
         difference contains the steps since the last round of each fragment.
 
-        Returns: True if no step was taken, so that the difference is of no use. Then the caller
-            calls ``discard_update`` before ``resume_after_round``.
+        Returns: True if no step was taken, so that the difference is of no use.
         """
         for parameter, value, start in self._triples(self._difference_origin):
             gradient = parameter.grad

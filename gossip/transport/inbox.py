@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import zmq
 
@@ -50,20 +50,6 @@ class ListenAddress:
     guard: Guard | None
 
 
-class Inbox(Protocol):
-    """Receiving end of the messages of other peers."""
-
-    fd: int
-    """Readable when something has come."""
-    address: str
-
-    def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Takes what has come, within bounds. Whether ``fd`` will tell of all that is left."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class _Router(ABC):
     """A bound socket whose messages have few frames."""
 
@@ -79,7 +65,7 @@ class _Router(ABC):
         self._discarding = False  # in the middle of a message that nobody wants
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """See ``Inbox``."""
+        """Take what has come, within bounds. Return whether ``fd`` reports all that is left."""
         if not self.discard():
             return False
         stop_at = self.traffic.received_bytes + self.burst_bytes

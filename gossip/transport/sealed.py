@@ -367,7 +367,7 @@ class SealedInbox:
                 del self._offers[session]
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """See ``inbox.Inbox``. The descriptor goes on telling of the rest."""
+        """See ``_Router.read``. The descriptor goes on telling of the rest."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             connection = self._connections.get(fd)

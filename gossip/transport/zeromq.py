@@ -581,9 +581,11 @@ class ZeroMQTransport:
         self._control_in.close()
         if isinstance(self._bulk_in, BulkInbox):
             self._bulk_in.close()
-        self._context.term()  # waits for what lingers
-        # Peers learn of the end of these sockets at once. That must not overtake the farewell.
-        for end in (*lanes, self._bulk_in):
-            if not isinstance(end, ZmqLane | BulkInbox):
-                end.close()
-        self._rare.close()
+        try:
+            self._context.term()  # waits for what lingers
+        finally:
+            # Peers learn of the end of these sockets at once. That must not overtake the farewell.
+            for end in (*lanes, self._bulk_in):
+                if not isinstance(end, ZmqLane | BulkInbox):
+                    end.close()
+            self._rare.close()

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from .commands import app, main
-
-__all__ = ["app", "main"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import commands
-
-    return getattr(commands, name)
+else:
+    __getattr__, __dir__ = lazy(__name__)

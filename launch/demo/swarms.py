@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -40,8 +41,8 @@ START_S = 120.0  # two processes a peer import torch at once: a minute for 16 pe
 NAME_MAX = 70
 """Length to which a run's name is cut before a suffix such as ``-plain``: a name has at most 80
 characters."""
-HIDDEN = ("=", "~", "+", "! only", "! epoch")
-"""Beginnings of lines that the demo leaves out."""
+HIDDEN = ("=", "~", "+")
+"""Marks of lines that the demo leaves out."""
 CLOSE_ENOUGH = 0.02
 """How far under the fault-free accuracy the default demo may end before it counts as failed."""
 
@@ -132,8 +133,9 @@ class Demo:
                     run_dir=str(folder / "plain"),
                 )
                 runs.begin(plain, sys.argv, Path(__file__).resolve().parent)
+                fails = ": it will fail" if config.plan.byzantine else ""
                 self._print_line(
-                    "--- 2 of 3: plain averaging (mean), under the same faults: it will fail ---"
+                    f"--- 2 of 3: plain averaging (mean), under the same faults{fails} ---"
                 )
                 outcome_plain, comparison["plain"] = self._train(plain, folder / "plain")
                 if outcome_plain.stopped:
@@ -219,18 +221,20 @@ class Demo:
 
 
 class KeyEvents:
-    """A screen of the demo: the first of each kind of event of a peer, and nothing of batches,
-    epochs and paroles. A run's own screen shows all of them."""
+    """A screen of the demo. Of the events of a peer it shows the first of each kind, and it leaves
+    out batches, epochs and paroles. It shows all errors and injected faults."""
 
     def __init__(self, screen: Screen) -> None:
         self.output, self.tick, self.close = screen.output, screen.tick, screen.close
         self._screen, self._shown = screen, set[str]()
 
     def print_line(self, text: str) -> None:
-        kind = text[:3]  # the mark and the peer
-        if not (text.startswith(HIDDEN) or kind in self._shown):
-            self._shown.add(kind)
-            self._screen.print_line(text)
+        event = re.match(r"[?!x-] (\d+ )?\w+(?!:)\b", text)
+        if text[:1] in HIDDEN or (event is not None and event[0] in self._shown):
+            return
+        if event is not None:
+            self._shown.add(event[0])
+        self._screen.print_line(text)
 
 
 def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:

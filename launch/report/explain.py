@@ -40,7 +40,10 @@ WHY_SKIPPED = {
     "dead": "it was held for dead",
     "left": "it had left",
 }
-NOT_KEPT = (events.Round, events.Metrics, events.Usage)
+NOT_KEPT = (
+    *(events.Round, events.Metrics, events.Usage, events.SnapshotServed, events.Joined),
+    *(events.EventsSuppressed, events.Rerouted, events.Batch, events.Epoch),
+)
 """Events that come by the thousand, and have no sentence."""
 _NUMBER = re.compile(r"-?\d[\d.]*")
 
@@ -124,7 +127,8 @@ class Story:
         return clock(t - (self.record.began or t))
 
     def _record_event(self, event: Event) -> None:
-        if not isinstance(event, NOT_KEPT) and len(self.events) < EVENTS_MAX:
+        is_kept = type(event) is not Event and not isinstance(event, NOT_KEPT)
+        if is_kept and len(self.events) < EVENTS_MAX:
             self.events.append(event)
 
     def _record_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:

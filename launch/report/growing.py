@@ -43,8 +43,8 @@ class RowParser:
     and checked once: with hundreds of peers that is nearly all of it. Rows share those values."""
 
     def __init__(self) -> None:
-        self._tails: dict[tuple[object, bytes], Row] = {}
-        self._last: tuple[object, bytes, Row] = None, b"\n", {}  # no line ends so
+        self._tails: dict[tuple[str, bytes], Row] = {}
+        self._last: tuple[str, bytes, Row] = "", b"\n", {}  # no line ends so
 
     def parse(self, line: bytes, file: str) -> Row:
         """Parse a line of a file of that name. Raises: ValueError: It is no row."""
@@ -55,14 +55,15 @@ class RowParser:
             return check_row(_parsed(str(line, "utf-8")), file)
         try:
             row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
-            if not alike or event != row.get("event"):
-                tail = self._tail(line[at:], row.get("event"), file)
+            kind = str(row.get("event"))  # Files without events may have anything there.
+            if not alike or event != kind:
+                tail = self._tail(line[at:], kind, file)
         except ValueError:
             return check_row(parse_json(line), file)  # the name stands in an object of its own
         row.update(tail)
         return row
 
-    def _tail(self, text: bytes, event: str | None, file: str) -> Row:
+    def _tail(self, text: bytes, event: str, file: str) -> Row:
         """Return the fields in the end of a line of such an event."""
         found = self._tails.get((event, text))
         if found is None:

@@ -909,6 +909,7 @@ def _handlers() -> Iterator[tuple[type[Event], Callable[[RunModel, PeerRow, Any]
 
 
 HANDLERS = dict(_handlers())
+assert len(HANDLERS) == len([*_handlers()]), "two methods handle one kind of event"
 
 
 def _low_participation(window: LowWindow) -> str:

@@ -439,8 +439,8 @@ class HostsLauncher:
         self._events.write({**row, "host": found.name})
         event = read_event(row)
         match event:
-            case events.JoinServer():
-                self._introduce(found, str(event.address))
+            case events.JoinServer() if event.address:
+                self._introduce(found, event.address)
             case events.Exited():
                 number, ended = event.incarnation or 0, (event.code, event.signal)
                 self.outcome.lives.append(

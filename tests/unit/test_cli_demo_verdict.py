@@ -102,22 +102,29 @@ def test_that_plain_averaging_diverged_is_named(
     assert ("diverged, as expected" in diverged(plain)) == is_named
 
 
-def test_the_demo_shows_the_first_event_of_each_kind() -> None:
+def test_the_demo_shows_errors_and_the_first_event_of_each_kind() -> None:
     lines = list[str]()
     screen = PlainScreen()
     screen.print_line = lines.append  # type: ignore[method-assign]
     shown = KeyEvents(screen)
-    for text in (
-        "? 5 suspected",
-        "? 6 suspected",
-        "- 5 quarantined at round 15",
-        "= batch: 8 peers",
-        "- 5 quarantined at round 125",
-        "~ 5 on parole",
+    kept = (
+        "* injected: SIGKILL peer 4",
+        "* injected: SIGKILL peer 5",
+        "? 1 suspected",
+        "? 12 suspected",
+        "- 12 quarantined at round 15",
+        "! 3 skipped by 1",
+        "! 3: error: out of memory",
+        "! 3: error: no space",
+        "  hint: free some",
+        "  hint: free some more",
         "x 4 dead",
-    ):
+    )
+    for text in kept:
         shown.print_line(text)
-    assert [line[:3] for line in lines] == ["? 5", "? 6", "- 5", "x 4"]
+    for text in ("= batch: 8 peers", "- 12 quarantined at round 125", "~ 5 on parole"):
+        shown.print_line(text)
+    assert lines == [*kept]
 
 
 def test_a_peer_that_died_out_of_plan_is_named() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -108,3 +109,23 @@ def test_each_function_of_a_satellite_is_known_and_there() -> None:
     assert declared == satellites.PACKAGES
     for name in declared:
         assert callable(satellites.find_function(name, "it"))
+
+
+@pytest.mark.parametrize(
+    ("package", "says"),
+    [
+        ("gossip-pipelines", "gossip-pipelines cannot be loaded: no module"),
+        ("their-package", "stages comes with gossip-pipelines"),
+    ],
+)
+def test_only_the_whole_package_gives_a_function(
+    package: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> object:
+        raise ImportError("no module")
+
+    entry = Entry("StagePeer", load)
+    entry.dist = SimpleNamespace(name=package)  # type: ignore[attr-defined]
+    monkeypatch.setattr(satellites, "entry_points", lambda group, name: [entry])
+    with pytest.raises(ConfigError, match=says):
+        satellites.find_function("StagePeer", "stages")

@@ -68,6 +68,14 @@ def test_nobody_is_blamed_when_most_updates_are_not_finite(
     assert tuple(peer for peer in PEERS if table.score(peer) < 1.0) == blamed
 
 
+def test_so_many_as_may_lie_are_blamed_though_most_updates_are_theirs() -> None:
+    """The others are late."""
+    table = TrustTable(SETTINGS, f=2)
+    broken = [Rejection(peer, "non_finite") for peer in (1, 2)]
+    table.observe_commit(0, contributions({}, tuple(PEERS[1:])), broken, roster=PEERS)
+    assert [peer for peer in PEERS if table.score(peer) < 1.0] == [1, 2]
+
+
 def test_a_single_offence_is_told_in_the_singular() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(1), {}, {3: "non_finite"})

@@ -372,7 +372,7 @@ class TrustTable:
             judged[measure.peer] = ("outlying" if out else "", far)
         # If the model has diverged, most updates are non-finite, and no sender is to blame.
         broken = sum(each.reason == "non_finite" for each in rejected)
-        diverged = 2 * broken > len(contributors) + len(rejected)
+        diverged = broken > max(self.f, (len(contributors) + len(rejected)) // 2)
         for rejection in rejected:
             if rejection.reason in WORDS and not (diverged and rejection.reason == "non_finite"):
                 judged[rejection.peer] = (rejection.reason, 0.0)

@@ -356,7 +356,7 @@ class GossipRounds:
         # its push is not waited for any more
         return [*self._maybe_close(now), *self._gathered()]
 
-    def on_pause(self, still_s: float, now: float) -> list[Effect]:
+    def on_pause(self, paused_s: float, now: float) -> list[Effect]:
         """This peer was stopped for a while. Nobody relied on it: nothing to do."""
         return []
 

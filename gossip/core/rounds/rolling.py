@@ -860,8 +860,8 @@ class RollingRounds:
             # This round was committed before a recovery, and has waited for other stages.
             return effects + self._notify_gate(self._stage_gate, now)
         # Each of these messages may end the round, and begin the next.
-        last_words = self.future_buffer.former_commits
-        for event in self.future_buffer.pop_former_commits(round_id) if last_words else ():
+        former = self.future_buffer.former_commits
+        for event in self.future_buffer.pop_former_commits(round_id) if former else ():
             effects += self.on_former_commit(event, now)
         for event in self.future_buffer.pop_round(round_id):
             effects += self.on_message(event, now)
