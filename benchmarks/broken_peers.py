@@ -112,7 +112,8 @@ def main() -> None:
         "|---|---|---|" + "---|" * len(RULES),
     ]
     for n, data, fault, when in rows():
-        line = f"| {n}, {data} | {fault.replace('*', ' × ')} | {'' if fault == 'none' else when} |"
+        name = fault.replace("*", " \N{MULTIPLICATION SIGN} ")
+        line = f"| {n}, {data} | {name} | {'' if fault == 'none' else when} |"
         for rule in RULES:
             of = [measured[Cell(n, data, fault, when, rule, s)] for s in range(options.seeds)]
             accuracies = [accuracy for accuracy, *_ in of]

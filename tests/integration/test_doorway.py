@@ -22,6 +22,7 @@ from gossip.launch.registry.registry import LET_IN, LISTENING, PeerEntry, Progre
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.frames import encode
+from gossip.observe import read_event
 from gossip.run.keys import make_pair
 from gossip.run.rendezvous import SeedFolder, announce_end
 
@@ -100,8 +101,10 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
         endpoint=JoinEndpoint(),
     )
     announce(folder, 1)
-    mine.view.feed(
-        {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+    mine.view.apply(
+        read_event(
+            {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+        )
     )
     refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
     heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
@@ -123,13 +126,15 @@ async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_beg
     mine = Supervisor(
         config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0"
     )
-    mine.view.feed(
-        {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+    mine.view.apply(
+        read_event(
+            {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
+        )
     )
     (folder / "peer-1").mkdir()
 
     def end() -> None:
-        rows = [{"event": "started"}, {"event": "halted", "reason": "finished", "round": 7}]
+        rows = [{"event": "halted", "peer": 1, "reason": "finished", "round": 7}]
         (folder / "peer-1" / "events.jsonl").write_text(
             "".join(f"{json.dumps(row)}\n" for row in rows)
         )

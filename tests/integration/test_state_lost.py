@@ -99,7 +99,7 @@ async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_h
     (run.folder / BEGUN).touch()
     (run.folder / "peer-1").mkdir()
     (run.folder / "peer-1" / "events.jsonl").write_text(
-        json.dumps({"event": "round", "round": 258}) + "\n"
+        json.dumps({"event": "round", "peer": 1, "round": 258}) + "\n"
     )
     outcome = await run.run()
     rows = list(read_lines(run.folder / "peer-0" / "events.jsonl"))
@@ -127,9 +127,9 @@ def test_how_far_a_run_was_is_read_from_what_its_peers_have_written(tmp_path: Pa
     assert had_round(tmp_path) == 1, "rows that were not flushed are lost with who is killed"
     (tmp_path / "peer-3").mkdir()
     rows = [
-        {"event": "round", "round": 41},
-        {"event": "behind", "round": 10**9},
-        {"event": "round", "round": "x"},
+        {"event": "round", "peer": 3, "round": 41},
+        {"event": "behind", "peer": 3, "round": 10**9},
+        {"event": "round", "peer": 3, "round": "x"},
     ]
     (tmp_path / "peer-3" / "events.jsonl").write_text(
         "\n".join(map(json.dumps, rows)) + "\n{cut of"

@@ -947,7 +947,7 @@ def test_s13_an_old_update_is_not_blamed_for_what_a_peer_hands_on_that_stood_sti
 
     tamper(swarm, 0, stand_still)
     swarm.run_for(3.0)
-    assert {fields["reason"] for fields in handed_on} == {"0 stood still for 0.5 s"}
+    assert {fields["reason"] for fields in handed_on} == {"0 was paused for 0.5 s"}
 
 
 # --- S14, S15, S17 --------------------------------------------------------------------------------

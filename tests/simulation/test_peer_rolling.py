@@ -524,7 +524,7 @@ def test_a_timer_that_fires_while_a_server_has_a_commit_in_hand_is_not_cancelled
         assert swarm.now < 60.0
         swarm.step()
         for host in swarm.hosts.values():
-            made = host.core.rounds.made if host.state == "up" else None  # type: ignore[union-attr]
+            made = host.core.rounds.own_commit if host.state == "up" else None  # type: ignore[union-attr]
             give_up = made[0].give_up if made is not None else None
             if give_up is not None and give_up in host.timers:
                 fired += 1

@@ -284,7 +284,7 @@ def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path
 def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood_still(
     tmp_path: Path,
 ) -> None:
-    away = "2 stood still"
+    away = "2 was paused"
     run = made(
         tmp_path,
         [
@@ -297,7 +297,7 @@ def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood
         rounds=90,
     )
     found = one(run, "fell silent")
-    assert found.what.endswith("it stood still, as who is stopped does")
+    assert found.what.endswith("it was paused, as a stopped process is")
     assert (found.t, found.round, found.who) == (BEGAN + 4.1, 40, (2,))
     assert found.noticed == "first skipped by peer 1; dead for peer 0 after 900 ms: no answer"
     assert found.back == "alive again after 2.0 s"

@@ -425,7 +425,7 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         stood = _stood_still(run, peer, dead.round or 0)
         yield Incident(
             what="fell silent and was held for dead; no fault and no end of its process explains it"
-            + (": it stood still, as who is stopped does" if stood else ""),
+            + (": it was paused, as a stopped process is" if stood else ""),
             who=(peer,),
             t=begin,
             round=(skip if first and skip else dead).round,
@@ -446,7 +446,7 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
     """Whether a peer has found out by its own clock, about that round, that it did nothing for a
     while."""
     return any(
-        f"{peer} stood still" in reasons
+        f"{peer} was paused" in reasons
         for (round_id, _), reasons in run.attempts.items()
         if abs(round_id - around) <= STOOD_STILL_ROUNDS
     )
