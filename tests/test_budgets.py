@@ -233,7 +233,7 @@ BUDGETS = {
         lambda: sum(text.count('.get("') for text in sources("launch/report").values()), 144, 60
     ),
     "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
-    "lines of tests": Budget(lines_of_tests, 109_600, 80_000),
+    "lines of tests": Budget(lines_of_tests, 109_700, 80_000),
     "words of docs, results aside": Budget(words_of_docs, 63_000, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
