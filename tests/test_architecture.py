@@ -125,7 +125,6 @@ REQUIRED = {
     "cryptography",
 }
 OPTIONAL = {
-    "sklearn": "demo",
     "matplotlib": "plots",
     "jinja2": "report",
     "pyarrow": "records",
@@ -848,7 +847,7 @@ PLANTED = [
         "import numpy as np\nnp.load('f', allow_pickle=True)",
         "allow_pickle",
     ),
-    ("gossip/training/session.py", "import sklearn", "inside the function"),
+    ("gossip/training/session.py", "import jinja2", "inside the function"),
     ("gossip/node/loop.py", "import gossip.launch.cli", "node may not import from launch"),
     ("gossip/node/loop.py", "def f(s):\n    return s.recv_pyobj()", "recv_pyobj"),
     ("gossip/node/loop.py", "x = eval('1')", "eval()"),
@@ -926,7 +925,7 @@ SOUND = {
     ),
     "gossip/training/session.py": (
         "import os, torch\nfrom gossip.transport import pack\nfrom gossip.node import main\n"
-        "def f(model):\n    import sklearn\n    model.eval()\n"
+        "def f(model):\n    import jinja2\n    model.eval()\n"
     ),
     "gossip/node/loop.py": (
         "import torch\nfrom gossip.core import Peer\nfrom gossip.aggregators import mean\n"

@@ -94,13 +94,13 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def modules_of(checkout: Path) -> set[str]:
-    """Every module that the checkout holds, and what the report's page is made of, as paths in the
-    package, the links followed."""
+    """Every module of the checkout, and the data of demo and report, as paths in the package, the
+    links followed."""
     return {
         str(Path(where, name).relative_to(checkout))
         for where, _, files in os.walk(checkout / "gossip", followlinks=True)
         for name in files
-        if name.endswith((".py", ".j2", ".css", ".js")) or name == "py.typed"
+        if name.endswith((".py", ".gz", ".j2", ".css", ".js")) or name == "py.typed"
     }
 
 

@@ -506,7 +506,6 @@ def make_command_line() -> None:
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     sys.path.pop(0)  # of this file
-    import sklearn.datasets  # noqa: F401 - for the demo
     import torch
 
     from gossip.node import Node  # noqa: F401

@@ -107,7 +107,6 @@ class Demo:
 
     def run(self) -> int:
         """All phases. Returns the exit code."""
-        _check_data()
         self.resolved = runs.settle(self.resolved, "demo")
         config = self.resolved.config
         folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
@@ -380,13 +379,3 @@ def _judge(*words: str) -> None:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ConfigError(f"the models cannot be judged: {last}", f"try it: {shlex.join(command)}")
-
-
-def _check_data() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("sklearn") is None:
-        raise ConfigError(
-            "the digits come with scikit-learn, which is not installed",
-            "pip install 'gossip-train[demo]'",
-        )

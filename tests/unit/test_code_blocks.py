@@ -43,7 +43,7 @@ NOT_RUN: dict[str, int] = {}
 FOREIGN = {
     ".": 1,
     "condor_submit": 1,
-    "git": 3,
+    "git": 2,
     "kubectl": 1,
     "scp": 1,
     "sed": 1,

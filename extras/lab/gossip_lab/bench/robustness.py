@@ -251,9 +251,12 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     _check_attacks(attacks)
     for choice in choices:
         senders.load(choice["sender"])
-    _check_installed(
-        digits=given["data"] == "digits", plots=given["out"] is not None and given["plot"]
-    )
+    if given["out"] is not None and given["plot"]:
+        _need(
+            "matplotlib",
+            "heat maps need matplotlib, which is not installed",
+            "pip install 'gossip-train[plots]', or --no-plot",
+        )
     _check_record(given["record"])
     if not given["show"]:
         _check_model(given["model"], given["data"])
@@ -389,21 +392,6 @@ def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) 
                 f"f = {told} is declared of {counted(workers, 'worker')}",
                 "give a --declared-f from 0 to less than --n",
             )
-
-
-def _check_installed(digits: bool, plots: bool) -> None:
-    if digits:
-        _need(
-            "sklearn",
-            "the digits come with scikit-learn, which is not installed",
-            "pip install 'gossip-train[demo]'",
-        )
-    if plots:
-        _need(
-            "matplotlib",
-            "heat maps need matplotlib, which is not installed",
-            "pip install 'gossip-train[plots]', or --no-plot",
-        )
 
 
 def _check_record(path: Path | None) -> None:
