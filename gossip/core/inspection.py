@@ -99,7 +99,7 @@ class RollingInspection(RoundsInspection):
         self.log, self.server, self.departures = rounds.log, rounds.server, rounds.departures
         self.replicated, self.cross_shard = rounds.replicated, rounds.cross_shard
         self.joining: Set[PeerId] = rounds.joining
-        self.skip_reason, self.serves = rounds.skip_reason, rounds._serves
+        self.skip_reason, self.serves = rounds.skip_reason, rounds._may_serve
         self.snapshot, self.is_passed = rounds.snapshot, self._lag.is_passed
         self.must_stay = rounds.must_stay
 

@@ -75,7 +75,7 @@ from .lifecycle import (
     Shutdown,
     Trigger,
     after,
-    bootstrap as gathering,
+    bootstrap as decisions,
 )
 from .membership import (
     TIMERS,
@@ -186,13 +186,13 @@ class Peer:
         )
         progress: LocalProgress = self.rounds.progress  # what all the others see of the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
-        self.bootstrap = begins = Bootstrap(local, settings, members, self._round_elsewhere)
+        self.bootstrap = Bootstrap(local, settings, members, self._round_elsewhere)
         self.hello_exchange = hellos = HelloExchange(
-            settings, members, progress, (control, bulk), lambda: begins.may_begin
+            settings, members, progress, (control, bulk), lambda: self.bootstrap.may_begin
         )
         self.peer_progress = PeerProgress(
             members,
-            begins,
+            self.bootstrap,
             progress,
             self.rounds.future_buffer,
             lag.fork_choice if lag is not None else None,
@@ -281,10 +281,10 @@ class Peer:
         rolling, giving = self._rolling, self.recovery.giving
         if rolling is not None and rolling.lag_detector.lost_track is not None:
             effects += self._handle_lost_track(rolling, rolling.lag_detector.lost_track, now)
-        if giving.next_named <= self.rounds.round_id:
+        if giving.next_requested_round <= self.rounds.round_id:
             effects += giving.on_round(now)
         if rolling is not None and rolling.mode == "following" and self.phase == "running":
-            effects += self._follow_rounds(rolling, now, begins=True)
+            effects += self._follow_rounds(rolling, now, only_if_idle=True)
         asked, round_id = self._leaving.asked, self.rounds.round_id
         if (
             asked is not None
@@ -426,7 +426,8 @@ class Peer:
     def _on_received(self, event: Received, now: float) -> list[Effect]:
         if not self.membership.accept_sender(event.sender, event.incarnation, now):
             return self._on_former_incarnation(event, now)
-        message, kind = event.message, type(event.message)
+        message = event.message
+        is_gossip = isinstance(message, Push | GatherValue)
         match message:
             case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
                 effects = self.membership.on_message(event.sender, event.incarnation, message, now)
@@ -451,13 +452,13 @@ class Peer:
             ):
                 if (
                     self.phase == "unprepared"
-                    or (kind is Push or kind is GatherValue) == self.topology.rolling
+                    or is_gossip == self.topology.rolling  # a message of the other topology
                     or (self.final_check.round_id is not None and self.final_check.rejects(message))
                 ):
                     return []
                 ends = self.hello_exchange.stage != "ready"
-                told = self.hello_exchange.again(event, now) if ends else []
-                return told + self.rounds.on_message(event, now)
+                answer = self.hello_exchange.again(event, now) if ends else []
+                return answer + self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest() | StateAttestation() | StateOffer():
@@ -493,7 +494,7 @@ class Peer:
             case DonorTimeout() | SnapshotExpired():
                 return (
                     self._resume(now)
-                    if self.recovery.in_vain(timer)
+                    if self.recovery.has_no_donor(timer)
                     else self.recovery.on_timer(timer, now)
                 )
             case RejoinRetry():
@@ -544,18 +545,21 @@ class Peer:
         """Adopt the round and ledger of the checkpoint that the trainer has loaded. Return a halt
         if the ledger cannot be used."""
         try:
-            chain, snapshot, whole = unpack_ledger(stretch(event.ledger), self.settings.peers)
+            chain, snapshot, all_contributed = unpack_ledger(
+                stretch(event.ledger), self.settings.peers
+            )
             if self._rolling is None:
                 # A gossip run has no chain of commits to continue.
                 chain = genesis(self.settings.run, self.settings.lineage)
             elif not snapshot:
-                # The layers were in other stages. Their tables are about other peers.
+                # The checkpoint was written under another division into stages, whose ledger has
+                # other peers. Begin with empty tables.
                 snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
             return Halt(f"the checkpoint of step {event.round_id} cannot be used: {error}", 2)
         if self._rolling is not None:
-            self._rolling.replicated.resume(whole)
+            self._rolling.replicated.resume(all_contributed)
         self.shutdown.begin_at(event.round_id)
         return None
 
@@ -566,8 +570,8 @@ class Peer:
         kept = self.rounds.snapshot(round_id) if self.phase in TRAINING else None
         if kept is None:
             return LedgerReply(round_id, b"")
-        whole = rolling is None or rolling.replicated.whole
-        ledger = squeeze(pack_ledger(round_id, *kept, whole))
+        all_contributed = rolling is None or rolling.replicated.whole
+        ledger = squeeze(pack_ledger(round_id, *kept, all_contributed))
         # A ledger of too many peers does not fit in a message. The trainer reports its absence.
         return LedgerReply(round_id, ledger if len(ledger) <= CORE_BYTES_MAX else b"")
 
@@ -582,31 +586,31 @@ class Peer:
     def _decide(self, now: float) -> list[Effect]:
         if self.bootstrap.only_waits(now):
             return []
-        if self._comes_after_the_end():
+        if self._is_training_over():
             return self._begin("training is over", (self.local,), now)
-        return self._follow(self.bootstrap.decide(now), now)
+        return self._execute_decision(self.bootstrap.decide(now), now)
 
-    def _follow(self, decision: gathering.Decision, now: float) -> list[Effect]:
+    def _execute_decision(self, decision: decisions.Decision, now: float) -> list[Effect]:
         match decision:
-            case gathering.WaitForPeers(missing):
+            case decisions.WaitForPeers(missing):
                 return list(self.bootstrap.report_waiting(missing, now))
-            case gathering.BeginFresh(present):
+            case decisions.BeginFresh(present):
                 return self._begin("quorum is here", present, now)
-            case gathering.TakeState(donor, reason):
+            case decisions.TakeState(donor, reason):
                 self.rounds.future_buffer.begin_without(self.bootstrap.missed_by(donor))
                 return self._recover(donor, reason, now)
             case (
-                gathering.HaltModelDiffers()
-                | gathering.HaltTooFewPeers()
-                | gathering.HaltStateLost()
+                decisions.HaltModelDiffers()
+                | decisions.HaltTooFewPeers()
+                | decisions.HaltStateLost()
             ):
-                return self._end(gathering.end_of(decision))
-            case gathering.RebuildStage():
+                return self._end(decisions.end_of(decision))
+            case decisions.RebuildStage():
                 raise AssertionError("a run without stages never lacks one")
             case _:
                 assert_never(decision)
 
-    def _comes_after_the_end(self) -> bool:
+    def _is_training_over(self) -> bool:
         """Whether more than f other peers completed the training at or before the round of the
         local checkpoint. Then the local trainer has no more steps, and needs no other peer."""
         over_at, here = self.shutdown.completed_at(self.settings.f + 1), self.rounds.round_id
@@ -669,13 +673,13 @@ class Peer:
     # --- returning --------------------------------------------------------------------------------
 
     def _follow_rounds(
-        self, rolling: RollingRounds, now: float, begins: bool = False
+        self, rolling: RollingRounds, now: float, only_if_idle: bool = False
     ) -> list[Effect]:
-        """Apply commits of others until a commit names this peer. With ``begins``, do nothing if
-        that is under way."""
+        """Apply commits of others until a commit names this peer. With ``only_if_idle``, do nothing
+        if that is under way."""
         rejoin = self._rejoin
         assert rejoin is not None
-        if begins and rejoin.under_way:
+        if only_if_idle and rejoin.under_way:
             return []
         follows = self.phase == "running" and rolling.mode == "following"
         effects = rejoin.go_on(follows, now)
@@ -693,8 +697,7 @@ class Peer:
         donor, reason = found
         effects: list[Effect] = []
         if (why := rolling.ends_diverged) and not self._stop_code:
-            # Other peers may lack the commit by which they end, too. This peer sends it before it
-            # ends.
+            # This commit also ends peers that lack it. Stay for the drain: they may request it.
             rolling.lag_detector.clear_lost_track()
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
@@ -703,13 +706,13 @@ class Peer:
             if self._recover_at is None:
                 wait_s = min(FELL_BEHIND_S * (2.0**self._fell_behind - 1.0), FELL_BEHIND_MAX_S)
                 self._fell_behind, self._recover_at = self._fell_behind + 1, now + wait_s
-                told = {
+                fields = {
                     "round": rolling.round_id,
                     "reason": reason,
                     "times": self._fell_behind,
                     "again_s": wait_s,
                 }
-                effects.append(Report("cannot_keep_up", told))
+                effects.append(Report("cannot_keep_up", fields))
             if now < self._recover_at:
                 return effects
         else:
@@ -850,22 +853,22 @@ class Peer:
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         if self.phase == "draining":
             return self._leave(now)  # asked twice: now
-        helpful, self._stop_reason = self.phase == "running", self._stop_reason or event.reason
+        was_running, self._stop_reason = self.phase == "running", self._stop_reason or event.reason
         round_id, must_stay = self.rounds.round_id, self._must_stay()
-        if helpful and (
-            (waits := self._leaving.put_off(event, round_id, must_stay, now)) is not None
+        if was_running and (
+            (put_off := self._leaving.put_off(event, round_id, must_stay, now)) is not None
         ):
-            return waits
+            return put_off
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
-        if self._leaving.breaks_obligation(must_stay) or (helpful and cut_off):
-            # A peer out of reach may have this peer's update of the round. The hello of a drain
-            # would say that nobody has, so this peer leaves at once.
+        if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
+            # A peer out of reach may have this peer's update of the round. The hello sent when
+            # draining would announce that no server has it. So leave without draining.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
         self._transition("stops")
         self.hello_exchange.end("completed" if event.completed else "leaving")
-        if not helpful:
+        if not was_running:
             return effects + self._leave(now)
         return [
             *effects,

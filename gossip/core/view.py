@@ -19,7 +19,7 @@ class RollingTopology(Protocol):
 class StageGate(Protocol):
     """When the rounds of one stage of a pipeline may go on."""
 
-    def on_held(
+    def on_round_committed(
         self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
     ) -> list[Effect]:
         """The own stage has committed the round. ``roster``: of the next one; ``pass_us``: what

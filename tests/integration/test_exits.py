@@ -300,6 +300,9 @@ def start(folder: Path, launcher: str, way: Exit) -> Playground:
             f"--nproc-per-node={way.peers}",
         ],
     }[launcher]
+    if signal.getsignal(INT) is signal.SIG_IGN:
+        # This is a background job, and the run would inherit that it ignores Ctrl-C.
+        signal.signal(INT, signal.default_int_handler)
     started = zygote.Popen if not LONG else subprocess.Popen
     with (folder / "err").open("wb") as err:
         root = started(

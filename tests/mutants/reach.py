@@ -130,7 +130,7 @@ CHANGE = {
     "_is_patience_over",
     "is_back",
     "is_on_other_branch",
-    "is_first",
+    "is_first_request",
     "is_on_a_fork",
 }
 """but for these."""

@@ -84,7 +84,7 @@ def waits_for_the_refused(core: Any) -> None:
     judge = core.rounds.result_validator.judge
 
     def forgets(sender: PeerId, shard: Any, *rest: Any) -> Any:
-        shard.spent = _Forgetful(shard.spent)
+        shard.rejected_from = _Forgetful(shard.rejected_from)
         return judge(sender, shard, *rest)
 
     core.rounds.result_validator.judge = forgets

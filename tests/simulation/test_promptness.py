@@ -67,7 +67,7 @@ def test_an_ack_tells_that_a_peer_behind_a_new_link_is_the_one_that_was_there() 
 
 def test_l2_a_silence_that_only_a_round_ends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RollingRounds, "on_progress", RollingRounds._on_progress)
-    monkeypatch.setattr(Server, "ask_newcomers", lambda self, shard: [])  # which heals it
+    monkeypatch.setattr(Server, "request_from_newcomers", lambda self, shard: [])  # which heals it
     violation = run(ONE_SIDED).violation
     assert violation is not None
     assert violation.invariant == "L2"
@@ -479,7 +479,7 @@ def test_seed_20261267_who_comes_after_the_others_were_asked_is_asked_too(
     update until its patience ended."""
     outcome = run(generate(20261267))
     assert outcome.violation is None, outcome.violation
-    monkeypatch.setattr(Server, "ask_newcomers", lambda self, shard: [])
+    monkeypatch.setattr(Server, "request_from_newcomers", lambda self, shard: [])
     violation = run(generate(20261267)).violation
     assert violation is not None
     assert violation.invariant == "L2"

@@ -120,7 +120,7 @@ def test_who_comes_back_makes_no_second_result_of_the_round_that_it_had_made_one
 def test_s10_a_server_that_has_come_back_and_asks_nobody_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Server, "_asks_in", lambda self, attempt: attempt > 0)
+    monkeypatch.setattr(Server, "_requests_in", lambda self, attempt: attempt > 0)
     violation = run(THREE_OF_FOUR).violation
     assert violation is not None
     assert violation.invariant == "S10"

@@ -169,7 +169,7 @@ def test_all_others_may_have_a_turn_before_it_is_taken_up_again() -> None:
     for turn in range(2, 400):
         bench.asks(turn * 100 * N)
         bench.pass_time(TIMEOUT_S / 4)
-        if bench.shard.granted.get(bench.first, 0) > len(at):
+        if bench.shard.granted_claims.get(bench.first, 0) > len(at):
             at.append(bench.now)
     pauses = [round((after - before) / TIMEOUT_S) for before, after in pairwise(at)]
     assert pauses[0] >= N
@@ -320,7 +320,7 @@ def test_of_the_words_of_several_the_latest_is_taken_up() -> None:
 def test_a_word_that_is_taken_up_does_not_make_the_turns_longer_either() -> None:
     bench = Bench()
     assert bench.takes_up(100 * N + 2) == 100 * N + 2
-    bench.shard.given_up = 0
+    bench.shard.timeouts = 0
     bench.peers[bench.peer].server.transfer_tracker.takes_time = True
     assert bench.peers[bench.peer].server.back_off(bench.shard) == 1
 
@@ -356,7 +356,7 @@ def test_who_stood_still_goes_on_credit_when_it_serves_again() -> None:
     assert not bench.gives(bench.last, N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.serving == N + 3
-    assert bench.shard.on_word == bench.last
+    assert bench.shard.claimed_by == bench.last
     assert any(isinstance(said, NotServing) and said.attempt == 0 for _, _, said in bench.sent)
 
 
@@ -367,7 +367,7 @@ def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
     assert not bench.gives(bench.last, 1000 * N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.attempt == 0
-    assert bench.shard.later == {bench.last: 1000 * N + 3}
+    assert bench.shard.put_off_claims == {bench.last: 1000 * N + 3}
 
 
 def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_still() -> None:
@@ -446,7 +446,7 @@ def test_an_update_of_a_later_attempt_is_not_taken_back_with_the_first() -> None
     assert not bench.is_counted()
     bench.update(attempt=3 * N)
     assert bench.is_counted()
-    assert not bench.server.taken_back
+    assert not bench.server.withdrawn
 
 
 def test_only_who_is_in_this_round_takes_back() -> None:
@@ -470,9 +470,9 @@ def test_only_what_was_given_here_in_that_attempt_is_taken_back() -> None:
     bench.update()
     bench.take_back(attempt=N)
     assert bench.is_counted(), "it is of another attempt"
-    bench.server.taken_back.clear()
+    bench.server.withdrawn.clear()
     bench.take_back(attempt=1)  # an answer to what this peer has given it
-    assert not bench.server.taken_back
+    assert not bench.server.withdrawn
 
 
 def test_what_the_rule_is_running_on_is_not_taken_back() -> None:

@@ -31,27 +31,27 @@ def test_attempts_that_were_moved_on_from_are_not_gone_back_to() -> None:
 
 def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attempt() -> None:
     promises, done = AttemptLocks(), shards(1, 3)
-    done[0].hold(commit(0), PAYLOAD, made_here=False)
-    done[1].hold(commit(1), PAYLOAD, made_here=True)
+    done[0].record_commit(commit(0), PAYLOAD, made_here=False)
+    done[1].record_commit(commit(1), PAYLOAD, made_here=True)
     promises.keep_finished(5, HERE, done)
     assert [promises.first(5, HERE, shard) for shard in (0, 1)] == [1, 4]
 
 
 def test_what_was_passed_over_on_words_is_kept_with_the_attempts() -> None:
     left, done = shards(0, 7), shards(9)
-    left[1].jumped, done[0].jumped = 5, 8
+    left[1].skipped_by_claims, done[0].skipped_by_claims = 5, 8
     promises = AttemptLocks()
     promises.keep(5, HERE, left)
     promises.keep_finished(6, HERE, done)
     for round_id, parent, jumped in ((5, HERE, [0, 5]), (6, HERE, [8, 0]), (5, THERE, [0, 0])):
         back = shards(0, 0)
         promises.recall(round_id, parent, back)
-        assert [shard.jumped for shard in back] == jumped
+        assert [shard.skipped_by_claims for shard in back] == jumped
 
 
 def test_a_commit_that_was_held_is_held_again_in_that_very_round() -> None:
     promises, left = AttemptLocks(), shards(0, 1)
-    left[1].hold(commit(1), PAYLOAD, made_here=True)
+    left[1].record_commit(commit(1), PAYLOAD, made_here=True)
     promises.keep(5, HERE, left)
     promises.keep(5, THERE, shards(0, 0))
     elsewhere, back = shards(0, 0), shards(0, 0)
@@ -64,7 +64,7 @@ def test_a_commit_that_was_held_is_held_again_in_that_very_round() -> None:
 
 def test_payloads_of_rounds_long_past_are_let_go() -> None:
     promises, left = AttemptLocks(), shards(0)
-    left[0].hold(commit(0), PAYLOAD, made_here=False)
+    left[0].record_commit(commit(0), PAYLOAD, made_here=False)
     promises.keep(5, HERE, left)
     promises.recall(6 + ROUNDS_KEPT, THERE, shards(0))
     assert promises._held is None

@@ -450,12 +450,12 @@ def test_one_with_a_state_of_its_own_goes_back_to_it_when_nobody_vouches() -> No
     bench.begin(has_own=True)
     for peer in (1, 2, 3, 4, 5):
         bench.refuse(peer, 0, NO_STATE)
-    assert bench.core.in_vain(DonorTimeout(bench.core._nonce))
+    assert bench.core.has_no_donor(DonorTimeout(bench.core._nonce))
     bench = RecoveryBench()
     bench.begin()
     for peer in (1, 2, 3, 4, 5):
         bench.refuse(peer, 0, NO_STATE)
-    assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
+    assert not bench.core.has_no_donor(DonorTimeout(bench.core._nonce))
 
 
 def test_who_has_finished_and_comes_to_no_round_that_is_named_has_a_state_all_the_same() -> None:
@@ -467,7 +467,7 @@ def test_who_has_finished_and_comes_to_no_round_that_is_named_has_a_state_all_th
         bench.refuse(peer, 35, TOO_EARLY)
     bench.refuse(5, 35, NO_STATE)
     assert bench.core.poll.paused
-    assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
+    assert not bench.core.has_no_donor(DonorTimeout(bench.core._nonce))
 
 
 def test_with_f_0_one_donor_is_asked_for_its_state_at_once() -> None:
@@ -492,7 +492,7 @@ def answers(bench: RecoveryBench) -> dict[int, Message]:
 
 def begins(bench: RecoveryBench, round_id: int) -> None:
     bench.rounds.round_id = round_id
-    if bench.core.giving.next_named <= round_id:
+    if bench.core.giving.next_requested_round <= round_id:
         bench.do(bench.core.giving.on_round(bench.now))
 
 
@@ -783,7 +783,7 @@ def test_when_all_have_said_twice_that_there_is_none_it_is_in_vain() -> None:
             bench.hear(
                 asked, StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES)
             )
-        vain.append(bench.core.in_vain(DonorTimeout(bench.core._nonce)))
+        vain.append(bench.core.has_no_donor(DonorTimeout(bench.core._nonce)))
         bench.wait(bench.settings.membership.probe_interval_s)
 
     bench.begin()
@@ -899,7 +899,7 @@ def test_who_has_begun_to_load_a_state_has_none_of_its_own_to_begin_with() -> No
                     StateOffer(LINEAGE, bench.core._nonce, 0, b"", b"", 0, b"", NO_STATE, SIZES),
                 )
         assert bench.core.donor is None, "all have said that they have none"
-        assert not bench.core.in_vain(DonorTimeout(bench.core._nonce))
+        assert not bench.core.has_no_donor(DonorTimeout(bench.core._nonce))
         bench.wait(bench.settings.membership.probe_interval_s)
 
 

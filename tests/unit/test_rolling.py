@@ -45,7 +45,7 @@ from gossip.core.rounds.compiling import COMPILING_MAX_S
 from gossip.core.rounds.lag import CatchUpOverdue
 from gossip.core.rounds.punctuality import AMENDS, PATIENCE_S, LatenessTracker
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.rounds.shard import PASSED_ON_MAX, ShardRound
+from gossip.core.rounds.shard import FORWARDED_MAX, ShardRound
 from gossip.core.rounds.timeouts import Deadline
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.core.timers import Timers
@@ -1175,10 +1175,10 @@ def test_a_commit_that_may_not_be_taken_is_passed_on_once_in_an_attempt() -> Non
     filled the network with it."""
     shard, commit = ShardRound(0, (0, 1, 2)), a_commit(server=2, digest=b"x" * 16)
     shard.attempt = 3
-    assert [shard.passes_on(commit) for _ in range(3)] == [True, False, False]
-    assert shard.passes_on(a_commit(server=1, digest=b"y" * 16))
+    assert [shard.mark_forwarded(commit) for _ in range(3)] == [True, False, False]
+    assert shard.mark_forwarded(a_commit(server=1, digest=b"y" * 16))
     shard.attempt = 4
-    assert [shard.passes_on(commit) for _ in range(3)] == [True, False, False]
+    assert [shard.mark_forwarded(commit) for _ in range(3)] == [True, False, False]
 
 
 def told_of_results(
@@ -1232,10 +1232,10 @@ def test_a_server_is_told_of_a_result_once_though_it_comes_again_and_is_taken_th
 def test_nobody_makes_us_remember_commits_without_end() -> None:
     shard = ShardRound(0, (0, 1, 2), attempt=3)
     passed = [
-        shard.passes_on(a_commit(server=2, digest=number.to_bytes(16, "big")))
+        shard.mark_forwarded(a_commit(server=2, digest=number.to_bytes(16, "big")))
         for number in range(1000)
     ]
-    assert passed.count(True) == PASSED_ON_MAX
+    assert passed.count(True) == FORWARDED_MAX
 
 
 def test_the_trainer_is_told_what_it_will_probably_read_next() -> None:
@@ -1295,7 +1295,7 @@ def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
     table = RollingTable(4, f=1)
     attacker, server = table.order()[:2]
     table.lose = lambda sender, to, message: attacker in (sender, to)
-    table.peers[server]._shards[0].spent.add(attacker)
+    table.peers[server]._shards[0].rejected_from.add(attacker)
     for i in table.order()[1:]:
         table.contribute(i)
         table.run(

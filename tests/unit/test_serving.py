@@ -36,7 +36,7 @@ def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
     shard = rounds._shards[0]
     update = Update(b"lineage!", 0, 0, attempt, b"", 1, None)
     shard.answers = {peer: (update, vector(1.0)) for peer in answers}
-    shard.spent, shard.attempt = set(kept), attempt
+    shard.rejected_from, shard.attempt = set(kept), attempt
     view.gone, view.skipped = set(gone), dict.fromkeys([*gone, *skipped], "by hand")
     assert rounds.server._suffices(shard) is may
 

@@ -30,7 +30,7 @@ class AttemptLocks:
     def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         if shards:
             self._attempts[round_id, parent] = tuple(
-                [(shard.attempt, shard.jumped) for shard in shards]
+                [(shard.attempt, shard.skipped_by_claims) for shard in shards]
             )
         if held := {
             s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None
@@ -42,7 +42,7 @@ class AttemptLocks:
         """Record the attempts of a round that was committed here. A result that was made here is
         not made again under the same attempt."""
         self._attempts[round_id, parent] = tuple(
-            [(shard.attempt + shard.made_here, shard.jumped) for shard in shards]
+            [(shard.attempt + shard.made_here, shard.skipped_by_claims) for shard in shards]
         )
         self._forget_old()
 
@@ -51,23 +51,23 @@ class AttemptLocks:
             del self._attempts[next(iter(self._attempts))]
 
     def first(self, round_id: int, parent: bytes, shard: int) -> int:
-        """The earliest attempt that a peer may begin with."""
+        """Return the earliest attempt that this peer may begin with."""
         attempts = self._attempts.get((round_id, parent), ())
         return attempts[shard][0] if shard < len(attempts) else 0
 
     def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Gives ``shards``, of a round that begins, what is not told by their first attempts of how
-        this very round was left: the commits that were held, and what was passed over."""
+        """Restore, in the shards of a round that begins again, the commits recorded there and the
+        number of attempts skipped on claims."""
         for shard in shards:
             attempts = self._attempts.get((round_id, parent), ())
-            shard.jumped = attempts[shard.index][1] if shard.index < len(attempts) else 0
+            shard.skipped_by_claims = attempts[shard.index][1] if shard.index < len(attempts) else 0
         if self._held is None:
             return
         place, held = self._held
         if place[0] < round_id - ROUNDS_KEPT:
-            self._held = None  # nobody comes back there, and the payloads take memory
+            self._held = None  # no peer returns to that round, and payloads take memory
         if place != (round_id, parent):
             return
         for shard in shards:
             if shard.index in held:
-                shard.hold(*held[shard.index])
+                shard.record_commit(*held[shard.index])

@@ -122,9 +122,11 @@ class CrossShardRound:
         effects: list[Effect] = []
         if shard.index == 0:
             timer = self.server.timer(
-                "lack", shard, now + min(self.deadline.grace_s(), self._timeout_s(0.1))
+                "measurements_overdue",
+                shard,
+                now + min(self.deadline.grace_s(), self._timeout_s(0.1)),
             )
-            shard.lack = timer.token
+            shard.measurements_overdue = timer.token
             effects.append(timer)
         return effects + self.send_measurements() + self.go_on(now)
 
@@ -242,7 +244,7 @@ class CrossShardRound:
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
         """Return the effects of measurements of others that are overdue. First they are asked for;
         when time is up, the shards are handed on."""
-        shard.lack = None
+        shard.measurements_overdue = None
         lacking = [
             each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None
         ]
@@ -250,8 +252,8 @@ class CrossShardRound:
             return []
         over_at = shard.first_at + self._timeout_s(OVERDUE)
         if now >= over_at and self.server.is_transferring(shard, now):
-            timer = self.server.timer("lack", shard, now + LOOK_EVERY_S)
-            shard.lack = timer.token
+            timer = self.server.timer("measurements_overdue", shard, now + LOOK_EVERY_S)
+            shard.measurements_overdue = timer.token
             return [timer]
         time_is_up = now >= over_at
         effects = self._more_time(now) if time_is_up else []
@@ -263,8 +265,8 @@ class CrossShardRound:
             if time_is_up and holder != self.local:
                 effects += self.advance(each, f"{holder} does not say what it has measured", now)
         if not time_is_up:
-            timer = self.server.timer("lack", shard, over_at)
-            shard.lack = timer.token
+            timer = self.server.timer("measurements_overdue", shard, over_at)
+            shard.measurements_overdue = timer.token
             effects.append(timer)
         return effects
 
@@ -341,13 +343,13 @@ class CrossShardRound:
             and shard.serving == shard.attempt >= overdue.attempt
         ):
             progress, key = self._measured(shard), (shard.index, decides)
-            if self._asked[key] >= ASKED_MAX or shard.query is not None:
+            if self._asked[key] >= ASKED_MAX or shard.request_timer is not None:
                 return []
             self._asked[key] += 1
             return (
                 [Send(sender, self._partial(shard, progress))]
                 if progress
-                else self.server.ask(shard, shard.attempt)
+                else self.server.request_missing(shard, shard.attempt)
             )
         if not overdue.time_is_up or shard.blamed >= decides:
             return []
@@ -371,7 +373,7 @@ class CrossShardRound:
 
     # --- a shard is committed ---------------------------------------------------------------------
 
-    def on_held(self, shard: ShardRound, offered: bool, now: float) -> list[Effect]:
+    def on_shard_committed(self, shard: ShardRound, offered: bool, now: float) -> list[Effect]:
         """Some of the round's shards are committed. With the first the others know how to go on,
         and have their time for that.
 

@@ -101,14 +101,14 @@ class FutureBuffer:
                 if key[1] is Commit:
                     self.former_commits.setdefault(round_id, {})[peer, key[2]] = event
 
-    def is_first(self, sender: PeerId, query: UpdateRequest) -> bool:
-        """Whether it has not asked for this yet: what was kept for later is heard twice,
-        and answered once."""
-        if self._answered[0] != query.round_id:
-            self._answered = (query.round_id, {})
-        key = sender, query.shard
-        before, self._answered[1][key] = self._answered[1].get(key, -1), query.attempt
-        return query.attempt > before
+    def is_first_request(self, sender: PeerId, request: UpdateRequest) -> bool:
+        """Whether ``sender`` has not requested this yet: a stored request is handled twice, and
+        answered once."""
+        if self._answered[0] != request.round_id:
+            self._answered = (request.round_id, {})
+        key = sender, request.shard
+        before, self._answered[1][key] = self._answered[1].get(key, -1), request.attempt
+        return request.attempt > before
 
     def pop_round(self, round_id: int) -> list[Received]:
         """Return the messages kept for ``round_id``, which begins now. Drop all older ones."""
@@ -118,7 +118,7 @@ class FutureBuffer:
         return due
 
     def pop_former_commits(self, round_id: int) -> list[Received]:
-        """Likewise, of what lives that are over have committed."""
+        """Return the stored commits of former incarnations for ``round_id``. Drop older ones."""
         due = list(self.former_commits.pop(round_id, {}).values())
         for old in [known for known in self.former_commits if known < round_id]:
             del self.former_commits[old]

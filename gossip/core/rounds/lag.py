@@ -180,9 +180,9 @@ class LagDetector:
         lacking = [shard for shard in self.shards if shard.commit is None]
         limit = now + self.deadline.cap_s
         if lacking and all(
-            shard.result is not None
-            and shard.result.moves(now)
-            and shard.result.ends_at(now) <= limit
+            shard.commit_transfer is not None
+            and shard.commit_transfer.moves(now)
+            and shard.commit_transfer.ends_at(now) <= limit
             for shard in lacking
         ):
             return True

@@ -20,8 +20,8 @@ REGAINED = 0.01
 """Share of the elapsed time by which a spent credit recovers. It is small, as a Byzantine peer has
 a credit with each of the others."""
 AMENDS = 1.0
-"""Turns that each result of its gives back to a peer: an honest one that a liar drives is waited
-for in vain, too. A liar gains by that about what it does by keeping its results."""
+"""Turns that a peer regains with each result that it makes: an honest peer may have followed a
+Byzantine one. A Byzantine peer gains about as much as it would by keeping its results back."""
 ENOUGH = 0.75
 """Fraction of its time after which a server has had its turn. A server closes before."""
 DOUBLINGS_MAX = 16
@@ -29,14 +29,14 @@ DOUBLINGS_MAX = 16
 
 
 class TurnCredit:
-    """For how many turns others are still waited for on words that nothing here explains. The time
-    that this peer gives a turn is the unit: it changes."""
+    """Turns that this peer has waited in vain on unexplained claims, by claimant. One turn is the
+    round timeout, which changes."""
 
     def __init__(self) -> None:
         self.by_peer: dict[PeerId, tuple[float, float]] = {}  # turns, and as of when
 
     def spent(self, peer: PeerId, turn_s: float, now: float) -> float:
-        """Turns, of ``turn_s`` each."""
+        """Return the turns spent by ``peer``, of ``turn_s`` seconds each."""
         turns, as_of = self.by_peer.get(peer, (0.0, now))
         return max(0.0, turns - REGAINED * (now - as_of) / turn_s)
 
@@ -62,7 +62,7 @@ class LaterTurns:
         return self.server.deadline.round_timeout_s() * self.server.back_off(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether an honest peer would be at ``attempt`` by now, by all that is known here."""
+        """Whether an honest peer could be at ``attempt`` by now, as far as this peer can see."""
         if not self.f:
             return True
         passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))
@@ -72,65 +72,73 @@ class LaterTurns:
         server = shard.server_of(shard.attempt)
         if left != [shard.attempt]:
             return False
-        if sender == server or shard.declined == shard.attempt:
+        if sender == server or shard.declined_attempt == shard.attempt:
             return True
         return self._waited(shard, now) >= ENOUGH and not self.server.is_under_way(shard, now)
 
     def follow_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether ``sender`` is followed to ``attempt`` at once. Then the present one is over; else
-        the word is kept."""
+        """Follow the claim of ``sender`` and end the present attempt, or put the claim off.
+
+        Returns: Whether it is followed.
+        """
         if self.put_off(shard, sender, attempt, now):
             return False
-        on_word = not self.is_explained(shard, sender, attempt, now)
+        is_unexplained = not self.is_explained(shard, sender, attempt, now)
         self.leave(shard, now)
-        if on_word:
-            shard.on_word = sender
-            shard.jumped += attempt - shard.attempt
+        if is_unexplained:
+            shard.claimed_by = sender
+            shard.skipped_by_claims += attempt - shard.attempt
         return True
 
     def put_off(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether ``sender`` is not followed to ``attempt`` at once. Then the word is kept."""
+        """Store the claim of ``sender`` if it is unexplained and the credit is spent.
+
+        Returns: Whether it was stored.
+        """
         if self._spent(shard, sender, now) < CREDIT_TURNS:
             return False
         if self.is_explained(shard, sender, attempt, now):
             return False
-        shard.later[sender] = max(attempt, shard.later.get(sender, -1))
+        shard.put_off_claims[sender] = max(attempt, shard.put_off_claims.get(sender, -1))
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
-        """Turns, with what is being waited now."""
+        """Return the turns spent by ``sender``, with the present wait."""
         spent = self.credit.spent(sender, self.server.deadline.round_timeout_s(), now)
-        return spent + (self._waited(shard, now) if shard.on_word == sender else 0.0)
+        return spent + (self._waited(shard, now) if shard.claimed_by == sender else 0.0)
 
     def _waited(self, shard: ShardRound, now: float) -> float:
-        """How much of its time the server of the present attempt has had."""
+        """Return the fraction of its time that the present server has had."""
         return (now - shard.came_at) / self.turn_s(shard)
 
     def leave(self, shard: ShardRound, now: float) -> None:
-        """The present attempt is over. Where somebody's word was all that brought it about, it was
-        in vain."""
-        if shard.on_word is not None:
+        """End the present attempt. If only the claim of a peer led to it, charge the time waited to
+        that peer's credit."""
+        if shard.claimed_by is not None:
             unit_s = self.server.deadline.round_timeout_s()
-            self.credit.spend(shard.on_word, self._waited(shard, now), unit_s, now)
-        shard.on_word, shard.came_at = None, now
+            self.credit.spend(shard.claimed_by, self._waited(shard, now), unit_s, now)
+        shard.claimed_by, shard.came_at = None, now
 
     def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
-        """There is a commit, which ``server`` has made. In time, nothing was in vain."""
-        if shard.on_word is not None and self._waited(shard, now) < ENOUGH:
-            shard.on_word = None
+        """End the shard with a commit of ``server``, and refund some of its credit. A commit in
+        time charges no peer."""
+        if shard.claimed_by is not None and self._waited(shard, now) < ENOUGH:
+            shard.claimed_by = None
         self.leave(shard, now)
         self.credit.refund(server, AMENDS, self.server.deadline.round_timeout_s(), now)
 
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
-        """The present attempt is over, and this may be where somebody is whose word was put off:
-        the latest. None: nowhere. All others may have a turn before that is granted to the same one
-        again, in the same round twice as many each time. ``serves``: whether this peer may."""
-        for peer, attempt in tuple(shard.later.items()):
+        """Return the latest put-off claim that may be followed now, or None.
+
+        After a claim of a peer is granted, its next one waits for one pass over the order, and
+        twice as long each further time in the same round. ``serves``: whether this peer may serve.
+        """
+        for peer, attempt in tuple(shard.put_off_claims.items()):
             if attempt <= shard.attempt:
-                del shard.later[peer]
+                del shard.put_off_claims[peer]
         may_be = [
             (attempt, peer)
-            for peer, attempt in shard.later.items()
+            for peer, attempt in shard.put_off_claims.items()
             if now >= self._granted_again_at(shard, peer)
             and not self._is_out(shard.server_of(attempt))
             and (serves or shard.server_of(attempt) != self.server.local)
@@ -138,17 +146,17 @@ class LaterTurns:
         if not may_be:
             return None
         attempt, peer = max(may_be)
-        del shard.later[peer]
-        shard.granted[peer] = shard.granted.get(peer, 0) + 1
-        shard.jumped += attempt - shard.attempt
+        del shard.put_off_claims[peer]
+        shard.granted_claims[peer] = shard.granted_claims.get(peer, 0) + 1
+        shard.skipped_by_claims += attempt - shard.attempt
         self._granted_at[peer, shard.index] = now
         return attempt
 
     def _is_out(self, server: PeerId) -> bool:
-        """Whether nobody need wait for its turn: it is skipped."""
+        """Whether ``server`` is another peer that is skipped."""
         return server != self.server.local and bool(self.server.skip_reason(server))
 
     def _granted_again_at(self, shard: ShardRound, peer: PeerId) -> float:
         last_at = self._granted_at.get((peer, shard.index), float("-inf"))
-        times = min(max(1, shard.granted.get(peer, 0)), DOUBLINGS_MAX)
+        times = min(max(1, shard.granted_claims.get(peer, 0)), DOUBLINGS_MAX)
         return last_at + len(shard.order) * self.turn_s(shard) * 2.0 ** (times - 1)

@@ -7,15 +7,17 @@ for a peer that is skipped.
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
 alone when its attempt has failed: the membership skips the server, the server does not make
 progress in time, or it answers that it does not serve. Then the peer moves to the next attempt
-whose server is not skipped, and sends its update there. There is no vote.
+whose server is not skipped, and sends its update there. A peer also follows the claim of another
+peer that a later attempt has begun (``later_turns.py``). There is no vote.
 
-**Two results.** A server commits only with updates of a quorum. A peer that has moved on accepts no
-result of an earlier attempt: it forwards that result to its present server, which re-issues it and
-does not aggregate again. So two results need a server that goes on with updates which their
-senders have given up. A server that notices a pause does not (``on_pause``), and with f > 0 peers
-withdraw such updates. What is left, a short pause that nobody notices or two isolated sides, is
-detected, not prevented: the hash chains differ, and the smaller side takes the state of the larger
-(``fork_choice.py``, docs/limits.md).
+**Two results.** A server commits once a quorum has answered (``Server.quorum``). A peer that has
+moved on records no result of an earlier attempt: it forwards that result to its present server,
+which re-issues it and does not aggregate again. So two results need a server that goes on with
+updates which their senders have given up. A server that notices its own pause drops its attempts
+(``on_pause``). With f > 0, a peer that moves on because of a claim alone withdraws its update
+(``_withdraw_update``). Two cases are left: a short pause that nobody notices, and two isolated
+sides. They are detected, not prevented: the hash chains differ, and the smaller side takes the
+state of the larger (``fork_choice.py``, docs/limits.md).
 """
 
 from __future__ import annotations
@@ -162,12 +164,13 @@ class RollingRounds:
         self.result_bytes: tuple[int, ...] = ()
         self._shards: list[ShardRound] = []
         self._own: Contributed | None = None
-        self._computed_us = 0  # until the own update: since the round, or its local steps, began
+        # microseconds from the start of the round, or of its local steps, to the own update
+        self._computed_us = 0
         self._applied = -1  # the last round that the trainer has applied
-        self._main_peer: PeerId = local  # the lowest one of this round
+        self._main_peer: PeerId = local  # the lowest peer that may serve in this round
         self._started_round = -1  # the last round that the trainer was told to compute
         self._answered_round = -1  # the last round that this peer has sent an update for
-        self._serves_from = float("-inf")
+        self._serves_from = float("-inf")  # when this peer serves again after a pause
         self._attempt_locks = AttemptLocks()
         self.divergence = DivergenceWatch(settings.f)
         self.ends_diverged = ""  # why no state of others helps this peer
@@ -211,12 +214,11 @@ class RollingRounds:
         )
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
-        """The trainer has built its model: bytes of each shard of an update, and of a result, where
-        that is another number."""
+        """Set the bytes of each shard of an update, and of a result where they differ."""
         self.shard_bytes, self.result_bytes = shard_bytes, result_bytes
 
     def wait_for_stages(self, gate: StageGate) -> None:
-        """These rounds are of one stage of a pipeline: none is over before ``gate`` says so."""
+        """Let ``gate`` decide when a round of this stage of a pipeline is over."""
         self._stage_gate = gate
 
     def begin_branch(self, state: bytes) -> None:
@@ -225,17 +227,17 @@ class RollingRounds:
             self.replicated.lineage.begin(state)
 
     def start(self, now: float) -> list[Effect]:
-        """Round ``round_id`` begins here: the trainer holds the state before it."""
+        """Begin round ``round_id``; the trainer holds the state before it."""
         self._applied = self.round_id - 1
         return self._begin(now)
 
     def resume(self, now: float) -> list[Effect]:
-        """Goes on where ``stop`` was called: no other state was taken over."""
+        """Continue where ``stop`` ended; no other state was adopted."""
         own = self._own
         return [*self._begin(now), *(self.on_contributed(own, now) if own is not None else ())]
 
     def stop(self, now: float) -> list[Effect]:
-        """Takes part no more until ``start``; goes on helping those behind."""
+        """Stop taking part until ``start``; still help peers that are behind."""
         effects = self.record_own_commit(now)
         effects += [
             effect
@@ -267,12 +269,9 @@ class RollingRounds:
     def configure_data(
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
     ) -> list[Effect]:
-        told = self.replicated.configure_data(samples_total, batch, ahead, extended)
-        return (
-            [*told, self._start_round()]
-            if self._started_round == self.round_id and self._own is None
-            else told
-        )
+        effects = self.replicated.configure_data(samples_total, batch, ahead, extended)
+        computes = self._started_round == self.round_id and self._own is None
+        return [*effects, self._start_round()] if computes else effects
 
     # --- the trainer ------------------------------------------------------------------------------
 
@@ -286,16 +285,16 @@ class RollingRounds:
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
-                # After a pause, this peer may be the only server left.
-                gone = (
+                # The server may have been skipped while this peer, just paused, could not serve.
+                skipped = (
                     self.skip_reason(shard.server_of(shard.attempt))
-                    if shard.commit is None and self._serves(now)
+                    if shard.commit is None and self._may_serve(now)
                     else ""
                 )
                 effects += (
-                    self._advance(shard, f"its server is skipped: {gone}", now)
-                    if gone
-                    else self._offer(shard, now)
+                    self._advance(shard, f"its server is skipped: {skipped}", now)
+                    if skipped
+                    else self._send_update(shard, now)
                 )
         return effects
 
@@ -304,7 +303,7 @@ class RollingRounds:
         return self.start_computing() if self.mode == "active" else []
 
     def start_computing(self) -> list[Effect]:
-        """The trainer may compute this round, once it holds the state before it."""
+        """Start the computation of this round if the trainer holds the state before it."""
         return (
             [self._start_round()]
             if self._applied == self.round_id - 1 and self._started_round < self.round_id
@@ -322,9 +321,9 @@ class RollingRounds:
         made = self.server.finish(event, roster, accusations, audits)
         if made is None:
             return []
-        # The others wait for the commit. So it is sent now, and recorded here in the next turn.
+        # Send the commit first, as the others wait for it, and record it before the next event.
         timer = self.timers.set(
-            now, RoundTimer("hold", self.round_id, made[0].index, made[1].attempt)
+            now, RoundTimer("record_own", self.round_id, made[0].index, made[1].attempt)
         )
         self.own_commit = (*made, event.payload, timer.token)
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
@@ -381,9 +380,9 @@ class RollingRounds:
         return self._on_round_message(event, message.round_id, now)
 
     def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
-        """Handle a message that tells the round of its sender. A commit may rightly leave out the
-        peer that hands it over, if that was silent before. So its sender counts as present only
-        after the commit was judged."""
+        """Handle a message that tells the round of its sender. A commit is judged before its sender
+        counts as present: the next roster that it names may rightly lack a peer that was silent
+        before."""
         if isinstance(event.message, Commit):
             effects = self._dispatch_message(event, now)
             returns = self.future_buffer.record_round(event.sender, round_id)
@@ -431,7 +430,7 @@ class RollingRounds:
             case Update():
                 return self._on_update(sender, shard, message, event.payload, now)
             case UpdateRequest():
-                return self._on_query(event, shard, message, now)
+                return self._on_update_request(event, shard, message, now)
             case Commit():
                 return self._on_commit(sender, shard, message, event, now)
             case PartialStatistics() | PartialOverdue():
@@ -447,7 +446,9 @@ class RollingRounds:
         return changes + effects if changes else effects
 
     def _on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
-        close = hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
+        keeps_up = (
+            hello.round_id > 0 and self.round_id - hello.round_id <= self._rounds_behind_max()
+        )
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.departures.record_departure(sender, hello)
@@ -461,24 +462,24 @@ class RollingRounds:
         if (
             (stance := self.lag_detector.fork_choice.on_hello(sender, hello)) == "same"
             and sender not in self.roster
-            and close
+            and keeps_up
         ):
             self.departures.is_back(sender)
             self.joining.add(sender)
             # A round may be closed early to let a newcomer in.
             return self.on_view_change(now)
-        if not close:
+        if not keeps_up:
             self.joining.discard(sender)
-        asks = self._ask_again(sender) if close else []
+        asks = self._request_again(sender) if keeps_up else []
         return [*asks, *self.lag_detector.on_hello(sender, hello, stance, now)]
 
-    def _ask_again(self, peer: PeerId) -> list[Effect]:
-        """Ask ``peer`` for its update again: it was in no round when it was asked first."""
+    def _request_again(self, peer: PeerId) -> list[Effect]:
+        """Request the update of ``peer`` again: it replied before that it was in no round."""
         return [
             effect
             for shard in self._shards
-            if peer in shard.had_nothing and shard.server_of(shard.attempt) == self.local
-            for effect in self.server.ask_again(shard, peer)
+            if peer in shard.in_no_round and shard.server_of(shard.attempt) == self.local
+            for effect in self.server.request_again(shard, peer)
         ]
 
     def _rounds_behind_max(self) -> int:
@@ -507,9 +508,9 @@ class RollingRounds:
             and message.shard < len(self._shards)
         ):
             shard = self._shards[message.shard]
-            if shard.result is None or event.received < shard.result.received:
-                shard.result = Transfer.begun(event.nbytes, event.received, now)
-            shard.result.grew(event.received, now)
+            if shard.commit_transfer is None or event.received < shard.commit_transfer.received:
+                shard.commit_transfer = Transfer.begun(event.nbytes, event.received, now)
+            shard.commit_transfer.grew(event.received, now)
         if not transfer_tracker.begin_report(now):
             return []
         received, pause_s = min(transfer_tracker.total, ROUND_MAX), transfer_tracker.pause_s(now)
@@ -530,22 +531,24 @@ class RollingRounds:
             if peer != self.local and not self.skip_reason(peer)
         ]
 
-    def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
+    def on_progress(self, peer: PeerId, rounds_applied: int, now: float) -> list[Effect]:
         """Handle the number of rounds that the trainer of ``peer`` has applied. If it is larger
         than the local one, this peer has missed commits."""
-        known = step > 0 and self.mode != "off"
-        changes = self._record_round(peer, step, False, now) if known else []
-        return changes + self._on_progress(peer, step, now)
+        known = rounds_applied > 0 and self.mode != "off"
+        changes = self._record_round(peer, rounds_applied, False, now) if known else []
+        return changes + self._on_progress(peer, rounds_applied, now)
 
-    def _on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        if step <= self.round_id or self.mode == "off":
+    def _on_progress(self, peer: PeerId, rounds_applied: int, now: float) -> list[Effect]:
+        if rounds_applied <= self.round_id or self.mode == "off":
             return []
         # A peer outside of the roster has no commits to send. Ask it only if no member is here.
         others = [
             other for other in self.roster if other != self.local and not self.skip_reason(other)
         ]
         return (
-            self.lag_detector.behind(peer, step, now) if peer in self.roster or not others else []
+            self.lag_detector.behind(peer, rounds_applied, now)
+            if peer in self.roster or not others
+            else []
         )
 
     def _on_update(
@@ -557,60 +560,61 @@ class RollingRounds:
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
             self.server.lateness.record_late_update(sender, update, now)
-            # A large commit that was sent to all is on its way. If it is lost, the sender asks.
+            # This server has sent its large commit to everybody. A peer that lost it requests it.
             sent_before = shard.made_here and update.attempt <= shard.commit.attempt
             if sent_before and shard.payload is not None and shard.payload.nbytes > SMALL_BYTES:
                 return []
             return [reissue(sender, shard.commit, shard.payload, update.attempt)]
-        serves = self._serves(now) and shard.server_of(update.attempt) == self.local
-        if not serves or update.attempt < shard.attempt:
+        is_server = self._may_serve(now) and shard.server_of(update.attempt) == self.local
+        if not is_server or update.attempt < shard.attempt:
             if sender == self.local:
                 return []
             return [
-                *self._serve_later(shard, sender, update.attempt, now),
+                *self._postpone_serving(shard, sender, update.attempt, now),
                 Send(sender, self.lag_detector.not_serving(update)),
             ]
-        before, later = shard.attempt, update.attempt > shard.attempt
-        if later and not self.later_turns.follow_claim(shard, sender, update.attempt, now):
+        former_attempt, is_later = shard.attempt, update.attempt > shard.attempt
+        if is_later and not self.later_turns.follow_claim(shard, sender, update.attempt, now):
             return []
-        effects = self._withdraw_update(shard, before) if later else []
+        effects = self._withdraw_update(shard, former_attempt) if is_later else []
         if shard.serving is None or update.attempt > shard.serving:
             effects += self.server.serve(shard, update.attempt, now)
-            if later:
+            if is_later:
                 shard.attempt = update.attempt
-                effects += self.server.pulse(shard, now) + self._offer(shard, now)
+                effects += self.server.pulse(shard, now) + self._send_update(shard, now)
         return effects + self.server.accept_update(shard, sender, update, payload, now)
 
-    def _on_query(
-        self, event: Received, shard: ShardRound, query: UpdateRequest, now: float
+    def _on_update_request(
+        self, event: Received, shard: ShardRound, request: UpdateRequest, now: float
     ) -> list[Effect]:
+        sender, attempt = event.sender, request.attempt
         if shard.commit is not None:
-            return [reissue(event.sender, shard.commit, shard.payload, query.attempt)]
-        if self.lag_detector.is_on_other_branch(event.sender, query.parent, now):
-            # This peer may change to that branch in a moment.
-            self.future_buffer.stash(self.round_id, query.round_id, event, query.shard)
+            return [reissue(sender, shard.commit, shard.payload, attempt)]
+        if self.lag_detector.is_on_other_branch(sender, request.parent, now):
+            # This peer may soon adopt the state of that branch. Then it answers the request.
+            self.future_buffer.stash(self.round_id, request.round_id, event, request.shard)
             return (
-                [Send(event.sender, self.lag_detector.not_serving(query))]
-                if self.future_buffer.is_first(event.sender, query)
+                [Send(sender, self.lag_detector.not_serving(request))]
+                if self.future_buffer.is_first_request(sender, request)
                 else []
             )
-        idle = self.mode != "active" or self.cross_shard.is_combining(shard)
-        if idle or shard.server_of(query.attempt) != event.sender or query.attempt < shard.attempt:
+        cannot_move = self.mode != "active" or self.cross_shard.is_combining(shard)
+        if cannot_move or shard.server_of(attempt) != sender or attempt < shard.attempt:
             return []
-        left: list[Effect] = []
-        if query.attempt > shard.attempt:
-            before = shard.attempt
-            if not self.later_turns.follow_claim(shard, event.sender, query.attempt, now):
+        withdrawal: list[Effect] = []
+        if attempt > shard.attempt:
+            former_attempt = shard.attempt
+            if not self.later_turns.follow_claim(shard, sender, attempt, now):
                 return []
-            left = self._withdraw_update(shard, before)
-        shard.attempt = query.attempt
-        return left + self._offer(shard, now)
+            withdrawal = self._withdraw_update(shard, former_attempt)
+        shard.attempt = attempt
+        return withdrawal + self._send_update(shard, now)
 
     def _withdraw_update(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """Tell the server of ``attempt`` not to aggregate the update of this peer, which has moved
-        to a later attempt because one peer alone claimed that attempt."""
+        """Withdraw the update of ``attempt``, which this peer leaves, if an unexplained claim alone
+        makes it leave: the server of that attempt is probably alive and would use the update."""
         server = shard.server_of(attempt)
-        if shard.on_word is None or self._own is None or server == self.local:
+        if shard.claimed_by is None or self._own is None or server == self.local:
             return []
         where = (self.settings.lineage, self.round_id, shard.index, attempt, self.chain)
         return [Send(server, self.lag_detector.not_serving(UpdateRequest(*where)))]
@@ -619,7 +623,7 @@ class RollingRounds:
         self, sender: PeerId, shard: ShardRound, commit: Commit, event: Received, now: float
     ) -> list[Effect]:
         payload = event.payload
-        shard.result = None  # it is here, and no longer on its way
+        shard.commit_transfer = None  # it has arrived
         if shard.commit is not None:
             if shard.commit.digest == commit.digest or commit.parent != self.chain:
                 return []
@@ -651,24 +655,25 @@ class RollingRounds:
     ) -> list[Effect]:
         """Record a valid commit, unless this peer has moved past its attempt."""
         payload = event.payload
-        present = commit.made_at == shard.attempt  # the attempt that the commit was made in
-        serves = (commit.server if present else shard.server_of(shard.attempt)) == self.local
-        if commit.attempt < shard.attempt and not serves:
-            # Having moved on, this peer must not accept it. Its present server may, and then
-            # re-issues it to everybody.
+        in_present_attempt = commit.made_at == shard.attempt
+        server = commit.server if in_present_attempt else shard.server_of(shard.attempt)
+        is_server = server == self.local
+        if commit.attempt < shard.attempt and not is_server:
+            # This peer has left that attempt. Its present server records the commit and re-issues
+            # it under its own attempt.
             return (
                 [Send(shard.server_of(shard.attempt), commit, payload)]
-                if shard.passes_on(commit)
+                if shard.mark_forwarded(commit)
                 else []
             )
-        if serves:
+        if is_server:
             # A server that receives a commit, even its own of a former incarnation, re-issues it.
             # It drops an aggregation that is under way.
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
-        effects = spread(self.local, self.view, self.roster, commit, payload) if serves else []
-        if commit.made_at < shard.attempt and not serves:
+        effects = spread(self.local, self.view, self.roster, commit, payload) if is_server else []
+        if commit.made_at < shard.attempt and not is_server:
             effects = self._forward_commit(event.sender, shard, commit, payload)
-        return effects + self._record_commit(shard, commit, payload, False, now)
+        return effects + self._record_commit(shard, commit, payload, made=False, now=now)
 
     def _forward_commit(
         self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None
@@ -678,21 +683,19 @@ class RollingRounds:
         server = shard.server_of(shard.attempt)
         if sender == server or self.lag_detector.is_ahead(server):
             return []
-        return [Send(server, commit, payload)] if shard.passes_on(commit) else []
+        return [Send(server, commit, payload)] if shard.mark_forwarded(commit) else []
 
     def on_former_commit(self, event: Received, now: float) -> list[Effect]:
-        """Handle a commit from a former incarnation of its sender. It tells nothing of the present
-        one. But other peers may have recorded it, and this may be the only other copy. A server
-        that dropped it would make a second result."""
+        """Handle a commit from a former incarnation of its sender. It may be the only reachable
+        copy of a result that others have recorded. A server without it would make a second
+        result."""
         commit, payload = event.message, event.payload
         assert isinstance(commit, Commit)
         if commit.lineage != self.settings.lineage or commit.shard >= len(self.shard_bytes):
             return []
         if commit.round_id != self.round_id or not self._shards:
-            buffer, first = self.future_buffer, self.round_id
-            if self.mode == "off":
-                first = buffer.next_round(first)
-            buffer.stash_former_commit(first, commit.round_id, event, commit.shard)
+            first = self._first_round_to_store()
+            self.future_buffer.stash_former_commit(first, commit.round_id, event, commit.shard)
             return []
         shard = self._shards[commit.shard]
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
@@ -703,7 +706,7 @@ class RollingRounds:
             or commit.parent != self.chain
             or not in_turn
             or not self.replicated.is_sound(commit, payload)
-            # A rejection is no evidence against the present incarnation.
+            # Drop it without ``refuse``, which would count against the present incarnation.
             or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
             return []
@@ -723,7 +726,7 @@ class RollingRounds:
         )
         shard = self._shards[notice.shard]
         if notice.attempt == shard.serving and notice.round_id == 0:  # it is in no round
-            shard.had_nothing.add(sender)
+            shard.in_no_round.add(sender)
         if self._is_withdrawal(shard, notice):
             shard.withdraw_update(sender, notice.attempt)
         refused = (
@@ -732,8 +735,9 @@ class RollingRounds:
             and shard.server_of(shard.attempt) == sender
         )
         if refused:
-            shard.declined = shard.attempt
-        # Move on at once for one pass over the order. After that, wait for the timeout.
+            shard.declined_attempt = shard.attempt
+        # In the first pass over the order, move on at once. Later, wait for the timeout: otherwise
+        # peers would pass a shard around as fast as messages travel.
         if refused and shard.attempt < len(shard.order):
             return self._advance(
                 shard,
@@ -753,8 +757,7 @@ class RollingRounds:
     # --- the view changes, time passes ------------------------------------------------------------
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Somebody is skipped or back: hand on what a skipped server had,
-        stop waiting for skipped participants."""
+        """Move shards on from skipped servers, and stop waiting for skipped participants."""
         effects: list[Effect] = []
         round_id = self.round_id
         for shard in tuple(self._shards):
@@ -763,16 +766,17 @@ class RollingRounds:
             server = shard.server_of(shard.attempt)
             if server != self.local and (reason := self.skip_reason(server)):
                 effects += self._advance(shard, f"{server} is skipped: {reason}", now)
-            elif server == self.local and not self._serves(now):
+            elif server == self.local and not self._may_serve(now):
                 effects += self._advance(shard, f"{server} was paused", now)
             else:
-                effects += self.server.ask_newcomers(shard) if server == self.local else []
+                effects += self.server.request_from_newcomers(shard) if server == self.local else []
                 effects += self.server.maybe_close(shard, now)
         return effects
 
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
-        """Give up serving after a pause: the others have moved to other servers meanwhile. A commit
-        that was sent before the pause stays valid, because others may have accepted it."""
+        """Move every shard that this peer serves to the next attempt, and serve none for
+        ``AFTER_PAUSE_S``: the others may have moved on during the pause. A commit that was sent
+        before the pause stays valid, because others may have recorded it."""
         if len(self.roster) == 1:
             return []
         own_shard = None if self.own_commit is None else self.own_commit[0]
@@ -803,21 +807,21 @@ class RollingRounds:
                     return []
                 if more := self.server.more_time(shard, now):
                     return more
-                shard.given_up += 1
+                shard.timeouts += 1
                 return self.result_validator.on_server_timeout(shard, now)
             case "grace":
                 shard.grace = None
                 return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
-            case "ask":
-                return self.server.ask(shard, timer.attempt)
+            case "request":
+                return self.server.request_missing(shard, timer.attempt)
             case "pulse":
                 return self.server.pulse(shard, now)
-            case "lack":
+            case "measurements_overdue":
                 return self.cross_shard.lacks(shard, now)
-            case "hold":
+            case "record_own":
                 return self.record_own_commit(now)
-            case "again":
-                return self._serve_again(shard, now)
+            case "serve_postponed":
+                return self._serve_postponed(shard, now)
 
     # --- the participant --------------------------------------------------------------------------
 
@@ -856,7 +860,7 @@ class RollingRounds:
                     )
                 effects += self.server.pulse(shard, now)
             effects += self.start_computing()
-        if self._stage_gate is not None and self.is_held:
+        if self._stage_gate is not None and self.is_committed:
             # This round was committed before a recovery, and has waited for other stages.
             return effects + self._notify_gate(self._stage_gate, now)
         # Each of these messages may end the round, and begin the next.
@@ -879,7 +883,7 @@ class RollingRounds:
             compares=self.divergence.compares_next,
         )
 
-    def _offer(self, shard: ShardRound, now: float) -> list[Effect]:
+    def _send_update(self, shard: ShardRound, now: float) -> list[Effect]:
         """Send the update of this peer to the server of its attempt, and start that server's
         timeout."""
         own = self._own
@@ -912,10 +916,10 @@ class RollingRounds:
         return effects
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
-        """Move to a later attempt: to the one that a peer has claimed and this peer has put off,
-        else to the next attempt whose server is not skipped."""
+        """Give up the present attempt and send the own update to a later one: the latest put-off
+        claim that may be followed, else the next attempt whose server is not skipped."""
         self.later_turns.leave(shard, now)
-        granted = self.later_turns.grant_claim(shard, self._serves(now), now)
+        granted = self.later_turns.grant_claim(shard, self._may_serve(now), now)
         following = self._next_attempt(shard, shard.attempt + 1, now)
         shard.attempt = following if granted is None else granted
         effects: list[Effect] = [
@@ -926,63 +930,63 @@ class RollingRounds:
             shard.serving is None or shard.serving < shard.attempt
         ):
             effects += self.server.serve(shard, shard.attempt, now)
-        return effects + self._offer(shard, now)
+        return effects + self._send_update(shard, now)
 
     def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
         """Return the first attempt from ``first`` on whose server is not skipped. If all servers
         are skipped, return ``first``: only time can help."""
         for attempt in range(first, first + len(shard.order)):
             server = shard.server_of(attempt)
-            if self._serves(now) if server == self.local else not self.skip_reason(server):
+            if self._may_serve(now) if server == self.local else not self.skip_reason(server):
                 return attempt
         return first
 
-    def _serves(self, now: float) -> bool:
+    def _may_serve(self, now: float) -> bool:
         """Whether this peer may serve. A swarm of one has nobody else."""
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
-    def _serve_later(
+    def _postpone_serving(
         self, shard: ShardRound, sender: PeerId, attempt: int, now: float
     ) -> list[Effect]:
-        """Remember an attempt that this peer refuses only because it was paused. It asks for the
-        updates when it serves again. If all peers were paused, all of them refuse, and the round
-        would wait for the timeout otherwise."""
+        """Store an attempt that this peer rejects only because it was paused, to request its
+        updates later. Otherwise a round in which all peers were paused would wait for the
+        timeout."""
         if (
             self.mode != "active"
             or shard.server_of(attempt) != self.local
-            or attempt < max(shard.attempt, shard.refused + 1)
+            or attempt < max(shard.attempt, shard.postponed_attempt + 1)
         ):
             return []
         if attempt > shard.attempt and self.later_turns.put_off(shard, sender, attempt, now):
             return []
-        shard.refused, shard.refused_of = attempt, sender
-        if shard.again is not None:
+        shard.postponed_attempt, shard.postponed_from = attempt, sender
+        if shard.serve_postponed is not None:
             return []
         timer = self.timers.set(
-            self._serves_from, RoundTimer("again", self.round_id, shard.index, attempt)
+            self._serves_from, RoundTimer("serve_postponed", self.round_id, shard.index, attempt)
         )
-        shard.again = timer.token
+        shard.serve_postponed = timer.token
         return [timer]
 
-    def _serve_again(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Serve the last attempt that this peer has refused after its pause."""
-        shard.again = None
-        attempt, shard.refused = shard.refused, -1
+    def _serve_postponed(self, shard: ShardRound, now: float) -> list[Effect]:
+        """Serve the last attempt that this peer has rejected after its pause."""
+        shard.serve_postponed = None
+        attempt, shard.postponed_attempt = shard.postponed_attempt, -1
         if attempt < shard.attempt:
             return []
-        if not self._serves(now):  # It was paused once more.
-            return self._serve_later(shard, shard.refused_of, attempt, now)
+        if not self._may_serve(now):  # It was paused once more.
+            return self._postpone_serving(shard, shard.postponed_from, attempt, now)
         effects: list[Effect] = []
         if (before := shard.attempt) < attempt:
-            if not self.later_turns.follow_claim(shard, shard.refused_of, attempt, now):
+            if not self.later_turns.follow_claim(shard, shard.postponed_from, attempt, now):
                 return []
             effects = self._withdraw_update(shard, before)
         shard.attempt = attempt
         if shard.serving is None or shard.serving < attempt:
             effects += self.server.serve(shard, attempt, now)
-            # ``serve`` asks for the updates of later attempts itself.
-            effects += [] if attempt else self.server.ask(shard, attempt)
-        return [*effects, *self.server.pulse(shard, now), *self._offer(shard, now)]
+            if attempt == 0:  # ``serve`` schedules the request only for later attempts.
+                effects += self.server.request_missing(shard, attempt)
+        return [*effects, *self.server.pulse(shard, now), *self._send_update(shard, now)]
 
     # --- the end of a round -----------------------------------------------------------------------
 
@@ -992,40 +996,42 @@ class RollingRounds:
         effects: list[Effect] = [
             effect for token in shard.tokens() for effect in self.timers.cancel(token)
         ]
-        if shard.on_word is not None or self.later_turns.credit.by_peer:
+        if shard.claimed_by is not None or self.later_turns.credit.by_peer:
             self.later_turns.end(shard, commit.server, now)
-        shard.hold(commit, payload, made)
+        shard.record_commit(commit, payload, made)
         if all(each.commit is not None for each in self._shards):
             gate = self._stage_gate
             return effects + (self._finish(now) if gate is None else self._notify_gate(gate, now))
-        return effects + self.cross_shard.on_held(shard, self._own is not None, now)
+        return effects + self.cross_shard.on_shard_committed(shard, self._own is not None, now)
 
     @property
-    def is_held(self) -> bool:
+    def is_committed(self) -> bool:
         """Whether every shard of this round is committed here. It is over then, unless other stages
         of a pipeline are waited for."""
         return bool(self._shards) and all(shard.commit is not None for shard in self._shards)
 
-    def held_roster(self) -> tuple[PeerId, ...]:
-        """Roster of the next round where this one is held, else of this one."""
+    def committed_roster(self) -> tuple[PeerId, ...]:
+        """Return the roster of the next round if this one is committed, else of this one."""
         first = self._shards[0].commit if self._shards else None
-        return first.roster if first is not None and self.is_held else self.roster.peers
+        return first.roster if first is not None and self.is_committed else self.roster.peers
 
-    def held_pass_us(self) -> tuple[int, ...]:
-        """Return the time that counts for a micro-batch of each peer of ``held_roster``, in
+    def committed_pass_us(self) -> tuple[int, ...]:
+        """Return the time that counts for a micro-batch of each peer of ``committed_roster``, in
         microseconds."""
         held = [shard.commit for shard in self._shards if shard.commit is not None]
-        return self.replicated.pass_us(self.held_roster(), held if self.is_held else ())
+        return self.replicated.pass_us(self.committed_roster(), held if self.is_committed else ())
 
     def _notify_gate(self, gate: StageGate, now: float) -> list[Effect]:
         """Report the committed round to the other stages, and finish it if none is waited for."""
-        effects = gate.on_held(self.round_id, self.held_roster(), self.held_pass_us(), now)
+        effects = gate.on_round_committed(
+            self.round_id, self.committed_roster(), self.committed_pass_us(), now
+        )
         return effects + self.pass_gate(now)
 
     def pass_gate(self, now: float) -> list[Effect]:
-        """The round is over once it is held here and no other stage is waited for."""
+        """Finish the round if it is committed here and no other stage is waited for."""
         gate = self._stage_gate
-        is_over = self.is_held and (gate is None or gate.is_open(self.round_id))
+        is_over = self.is_committed and (gate is None or gate.is_open(self.round_id))
         return self._finish(now) if is_over else []
 
     def resend_commits(self, peer: PeerId, round_id: int) -> list[Effect]:
@@ -1033,7 +1039,7 @@ class RollingRounds:
         if round_id < self.round_id:
             over = self.log.get(round_id) or ()
             return [reissue(peer, commit, payload, commit.attempt) for commit, payload in over]
-        if round_id > self.round_id or not self.is_held:
+        if round_id > self.round_id or not self.is_committed:
             return []
         held = [(s.commit, s.payload, s.attempt) for s in self._shards if s.commit is not None]
         return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
@@ -1045,7 +1051,7 @@ class RollingRounds:
         )
         self.log.append(self.round_id, held)
         self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
-        expected = self.server.expected()  # Of this round: ``append`` begins the next.
+        expected = self.server.expected()  # read before ``append``, which begins the next round
         coming, locked = held[0][0].roster, self.server.locked
         alive = (
             len(expected)
@@ -1053,7 +1059,7 @@ class RollingRounds:
             else sum([peer == self.local or not self.skip_reason(peer) for peer in coming])
         )
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
-        # A collective operation lasts as long as the script needed before it.
+        # A collective operation is not measured: its time includes the script before it.
         kind = held[0][0].kind
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - self.lag_detector.began_at)
@@ -1067,7 +1073,7 @@ class RollingRounds:
             self._applied = self.round_id
         self.round_id += 1
         self.lag_detector.begin()
-        # After an adopted state, rounds may come again that were observed here.
+        # After an adopted state a round may come again. Its replicas are not judged twice.
         watch, commit = self.divergence, held[0][0]
         diverged = commit.diverged if commit.round_id > watch.round_id else ()
         if watch.is_active or commit.replica or contributors != watch.contributors:
@@ -1083,12 +1089,12 @@ class RollingRounds:
         differ, struck = commit.diverged, self.divergence.struck
         sent = b"" if self._own is None else self._own.replica
         is_own = self.local in differ and sent not in (b"", commit.replica)
-        told = Report(
+        report = Report(
             "replicas_differ", {"round": commit.round_id, "peers": list(differ), "of": of}
         )
         on_divergence = self.settings.rounds.on_divergence
         if on_divergence == "warn":
-            return [told]
+            return [report]
         if on_divergence == "stop" and (self.local in struck or len(struck) > self.settings.f):
             who = ", ".join(map(str, sorted(struck)))
             self.ends_diverged = (
@@ -1100,7 +1106,7 @@ class RollingRounds:
             donor = commit.server if commit.server in donors else min(donors, default=self.local)
             reason = f"its replica differs from that of most before round {commit.round_id}"
             self.lag_detector.lose_track(donor, reason)
-        return [told]
+        return [report]
 
     # --- others are elsewhere ---------------------------------------------------------------------
 
@@ -1117,17 +1123,22 @@ class RollingRounds:
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
             # It would be outdated when this peer is back.
             return [Send(event.sender, self.lag_detector.not_serving(message))]
-        buffer, first = self.future_buffer, self.round_id
-        if self.mode == "off":
-            first = buffer.next_round(first)
-        kept = buffer.stash(first, message.round_id, event, message.shard)
+        first = self._first_round_to_store()
+        kept = self.future_buffer.stash(first, message.round_id, event, message.shard)
         if self.mode == "off" and isinstance(message, UpdateRequest) and not kept:
             # The sender asks again when this peer is back.
             return [Send(event.sender, self.lag_detector.in_no_round(message))]
         if isinstance(message, Commit):
             self.lag_detector.on_later_commit(message.round_id)
-        here = message.round_id <= self.round_id or self.mode == "off"
-        return [] if here else self.lag_detector.behind(event.sender, message.round_id, now)
+        is_not_ahead = message.round_id <= self.round_id or self.mode == "off"
+        return [] if is_not_ahead else self.lag_detector.behind(event.sender, message.round_id, now)
+
+    def _first_round_to_store(self) -> int:
+        """Return the earliest round whose messages are stored; while this peer takes no part, the
+        one that the others are in."""
+        if self.mode == "off":
+            return self.future_buffer.next_round(self.round_id)
+        return self.round_id
 
     def on_disconnect(self, peer: PeerId) -> None:
         """The link to ``peer`` broke."""

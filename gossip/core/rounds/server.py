@@ -39,15 +39,14 @@ CLOSE_BEFORE_GIVING_UP = 0.7
 it."""
 
 LOOK_EVERY_S = 0.25
-"""How often is looked whether it still does."""
+"""Interval of the checks whether bytes still arrive."""
 
 BACK_OFF_MAX = 3
-"""Doublings of the time that a server has where payloads take time: one each time that this peer
-has given up on one, or that all of them had their turn."""
+"""Largest number of doublings of a server's timeout where payloads take time: one for each server
+that this peer has given up, or for each pass over the order."""
 
 PULSE_S = 0.1
-"""Whoever serves wants to find out that it was stopped before the others' heartbeats do: it has a
-timer that is so near."""
+"""Interval of a timer by which a server notices its own pause before the others' heartbeats do."""
 
 
 NOBODY: frozenset[PeerId] = frozenset()
@@ -55,11 +54,23 @@ NOBODY: frozenset[PeerId] = frozenset()
 
 @record
 class RoundTimer:
-    """``give_up`` on the server of an attempt; the ``grace`` of a server is over; ``ask`` those it
-    has not heard of; ``hold`` what was spread; ``pulse``: see ``PULSE_S``; what others were to
-    measure is a ``lack``; one that stood still serves ``again``."""
+    """Timer of a shard.
 
-    what: Literal["give_up", "grace", "ask", "hold", "pulse", "lack", "again"]
+    ``give_up``: give up the server of ``attempt``. ``grace``: check again whether to close.
+    ``request``: request missing updates. ``record_own``: record the own commit that was sent.
+    ``pulse``: find a pause of this process. ``measurements_overdue``: measurements of other servers
+    are late. ``serve_postponed``: serve the attempt that was rejected after a pause.
+    """
+
+    what: Literal[
+        "give_up",
+        "grace",
+        "request",
+        "record_own",
+        "pulse",
+        "measurements_overdue",
+        "serve_postponed",
+    ]
     round_id: int
     shard: int
     attempt: int
@@ -70,7 +81,7 @@ class Server:
 
     Args:
         skip_reason: "" for a peer that can be expected.
-        joining: Who is ready to be in the next roster, as it changes.
+        joining: Peers that are ready to be in the next roster; it changes.
     """
 
     def __init__(
@@ -96,18 +107,18 @@ class Server:
         self.view, self.is_gone = view, view.is_gone
         self.awaits_commit = awaits_commit
         self.round_id = 0
-        self._came_into = -1  # the last round that this peer has come into with a state
+        self._came_into = -1  # the last round that this peer began with an adopted state
         self.roster = Roster(())
         self.locked: frozenset[PeerId] = frozenset()
         self.proven: frozenset[PeerId] = frozenset()
         self.parent = b""
         self.log: CommitLog | None = None
         self.cross_shard = False  # the shards of this round decide together
-        # without whose updates no shard helps any more
+        # peers whose updates the shards need
         self.wanted: frozenset[PeerId] = frozenset()
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
-        self._short = 0  # of f, in the last round served: so many liars fewer are tolerated
+        self._short = 0  # by how much the last round tolerated fewer than f
 
     def begin(
         self,
@@ -118,13 +129,13 @@ class Server:
         log: CommitLog | None = None,
         shards: int = 1,
     ) -> None:
-        """A round begins.
+        """Begin a round.
 
         Args:
-            standing: Those in quarantine, whose updates nobody waits for, and no rule sees; and
-                those of them who are proven to lie.
-            log: Of the rounds before: rules may ask for what was applied last.
-            shards: How many there are.
+            standing: Peers in quarantine, whose updates no server waits for and no rule sees; and
+                those of them that are proven Byzantine.
+            log: Commits of the rounds before, for rules that use the last result.
+            shards: Number of shards.
         """
         self.round_id, self.roster, self.parent = round_id, roster, parent
         self.log = log
@@ -133,20 +144,20 @@ class Server:
         self._tickets.clear()
 
     def come_into(self, round_id: int) -> None:
-        """This peer begins that round with a state that it was given."""
+        """Note that this peer begins ``round_id`` with an adopted state."""
         self._came_into = round_id
 
     def wait_for(self, peers: frozenset[PeerId]) -> None:
-        """Without their updates no shard helps any more."""
+        """Set the peers whose updates the shards need."""
         self.wanted = peers
 
     def quorum(self) -> int:
-        """Answers without which a round is not closed, by the size of the last committed roster,
-        without those who have left it.
+        """Return how many answers a round needs: a majority of the last committed roster, without
+        peers that have left.
 
-        Nor is one closed of which the rule could make nothing, unless it lets somebody in or out:
-        rounds that teach nothing would go by as fast as peers can speak, and the training be over
-        before anybody is back.
+        If the round changes no membership, it also needs as many as the rule does. Otherwise rounds
+        without a result would pass as fast as messages travel, and the training would end before
+        any peer is back.
         """
         quorum = self._majority()
         absent = self.departures.absent(self.roster.peers, self.round_id)
@@ -159,7 +170,8 @@ class Server:
         )
 
     def _majority(self) -> int:
-        """Peers without whom a round is not closed, whatever they answer."""
+        """Return the majority of the roster without peers that left; fewer with ``on_minority =
+        "continue"``, or if newcomers replace peers that have ended."""
         quorum = quorum_of(
             self.settings,
             len(self.roster) - self.departures.absent(self.roster.peers, self.round_id),
@@ -167,14 +179,14 @@ class Server:
         if self.settings.rounds.on_minority == "continue":
             left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
             quorum = min(quorum, quorum_of(self.settings, left))
-        return min(quorum, self._those_left(quorum))
+        return min(quorum, self._quorum_without_ended(quorum))
 
-    def _those_left(self, quorum: int) -> int:
-        """Peers without whom a round is not closed, where newcomers stand in for those who
-        have ended for good.
+    def _quorum_without_ended(self, quorum: int) -> int:
+        """Return how many answers are needed if newcomers replace members that have ended for good:
+        one of each member that has not ended.
 
-        Everybody of the roster who has not ended is among them: so no two sides of a partition can
-        both close a round, and what somebody alive knows to be decided is known here.
+        So two sides of a partition cannot both close a round, and this peer learns each result that
+        a live member has recorded.
         """
         left = [peer for peer in self.roster if not self.view.has_ended(peer)]
         if len(left) >= quorum or any(
@@ -186,29 +198,29 @@ class Server:
         )
         return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
 
-    def keep_to_others(self, shard: ShardRound) -> list[PeerId]:
-        """Note a peer that is here and gives no update: it keeps to a result that it has handed
-        over, which is refused here."""
+    def peers_with_rejected_result(self, shard: ShardRound) -> list[PeerId]:
+        """Return the reachable roster members that sent a result which this peer rejected, and no
+        update."""
         return [
             p
-            for p in sorted(shard.spent)
+            for p in sorted(shard.rejected_from)
             if p in self.roster and p not in shard.answers and not self.skip_reason(p)
         ]
 
     def _suffices(self, shard: ShardRound) -> bool:
-        """Whether a round may be closed with the answers that have come.
+        """Return whether the answers suffice to close the round.
 
-        Who keeps to a refused result is of this side of a partition all the same. So it counts with
-        the majority where nobody else can come any more: else the round would stand for ever. When
-        the rule makes nothing of so few, the round is lost.
+        Either a quorum has answered, or the answers together with ``peers_with_rejected_result``
+        are a majority and no other peer can answer any more. Otherwise the round would never end.
+        If the rule cannot aggregate so few, the round has no result.
         """
         if len(shard.answers) >= self.quorum():
             return True
-        kept = self.keep_to_others(shard)
+        kept = self.peers_with_rejected_result(shard)
         if not kept or len(shard.answers) + len(kept) < self._majority():
             return False
-        # Who is passed over, and not known to be dead, may come yet.
-        # Once round the order it could have.
+        # A skipped peer that is not known to be dead may still answer. After one pass over the
+        # order it has had the time to.
         away = [
             peer
             for peer in self.roster
@@ -217,16 +229,15 @@ class Server:
         return not away or shard.attempt >= len(shard.order)
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
-        """Return the peers whose answers make the round. In a pipeline: those that have each
-        micro-batch once; None while there are none. Then the round waits until somebody has
-        computed what is missing."""
+        """Return the peers whose answers make the round. In a pipeline: peers that together have
+        each micro-batch once; None until there are such, and the round waits."""
         pipeline, few = self.settings.pipeline, self.settings.callers_too_few(len(self.roster))
         if pipeline is None or shard.callers > few:
             return shard.answers.keys()
         sets = {
             peer: update.micro_batches
             for peer, (update, _) in shard.answers.items()
-            if peer not in self.locked  # it was to compute nothing
+            if peer not in self.locked  # it had nothing to compute
         }
         return cover(sets, pipeline.micro_batches)
 
@@ -239,7 +250,7 @@ class Server:
         ]
 
     def pulse(self, shard: ShardRound, now: float) -> list[Effect]:
-        """To be asked whenever it has fired, and when it becomes this peer's turn."""
+        """Set the next pulse if this peer serves the present attempt."""
         if shard.commit is not None or shard.server_of(shard.attempt) != self.local:
             return []
         timer = self.timers.set(
@@ -251,16 +262,16 @@ class Server:
     def start_timeout(
         self, shard: ShardRound, now: float, collective: bool = False
     ) -> list[Effect]:
-        """The server of the attempt that we are at has its time from now on. For a ``collective``
-        operation it waits longer for the others."""
-        if shard.given_to != shard.attempt:
-            # The server of the last attempt had more time in vain, unless it is gone meanwhile.
-            if shard.given_to >= 0 and self.skip_reason(shard.server_of(shard.given_to)):
-                shard.given_on_word.clear()
-                shard.given_to_compile.clear()
-            self._spend(self.transfer_tracker, shard.given_on_word, now)
-            self._spend(self.compile_tracker, shard.given_to_compile, now)
-            shard.given_to, shard.given_at = shard.attempt, now
+        """Start the timeout of the present server. For a ``collective`` operation it is the longest
+        one."""
+        if shard.timed_attempt != shard.attempt:
+            # The time that claims added for the last server was in vain, unless it is skipped now.
+            if shard.timed_attempt >= 0 and self.skip_reason(shard.server_of(shard.timed_attempt)):
+                shard.server_transfers.clear()
+                shard.server_compiles.clear()
+            self._spend(self.transfer_tracker, shard.server_transfers, now)
+            self._spend(self.compile_tracker, shard.server_compiles, now)
+            shard.timed_attempt, shard.timed_since = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
         timer = self.timers.set(now + time_s * self.back_off(shard), RoundTimer("give_up", *where))
@@ -268,27 +279,26 @@ class Server:
         return [*self.timers.cancel(before), timer]
 
     def back_off(self, shard: ShardRound) -> int:
-        """How many times as long a server has as the first. Who has given up once is too impatient
-        for the load that this makes."""
+        """Return the factor of the timeout. A peer that has given up a server was too impatient for
+        the present load."""
         if not self.transfer_tracker.takes_time:
             return 1
-        turns = max(shard.given_up, (shard.attempt - shard.jumped) // len(shard.order))
+        turns = max(shard.timeouts, (shard.attempt - shard.skipped_by_claims) // len(shard.order))
         return int(2 ** min(turns, BACK_OFF_MAX))
 
     def _patience_ends_at(self, shard: ShardRound, now: float) -> float:
-        """Return when the patience with the server of our attempt ends, however much moves: nothing
-        moves for ever."""
-        return shard.given_at + self.transfer_tracker.most_s(now) * self.back_off(shard)
+        """Return when the patience with the present server ends, however many bytes arrive."""
+        return shard.timed_since + self.transfer_tracker.most_s(now) * self.back_off(shard)
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
-        """Whether somebody on whom this round depends compiles, or is being sent payloads, as fast
-        as can be asked: then it is not for lack of will that a result is not here."""
+        """Return whether a peer of this round reports that it compiles or, until the patience ends,
+        that it receives payloads. Then a late result is not the server's fault."""
         awaited = [p for p in self.roster if not self.lateness.is_missed(p)]
-        if self._accept_busy_claims(self.compile_tracker, awaited, shard.given_to_compile, now):
+        if self._accept_busy_claims(self.compile_tracker, awaited, shard.server_compiles, now):
             return True
         if now > self._patience_ends_at(shard, now):
             return False
-        return self._accept_busy_claims(self.transfer_tracker, awaited, shard.given_on_word, now)
+        return self._accept_busy_claims(self.transfer_tracker, awaited, shard.server_transfers, now)
 
     def _accept_busy_claims(
         self,
@@ -297,10 +307,10 @@ class Server:
         since: dict[PeerId, float],
         now: float,
     ) -> bool:
-        """Whether any of ``peers`` says that it is busy, as ``tracker`` knows, and has credit.
-        ``since`` keeps who, and since when.
+        """Return whether any of ``peers`` has reported to ``tracker`` that it is busy, and has
+        credit. ``since`` gets these peers, with the time.
 
-        What this peer sees itself, or more say than lie, is no matter of credit.
+        A claim of more than f peers, or of this peer, needs no credit.
         """
         busy = [p for p in peers if tracker.is_at_work(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
@@ -319,15 +329,16 @@ class Server:
         now: float,
         came: Collection[PeerId] = (),
     ) -> None:
-        """It was in vain to wait for those who are not among ``came``."""
+        """Charge the credit of each peer in ``since`` that is not among ``came``: waiting for it
+        was in vain."""
         for peer, at in since.items():
             if peer not in came:
                 tracker.credit.spend(peer, at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The time of the server of our attempt is over.
-        It gets more as long as something moves."""
+        """Return a further timer if the timeout of the present server is over and bytes still
+        arrive."""
         if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(
@@ -337,71 +348,71 @@ class Server:
         return [timer]
 
     def is_under_way(self, shard: ShardRound, now: float) -> bool:
-        """Whether a commit of this shard comes here, and will be here in time."""
+        """Whether a commit of this shard is being received and will arrive in time."""
         until = self._patience_ends_at(shard, now) + self.deadline.cap_s
         return self.transfer_tracker.brings_result(self.round_id, shard.index, until, now)
 
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
-        """Starts to serve an attempt. For a later one we ask around:
-        somebody may hold a commit of an earlier."""
+        """Start to serve ``attempt``. For a later attempt, schedule a request: a peer may hold a
+        commit of an earlier one."""
         effects: list[Effect] = [
             cancelled
-            for token in (shard.grace, shard.query, shard.lack)
+            for token in (shard.grace, shard.request_timer, shard.measurements_overdue)
             for cancelled in self.timers.cancel(token)
         ]
-        shard.grace = shard.query = shard.lack = None
+        shard.grace = shard.request_timer = shard.measurements_overdue = None
         shard.serve(attempt)
-        if self._asks_in(attempt):
-            timer = self.timer("ask", shard, now + self.settings.rounds.query_after_s)
-            shard.query = timer.token
+        if self._requests_in(attempt):
+            timer = self.timer("request", shard, now + self.settings.rounds.query_after_s)
+            shard.request_timer = timer.token
             effects.append(timer)
         return effects
 
-    def _asks_in(self, attempt: int) -> bool:
-        """Whether somebody may hold a commit of the shard that this peer does not know of: of an
-        earlier attempt, or one that a former life of this peer has made."""
+    def _requests_in(self, attempt: int) -> bool:
+        """Whether a peer may hold an unknown commit of the shard: of an earlier attempt, or of a
+        former incarnation of this peer."""
         return attempt > 0 or self._came_into == self.round_id
 
     def accept_update(
         self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
     ) -> list[Effect]:
-        """An update for the attempt that is served here."""
+        """Store an update of the served attempt, and close if that completes it."""
         if update.attempt != shard.serving or shard.ticket is not None:
             return []
-        if shard.taken_back.get(sender) == update.attempt:  # that came first, by another lane
+        if shard.withdrawn.get(sender) == update.attempt:  # its withdrawal came first
             return []
         if not shard.answers:
             shard.first_at = now
         shard.answers[sender] = (update, payload)
         if update.replica:
             shard.replicas[sender] = update.replica
-        if sender != self.local:  # the own one is here without having travelled
+        if sender != self.local:
             self.lateness.came(sender, update, shard.first_at, now)
         return self.maybe_close(shard, now)
 
-    def ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """The others' updates have had their time to come by themselves."""
-        shard.query = None
-        return [] if attempt != shard.serving else self._ask(shard, attempt)
+    def request_missing(self, shard: ShardRound, attempt: int) -> list[Effect]:
+        """Request updates that have not come in time."""
+        shard.request_timer = None
+        return [] if attempt != shard.serving else self._send_requests(shard, attempt)
 
-    def ask_newcomers(self, shard: ShardRound) -> list[Effect]:
-        """Ask the peers that were skipped when the others were asked for an attempt and are back
-        since: they do not know of that attempt."""
+    def request_from_newcomers(self, shard: ShardRound) -> list[Effect]:
+        """Request updates of peers that were skipped when the others were asked, and are back: they
+        do not know of the present attempt."""
         serving = shard.serving
-        if serving is None or serving != shard.attempt or shard.query is not None:
+        if serving is None or serving != shard.attempt or shard.request_timer is not None:
             return []
-        return self._ask(shard, serving) if self._asks_in(serving) else []
+        return self._send_requests(shard, serving) if self._requests_in(serving) else []
 
-    def ask_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
-        """It has answered that it had nothing to give. Since then that may have changed."""
-        shard.had_nothing.discard(peer)
+    def request_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
+        """Request the update of ``peer`` again: it replied before that it was in no round."""
+        shard.in_no_round.discard(peer)
         shard.asked.discard(peer)
-        return self.ask_newcomers(shard)
+        return self.request_from_newcomers(shard)
 
-    def _ask(self, shard: ShardRound, attempt: int) -> list[Effect]:
+    def _send_requests(self, shard: ShardRound, attempt: int) -> list[Effect]:
         if shard.ticket is not None or shard.commit is not None:
             return []
-        query = UpdateRequest(
+        request = UpdateRequest(
             self.settings.lineage, self.round_id, shard.index, attempt, self.parent
         )
         expected = self.expected()
@@ -411,10 +422,10 @@ class Server:
             if peer not in shard.answers and peer not in shard.asked and peer != self.local
         ]
         shard.asked.update(missing)
-        return [Send(peer, query) for peer in missing]
+        return [Send(peer, request) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Runs the rule when a quorum is there and everybody has answered or has had the grace."""
+        """Run the rule if a quorum has answered and nobody else is waited for."""
         if (
             shard.serving is None
             or shard.serving != shard.attempt
@@ -428,7 +439,9 @@ class Server:
             return self._schedule_close(shard, now + LOOK_EVERY_S)
         expected = self.expected()
         missing = [
-            peer for peer in expected if peer not in shard.answers and peer not in shard.spent
+            peer
+            for peer in expected
+            if peer not in shard.answers and peer not in shard.rejected_from
         ]
         if not missing:
             return self._close(shard, now)
@@ -444,35 +457,34 @@ class Server:
     def _schedule_close(self, shard: ShardRound, at: float) -> list[Effect]:
         if shard.grace is not None and shard.grace_at <= at:
             return []
-        before = self.timers.cancel(shard.grace)  # those who are missing now are waited for less
+        before = self.timers.cancel(shard.grace)  # an earlier timer replaces it
         timer = self.timer("grace", shard, at)
         shard.grace, shard.grace_at = timer.token, at
         return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
-        """Whether somebody whom we wait for compiles, or sends, so that its update will be in time,
-        or still receives what comes before. The update may wait behind another payload, and for a
-        while behind what the links carry to others."""
+        """Whether a missing peer compiles, sends an update that will be in time, or still receives
+        payloads: its update may wait behind another payload, or behind payloads to other peers."""
         transfer_tracker = self.transfer_tracker
         until = shard.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
-        if self._accept_busy_claims(self.compile_tracker, awaited, shard.awaited_to_compile, now):
+        if self._accept_busy_claims(self.compile_tracker, awaited, shard.update_compiles, now):
             return True
         if now >= until:
             return False
         if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
             return True
-        if self._accept_busy_claims(transfer_tracker, awaited, shard.awaited_on_word, now):
+        if self._accept_busy_claims(transfer_tracker, awaited, shard.update_transfers, now):
             return True
         links_are_full = now < shard.first_at + transfer_tracker.payload_s(now)
         return links_are_full and self._accept_busy_claims(
-            transfer_tracker, self.roster, shard.awaited_on_word, now
+            transfer_tracker, self.roster, shard.update_transfers, now
         )
 
     def _patience_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """How long after the first update the last one may come; longer while the rule has too few
-        to work with, and as long as a round may take for a collective operation: what a script does
-        before one, as to evaluate, takes each peer another time."""
+        """Return how long after the first update the last one may come. It is longer while the rule
+        has too few, and longest for a collective operation: the script before it, such as an
+        evaluation, takes each peer a different time."""
         if shard.callers > self.settings.callers_too_few(len(self.roster)):
             return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
@@ -484,8 +496,8 @@ class Server:
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
-        self._spend(self.transfer_tracker, shard.awaited_on_word, now, came=shard.answers)
-        self._spend(self.compile_tracker, shard.awaited_to_compile, now, came=shard.answers)
+        self._spend(self.transfer_tracker, shard.update_transfers, now, came=shard.answers)
+        self._spend(self.compile_tracker, shard.update_compiles, now, came=shard.answers)
         usable = self._of_one_kind(shard)
         left_out = usable - self.without_quarantined(usable, self.f_of(shard))
         if (chosen := self.chosen(shard)) is not None:
@@ -497,9 +509,9 @@ class Server:
         shard.close(left_out, measured, few)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
-        if shard.index == 0 and len(shard.answers) + len(self.keep_to_others(shard)) < quorum_of(
-            self.settings, of
-        ):
+        if shard.index == 0 and len(shard.answers) + len(
+            self.peers_with_rejected_result(shard)
+        ) < quorum_of(self.settings, of):
             alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
             effects.append(Report("minority_continues", alone))
         if not self.cross_shard:
@@ -510,11 +522,11 @@ class Server:
         return effects + self.ask_rule(shard, shard.rows, step="measure", outside=shard.outside)
 
     def _of_one_kind(self, shard: ShardRound) -> frozenset[PeerId]:
-        """Choose the kind of step that a shard's round makes. Returns who has a usable update of
-        that kind.
+        """Choose the kind of step of the shard's round, and return the peers with a usable update
+        of that kind.
 
-        It is the kind that most usable updates have. Where these are too few for the rule, it is
-        the kind of most answers: a liar that is the only one with samples shall not choose it.
+        It is the kind of most usable updates. If these are too few for the rule, it is the kind of
+        most answers: a Byzantine peer that alone has samples must not choose it.
         """
         usable = frozenset(shard.usable())
         kinds = {update.kind for update, _ in shard.answers.values()}
@@ -529,14 +541,14 @@ class Server:
         return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
-        """Return the peers whose updates go into the rule. Suspicion keeps nobody out where the
-        rule could not tolerate f with the others: then those who are only suspected are in."""
+        """Return the peers whose updates go into the rule. If the rule could not tolerate f without
+        the suspected peers, only the proven ones are left out."""
         left = usable - self.locked
         return left if len(left) >= self.settings.updates_needed(f) else usable - self.proven
 
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
-        """The rule is asked for the aggregate of ``rows``, or for a step to it:
-        other fields of ``Aggregate``."""
+        """Run the rule on ``rows``. ``step`` has further fields of ``Aggregate``, for one step of
+        the rule."""
         ticket = self._next_ticket
         self._next_ticket += 1
         assert shard.serving is not None
@@ -549,12 +561,12 @@ class Server:
         if log is not None and last is not None:
             step["previous"] = last[shard.index]
             step["usual"] = log.usual(shard.kind, shard.index)
-        told: list[Effect] = []
+        reports: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
             n, wanted = len(step.get("peers", rows)), f
             f = self.settings.tolerable(wanted, n)
             if (short := wanted - f) != self._short:
-                told.append(
+                reports.append(
                     Report(
                         "reduced_tolerance",
                         {"round": self.round_id, "f": f, "wanted": wanted, "updates": n},
@@ -562,14 +574,14 @@ class Server:
                 )
                 self._short = short
         return [
-            *told,
+            *reports,
             Aggregate(ticket, self.round_id, shard.index, rows, f, own, **step),
         ]
 
     def f_of(self, shard: ShardRound) -> int:
-        """How many liars the rule has to tolerate: all f, but those who are proven to lie, and
-        are out. Who has sent no finite numbers is out as well, and is one of f only where the
-        updates of the others are too few for more: an honest model may overflow."""
+        """Return how many Byzantine peers the rule has to tolerate: f without the proven ones. A
+        peer with a non-finite update counts as one of f only if the other updates are too few for
+        more: an honest model may overflow."""
         f = max(0, self.settings.f - len(self.proven.intersection(self.roster)))
         if not shard.faulty:
             return f
@@ -577,8 +589,8 @@ class Server:
         return max(f - len(set(shard.faulty) - self.proven), enough_for, 0)
 
     def measured(self, event: Aggregated) -> ShardRound | None:
-        """The shard of which this tells what was measured. None when it tells something else,
-        or comes too late."""
+        """Return the shard whose measurements ``event`` brings; None if it brings something else,
+        or is late."""
         shard, _ = self._tickets.get(event.ticket, (None, 0))
         progress = (
             shard.cross_shard_progress
@@ -599,8 +611,8 @@ class Server:
         accusations: tuple[Accusation, ...] = (),
         audits: tuple[AuditVote, ...] = (),
     ) -> tuple[ShardRound, Commit] | None:
-        """The rule has answered. None when that is no longer of use: we have promised a later
-        attempt meanwhile."""
+        """Return the commit of the rule's result; None if this peer has moved to a later attempt or
+        recorded a commit."""
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
         if (
             shard is None
@@ -617,7 +629,7 @@ class Server:
     def _commit_of(
         self, shard: ShardRound, result: Aggregated, roster: tuple[PeerId, ...]
     ) -> Commit:
-        """The commit that the rule's answer makes of a shard."""
+        """Build the commit of a shard from the result of the rule."""
         assert shard.serving is not None
         progress = shard.cross_shard_progress or CrossShardProgress(
             rows=shard.rows, outside=shard.outside
@@ -673,7 +685,10 @@ class Server:
         )
 
     def timer(
-        self, what: Literal["grace", "ask", "lack"], shard: ShardRound, at: float
+        self,
+        what: Literal["grace", "request", "measurements_overdue"],
+        shard: ShardRound,
+        at: float,
     ) -> SetTimer:
         assert shard.serving is not None
         return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, shard.serving))
@@ -690,7 +705,7 @@ def _rejected(
         elif payload is None and update.skipped:
             found.append(Rejection(peer, "skipped"))
     if result.payload is not None:
-        # without a measure where the rule could not tell
+        # without outlyingness where the rule has none
         measured = zip(outside, result.outside, strict=False)
         found += [Rejection(row.peer, "quarantined", far) for row, far in measured]
     return tuple(sorted(found, key=lambda rejection: rejection.peer))

@@ -22,13 +22,13 @@ from gossip.core.messages import (
 
 from .arrivals import Transfer
 
-REASON_CHARACTERS = 200  # of why nothing could be aggregated; a longer text would not fit a message
+REASON_CHARACTERS = 200  # of the reason for a round without a result, so that a message can hold it
 
-PASSED_ON_MAX = 64  # different commits of one round; no more than a few are ever honest
+FORWARDED_MAX = 64  # different commits of one round; only a few can be honest
 
 
 def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
-    """The size that its payload must have, by the layout that this peer knows; -1: there is no such
+    """Return the bytes that the payload must have by the local layout; -1 if there is no such
     shard."""
     if message.shard >= len(shard_bytes):
         return -1
@@ -38,100 +38,99 @@ def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class CrossShardProgress:
-    """How far the server of a shard is where shards decide together. ``step`` is what the rule is
-    at; with ``measured`` it has answered ``measure``.
+    """Progress of a shard's server if the shards decide together. ``step``: what the rule computes;
+    ``measured`` comes after ``measure``.
 
-    ``why`` is the reason for the step ``nothing``: the rule is asked about no rows at all.
+    ``why``: the reason for the step ``nothing``, in which the rule gets no rows.
     """
 
     step: Literal["measure", "measured", "decide", "combine", "nothing"] = "measure"
     statistics: bytes = b""
-    rows: tuple[Row, ...] = ()  # those that count
-    outside: tuple[Row, ...] = ()  # of peers in quarantine, which all have measured
-    verdict: tuple[Contribution, ...] = ()  # that is followed
-    measured: tuple[bytes, ...] = ()  # digests of what the decision is made on
+    rows: tuple[Row, ...] = ()  # updates that count
+    outside: tuple[Row, ...] = ()  # updates of peers in quarantine, which are only measured
+    verdict: tuple[Contribution, ...] = ()  # the decision of the first shard
+    measured: tuple[bytes, ...] = ()  # digests of the statistics behind the decision
     why: str = ""
 
     def cancel_decision(self) -> None:
-        """Drop the decision that the rule was asked for. It is not needed any more."""
+        """Drop the decision that the rule computes. It is not needed any more."""
         if self.step == "decide":
             self.step = "measured"
 
 
 @dataclass(slots=True)
 class ShardRound:
-    """Attempt a is served by ``order[a % len(order)]``. Attempts only grow: having moved on is a
-    promise to take no result of an earlier attempt, unless a server of this attempt or a later
-    one re-issues it."""
+    """One shard of one round. Attempt a is served by ``order[a % len(order)]``.
+
+    Attempts only grow. A peer that has moved on records no result of an earlier attempt, unless a
+    server of the present attempt or a later one re-issues it.
+    """
 
     index: int
     order: tuple[PeerId, ...]
     attempt: int = 0
-    give_up: Token | None = None  # fires when the server of ``attempt`` has had its time
-    pulse: Token | None = None  # fires every now and then while this peer is that server
-    # the last attempt that this peer was to serve and did not, because it had stood still
-    refused: int = -1
-    refused_of: PeerId = -1  # on whose word
-    # the last attempt whose server has said that it does not serve
-    declined: int = -1
-    again: Token | None = None  # fires when it serves once more
-    given_to: int = -1  # the attempt whose server has its time
-    given_at: float = 0.0  # since when
-    given_up: int = 0  # servers that have had their time in vain
-    result: Transfer | None = None  # a commit that is on its way here
-    # whose word gives that server more time, since when
-    given_on_word: dict[PeerId, float] = field(default_factory=dict)
-    # whose update is waited for on its word, since when
-    awaited_on_word: dict[PeerId, float] = field(default_factory=dict)
-    # the same of those who say that they compile
-    given_to_compile: dict[PeerId, float] = field(default_factory=dict)
-    awaited_to_compile: dict[PeerId, float] = field(default_factory=dict)
+    give_up: Token | None = None  # timeout of the server of ``attempt``
+    pulse: Token | None = None  # fires regularly while this peer is that server
+    # the last attempt that this peer did not serve because it was paused, and who sent it
+    postponed_attempt: int = -1
+    postponed_from: PeerId = -1
+    serve_postponed: Token | None = None  # fires when this peer may serve it
+    declined_attempt: int = -1  # the last attempt that its server has declined
+    timed_attempt: int = -1  # the attempt whose timeout runs
+    timed_since: float = 0.0
+    timeouts: int = 0  # servers given up by timeout
+    commit_transfer: Transfer | None = None  # a commit that is being received
+    # Peers that claim to receive payloads, or to compile, with the time of the claim. They extend
+    # the timeout of the server, or the wait for their update.
+    server_transfers: dict[PeerId, float] = field(default_factory=dict)
+    update_transfers: dict[PeerId, float] = field(default_factory=dict)
+    server_compiles: dict[PeerId, float] = field(default_factory=dict)
+    update_compiles: dict[PeerId, float] = field(default_factory=dict)
 
-    # Words of later turns (``later_turns.py``).
+    # Claims about later attempts (``later_turns.py``).
     came_at: float = 0.0  # to the present attempt
-    on_word: PeerId | None = None  # whose word alone has brought us there
-    jumped: int = 0  # attempts that were passed over on such words
-    later: dict[PeerId, int] = field(default_factory=dict)  # whose word is put off: the latest
-    granted: dict[PeerId, int] = field(default_factory=dict)  # how often it was taken up then
+    claimed_by: PeerId | None = None  # whose unexplained claim alone led to ``attempt``
+    skipped_by_claims: int = 0  # attempts
+    put_off_claims: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
+    granted_claims: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
 
-    # As a server: what has come for the attempt served.
+    # As a server: state of the attempt served.
     serving: int | None = None
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
     replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with them
-    # who has taken back its update, of which attempt: it may be on its way still
-    taken_back: dict[PeerId, int] = field(default_factory=dict)
+    # latest attempt of a withdrawn update, by peer: the update may come later
+    withdrawn: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
-    # of peers in quarantine, which are only measured; in steps they are among ``rows``, too
+    # updates of peers in quarantine, which are only measured; in steps ``rows`` has them, too
     outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
     kind: int = 0  # of the updates among ``rows``
     first_at: float = 0.0
     grace: Token | None = None
     grace_at: float = 0.0
-    query: Token | None = None
+    request_timer: Token | None = None
     asked: set[PeerId] = field(default_factory=set)  # for their updates
-    # who has answered that it takes part in no round
-    had_nothing: set[PeerId] = field(default_factory=set)
+    # peers that answered that they take part in no round
+    in_no_round: set[PeerId] = field(default_factory=set)
     ticket: int | None = None  # the rule is running
     cross_shard_progress: CrossShardProgress | None = None
-    lack: Token | None = None  # fires when what others have measured should be here
-    blamed: int = -1  # attempt of the first shard whose server had this one handed on last
+    measurements_overdue: Token | None = None  # timeout of other servers' measurements
+    blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
 
-    doubted: set[PeerId] = field(default_factory=set)  # who has handed us results that we doubt
-    # who has handed us a result that was refused: they send no update any more
-    spent: set[PeerId] = field(default_factory=set)
+    doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
+    # peers that sent a rejected result; they send no update
+    rejected_from: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None
     made_here: bool = False
-    # what the server of which attempt was told of
-    _passed_on: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
+    # attempt in which a commit was last forwarded, by server and digest
+    _forwarded: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
 
     def server_of(self, attempt: int) -> PeerId:
         return self.order[attempt % len(self.order)]
 
     def serve(self, attempt: int) -> None:
-        """Starts collecting for ``attempt``; what came for an earlier one was sent under a promise
-        that no longer binds."""
+        """Start to collect updates of ``attempt``, and drop those of an earlier one."""
         self.serving, self.answers, self.rows, self.ticket, self.cross_shard_progress = (
             attempt,
             {},
@@ -140,14 +139,13 @@ class ShardRound:
             None,
         )
         self.outside = ()
-        self.taken_back = {p: of for p, of in self.taken_back.items() if of >= attempt}
+        self.withdrawn = {p: of for p, of in self.withdrawn.items() if of >= attempt}
         self.asked.clear()
-        self.had_nothing.clear()
+        self.in_no_round.clear()
 
     def withdraw_update(self, peer: PeerId, attempt: int) -> None:
-        """Discard the update of ``peer`` under ``attempt``. If the rule already runs on it, it
-        stays."""
-        self.taken_back[peer] = max(attempt, self.taken_back.get(peer, -1))
+        """Discard the update of ``peer`` of ``attempt``. If the rule already uses it, it stays."""
+        self.withdrawn[peer] = max(attempt, self.withdrawn.get(peer, -1))
         if attempt == self.serving and self.ticket is None:
             self.answers.pop(peer, None)
 
@@ -160,24 +158,24 @@ class ShardRound:
             "server": self.server_of(self.attempt),
         }
 
-    def passes_on(self, commit: Commit) -> bool:
-        """Whether the server of our attempt is to hear of a commit that we may not take: of each
-        once in an attempt.
+    def mark_forwarded(self, commit: Commit) -> bool:
+        """Mark ``commit`` as forwarded to the present server.
 
-        Two peers at different attempts, of which each thinks that the other serves, would hand it
-        to and fro for ever.
+        Returns: False if it was forwarded in this attempt already, or if too many were. Otherwise
+        two peers at different attempts, of which each believes the other to serve, would exchange
+        it for ever.
         """
         key = commit.server, commit.digest
-        if self._passed_on.get(key) == self.attempt or (
-            key not in self._passed_on and len(self._passed_on) >= PASSED_ON_MAX
+        if self._forwarded.get(key) == self.attempt or (
+            key not in self._forwarded and len(self._forwarded) >= FORWARDED_MAX
         ):
             return False
-        self._passed_on[key] = self.attempt
+        self._forwarded[key] = self.attempt
         return True
 
     @property
     def callers(self) -> int:
-        """How many have given something to a collective operation, and no update."""
+        """Number of peers that take part in a collective operation and send no update."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
     def usable(self) -> list[PeerId]:
@@ -189,15 +187,15 @@ class ShardRound:
         ]
 
     def find_kind(self, peers: Collection[PeerId]) -> int:
-        """Return the kind of step that most of these peers are at. Of several with as many: a step
-        of the run, and the one with the least number."""
+        """Return the kind of step that most of these peers make. Of equals: a step of the run, then
+        the lowest."""
         kinds = Counter([self.answers[peer][0].kind for peer in peers])
         return min(kinds, key=lambda kind: (-kinds[kind], is_further(kind), kind))
 
     def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
-        """Fixes which updates go into the rule: finite ones with samples, but for those of
-        ``left_out``; and which of those are ``measured``. None in a collective operation, which up
-        to ``few`` alone cannot make of it."""
+        """Fix the updates that go into the rule: finite ones with samples, without those of
+        ``left_out``; of these, ``measured`` are measured. With more than ``few`` values of a
+        collective operation, no update counts."""
         self.collected = _fitting(
             [
                 Collected(peer, update.collective)
@@ -218,7 +216,7 @@ class ShardRound:
 
     @property
     def faulty(self) -> tuple[PeerId, ...]:
-        """Return the peers that sent something that is proof of a fault."""
+        """Peers that sent an update that is not finite, ascending."""
         return tuple(
             sorted(
                 p
@@ -228,29 +226,43 @@ class ShardRound:
         )
 
     def mean_loss(self, rows: tuple[Row, ...]) -> float | None:
-        """Sample-weighted. A peer may say any finite number, and a message holds no other: weights
-        first, so none overflows."""
-        told = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
-        known = [(loss, samples) for loss, samples in told if loss is not None]
+        """Return the mean loss, weighted by samples. A message may hold any finite number, so the
+        weights are divided first and nothing overflows."""
+        losses = [(self.answers[row.peer][0].loss, row.samples) for row in rows]
+        known = [(loss, samples) for loss, samples in losses if loss is not None]
         total = sum(count for _, count in known)
         mean = sum(loss * (count / total) for loss, count in known) if total else None
         return mean if mean is not None and isfinite(mean) else None
 
-    def hold(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
+    def record_commit(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
-        self.answers, self.rows, self.cross_shard_progress, self.result = {}, (), None, None
+        self.answers, self.rows, self.cross_shard_progress, self.commit_transfer = (
+            {},
+            (),
+            None,
+            None,
+        )
         self.outside = self.collected = ()
-        self.give_up = self.grace = self.query = self.pulse = self.lack = self.again = None
+        self.give_up = self.grace = self.request_timer = self.pulse = self.measurements_overdue = (
+            self.serve_postponed
+        ) = None
 
     def tokens(self) -> list[Token]:
         """Return the tokens of all its timers."""
-        timers = self.give_up, self.grace, self.query, self.pulse, self.lack, self.again
+        timers = (
+            self.give_up,
+            self.grace,
+            self.request_timer,
+            self.pulse,
+            self.measurements_overdue,
+            self.serve_postponed,
+        )
         return [token for token in timers if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
-    """Return as many rejections as a commit can hold, in the same order. The smallest come first: a
-    peer that gives more than its part crowds out nobody else."""
+    """Return as many values of a collective operation as a commit can hold, ascending by peer. The
+    smallest are kept first, so that one large value does not crowd out the others."""
     fitting: list[Collected] = []
     left = COLLECTED_BYTES_MAX
     for each in sorted(given, key=lambda each: len(each.data)):
@@ -261,5 +273,5 @@ def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:
 
 
 def attempt_report(round_id: int, shard: ShardRound, reason: str) -> Report:
-    """Why it was handed on."""
+    """Return the report of a change of attempt."""
     return Report("attempt", {"round": round_id, **shard.turn, "reason": reason})

@@ -218,7 +218,7 @@ class ResultValidator:
         if not self.f:
             # nobody is expected to lie, so it was damaged on its way: it may come again
             return effects
-        shard.spent.add(sender)
+        shard.rejected_from.add(sender)
         # what others say that it has made is their word
         if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))

@@ -131,7 +131,7 @@ class Donor:
 
     def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
-        self.next_named = NEVER  # the first round to come that somebody has asked for
+        self.next_requested_round = NEVER  # the next round whose state a peer has requested
         self.asks: dict[PeerId, StateRequest] = {}  # one a peer, under the round that it waits for
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
         self._now: set[PeerId] = set()  # who takes what there is, of whatever round
@@ -154,7 +154,7 @@ class Donor:
         ]
         for peer, _ in waiting:
             self._forget(peer)
-        self._update_next_named()
+        self._update_next_requested()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
     def expect_rounds(self, come: bool) -> None:
@@ -168,7 +168,7 @@ class Donor:
         self.copies.clear()
         self._beside.clear()
         self._taking = deque([OUTDATED for _ in self._taking])
-        self.next_named = 0 if self.asks else NEVER
+        self.next_requested_round = 0 if self.asks else NEVER
 
     def on_request(
         self, sender: PeerId, request: StateRequest, why_not: str, now: float
@@ -201,7 +201,7 @@ class Donor:
         self.asks[sender] = replace(request, round_id=wanted)
         if not request.round_id:
             self._now.add(sender)
-        self._update_next_named()
+        self._update_next_requested()
         return self._request_snapshot(here) if wanted == here else []
 
     def _is_busy(self, wanted: int) -> bool:
@@ -213,9 +213,9 @@ class Donor:
         self.asks.pop(peer, None)
         self._now.discard(peer)
 
-    def _update_next_named(self) -> None:
+    def _update_next_requested(self) -> None:
         here = self.source.round_id
-        self.next_named = min(
+        self.next_requested_round = min(
             [ask.round_id for ask in self.asks.values() if ask.round_id > here], default=NEVER
         )
 
@@ -243,7 +243,7 @@ class Donor:
                 effects.append(self._refuse(peer, ask, MOVED_ON))
         if any(ask.round_id == here for ask in self.asks.values()):
             effects += self._request_snapshot(here)
-        self._update_next_named()
+        self._update_next_requested()
         return effects
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
@@ -273,7 +273,7 @@ class Donor:
                     if fits and whole
                     else [self._refuse(peer, ask, why)]
                 )
-        self._update_next_named()
+        self._update_next_requested()
         said = [effect.message for effect in effects if isinstance(effect, Send)]
         again = any(
             isinstance(message, StateAttestation)

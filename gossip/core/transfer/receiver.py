@@ -344,7 +344,7 @@ class Recovery:
         self._patience = timer.token
         return [*cancelled, timer]
 
-    def in_vain(self, timer: RecoveryTimer) -> bool:
+    def has_no_donor(self, timer: RecoveryTimer) -> bool:
         """Whether everybody was asked, nobody had a state to give, and the own one is whole:
         it has to do, then.
 

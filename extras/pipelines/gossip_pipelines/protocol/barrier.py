@@ -219,7 +219,7 @@ class StageBarrier:
             return False  # another life of it has to say anew what it holds
         return told.committed > round_id
 
-    def on_held(
+    def on_round_committed(
         self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
     ) -> list[Effect]:
         """Tells all others of a commit of the own stage, and asks them until it may be applied.

@@ -166,7 +166,7 @@ class StagePipeline:
             case RebuildTimer():
                 return self.rebuild.on_timer(timer, now)
             case BarrierTimer(round_id):
-                waits = self.rounds.is_held and self.rounds.round_id == round_id
+                waits = self.rounds.is_committed and self.rounds.round_id == round_id
                 return self.barrier.ask(self._here(), now) if waits else []
             case FlowTimer():
                 return self.flow.on_timer(timer, now)
@@ -197,8 +197,8 @@ class StagePipeline:
         rounds = self.rounds
         return StageProgress(
             rounds.round_id,
-            rounds.round_id + rounds.is_held,
-            rounds.held_roster(),
-            rounds.held_pass_us(),
+            rounds.round_id + rounds.is_committed,
+            rounds.committed_roster(),
+            rounds.committed_pass_us(),
             rounds.locked,
         )

@@ -187,7 +187,7 @@ class StagePeer(Peer):
     def _gather(self, now: float) -> list[Effect]:
         return [*self.pipeline.barrier.ask_others(), *super()._gather(now)]
 
-    def _follow(self, decision: Decision, now: float) -> list[Effect]:
+    def _execute_decision(self, decision: Decision, now: float) -> list[Effect]:
         match decision:
             case RebuildStage(round_id):
                 held = self.pipeline.rebuild.held(round_id)
@@ -199,7 +199,7 @@ class StagePeer(Peer):
                 return self._end(end_of(decision), self.membership.leave(now))
             case TakeState():
                 self.pipeline.rebuild.cancel()
-        return super()._follow(decision, now)
+        return super()._execute_decision(decision, now)
 
     def _begin(
         self,
