@@ -50,8 +50,11 @@ from gossip.launch.ssh import command as hosts_cli
 from gossip.launch.track import command as tracking
 from gossip.satellites import find_function, missing
 
+from .layout import CommandList, ScriptCommand
+
 app = typer.Typer(
     name="gossip",
+    cls=CommandList,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -71,6 +74,7 @@ SATELLITES = {
 }
 """Commands of packages of ours that may not be installed."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
+ENDS_AT_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 NOT_OF_DEMO = (
     "room",
@@ -133,7 +137,7 @@ def gossip(
 
 
 # Options end where the script begins: everything after it is the script's, --help and -n included.
-@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})
+@app.command(cls=ScriptCommand, context_settings=ENDS_AT_SCRIPT)
 @options.with_settings()
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", show_default=False)],
@@ -251,14 +255,8 @@ def demo(
     raise typer.Exit(prepared.run())
 
 
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
-    hosts_cli.hosts
-)
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
-    join
-)
-app.command(context_settings={"allow_interspersed_args": False})(slurm)
-app.command(context_settings={"allow_interspersed_args": False})(ray)
+for command in (hosts_cli.hosts, join, slurm, ray):
+    app.command(cls=ScriptCommand, context_settings=ENDS_AT_SCRIPT)(command)
 for command in (
     doctor,
     keygen.keygen,

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -113,14 +114,17 @@ class Program:
         script = Path(self.script)
         if os.path.isdir(script):
             raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
-        raise ConfigError(f"there is no script {script}", _scripts_in(script.parent))
+        raise ConfigError(f"there is no script {script}", _scripts_in(script))
 
 
-def _scripts_in(folder: Path) -> str:
-    """Return a hint with the Python files of a folder, which could have been meant."""
+def _scripts_in(missing: Path) -> str:
+    """Return a hint with the Python file that was meant, or all beside a missing script."""
+    folder = missing.parent
     there = sorted(path.name for path in folder.glob("*.py")) if os.path.isdir(folder) else []
     if not there:
         return f"there is no Python file in {os.path.abspath(folder)}: go to your script's folder"
+    if near := get_close_matches(missing.name, there, 1):
+        return f"did you mean {folder / near[0]}?"
     more = f" and {len(there) - NAMED_MAX} more" if len(there) > NAMED_MAX else ""
     return f"in that folder: {', '.join(there[:NAMED_MAX])}{more}"
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import zygote
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, OutOfMemory, RunExists, TooFewUpdates, UnknownName
 from gossip.launch import options
-from gossip.launch.cli import commands as cli
+from gossip.launch.cli import commands as cli, layout
 from gossip.launch.demo import swarms as demo
 from gossip.launch.local import feasible
 from gossip.launch.schedulers import task_words
@@ -69,7 +70,7 @@ def test_the_list_of_commands_cuts_no_sentence(
     monkeypatch.setenv("COLUMNS", "80")
     told = gossip("--help").stdout
     assert "Train SCRIPT with several peers on this machine\n" in told
-    assert "..." not in told.split("Commands:")[1]
+    assert "..." not in told.partition("Train:")[2]
 
 
 def test_an_error_is_broken_at_words_on_a_terminal(
@@ -435,3 +436,35 @@ def test_what_tasks_are_told_fits_as_many_as_there_will_be(
         )
         assert done.returncode == code, done.stderr
         assert code == 0 or "there is no peer 3 of 2" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("run -n 2 --lr 0.1 -f 1 train.py x", "gossip run -n 2 -f 1 train.py --lr 0.1 x"),
+        ("hosts -H a --lr=0.1 train.py", "gossip hosts -H a train.py --lr=0.1"),
+        ("run --agregator mean train.py", "did you mean --aggregator?"),
+        ("run --lr 0.1", "gossip run --help lists them"),
+    ],
+)
+def test_an_option_of_the_script_before_the_script_gets_the_right_command(
+    gossip: Gossip, words: str, hint: str
+) -> None:
+    done = gossip(*words.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"{hint}\n")
+
+
+def test_help_has_every_command_in_a_section(gossip: Gossip) -> None:
+    shown = gossip("--help").stdout
+    sections = re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE)
+    assert sections == ["Options", *layout.SECTIONS], "and none is left for the last one"
+    listed = re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
+    assert set(listed) == {name for names in layout.SECTIONS.values() for name in names.split()}
+
+
+def test_a_missing_script_is_the_most_similar_one(gossip: Gossip, tmp_path: Path) -> None:
+    for name in ("train.py", "model.py"):
+        (tmp_path / name).write_text("")
+    assert "did you mean train.py?" in gossip("run", "trian.py", cwd=tmp_path).stderr
+    assert "in that folder: model.py, train.py" in gossip("run", "x.py", cwd=tmp_path).stderr

@@ -1,0 +1,68 @@
+"""Layout of ``gossip --help``, and the error for an option that stands before the script."""
+
+from __future__ import annotations
+
+import shlex
+from difflib import get_close_matches
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from gossip.errors import ConfigError
+
+SECTIONS = {
+    "Train": "run hosts join slurm ray kubernetes condor demo checkpoints plan",
+    "Observe": "ls top logs explain report note track stop rm",
+    "Test": "drill simulate bench",
+    "Set up": "doctor keygen",
+}
+SIMILAR = 0.75
+
+
+class CommandList(TyperGroup):
+    """Commands by purpose. A command of another package stands under "More"."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = {name: each for name, each in self.commands.items() if not each.hidden}
+        width = formatter.width - 6 - max(map(len, shown))
+        placed = {title: names.split() for title, names in SECTIONS.items()}
+        others = shown.keys() - {name for names in placed.values() for name in names}
+        for title, names in {**placed, "More": sorted(others)}.items():
+            rows = [
+                (name, shown[name].get_short_help_str(width)) for name in names if name in shown
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+class ScriptCommand(TyperCommand):
+    """Command whose options end where the user's script begins."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # typer has a click of its own since 0.20, and one from outside before.
+            if type(error).__name__ != "NoSuchOption":
+                raise
+            option = str(getattr(error, "option_name", ""))
+        known = [name for each in self.params for name in each.opts]
+        near = get_close_matches(option, known, 1, SIMILAR)
+        hint = f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists them"
+        if not near and (right := _place_after_script(option, given)):
+            command = shlex.join([*ctx.command_path.split(), *right])
+            hint = f"options of the script go after the script: {command}"
+        raise ConfigError(f"{ctx.command_path} has no option {option}", hint)
+
+
+def _place_after_script(option: str, given: list[str]) -> list[str]:
+    """Return the arguments with ``option`` and its value behind the script; [] if there is none."""
+    at = next((i for i, each in enumerate(given) if each.split("=")[0] == option), len(given))
+    script = next((i for i, each in enumerate(given) if i > at and each.endswith(".py")), 0)
+    end = at + 1
+    while end < script and not given[end].startswith("-"):
+        end += 1
+    moved = [*given[:at], *given[end : script + 1], *given[at:end], *given[script + 1 :]]
+    return moved if script else []
