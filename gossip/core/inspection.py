@@ -157,7 +157,9 @@ class RollingInspection(RoundsInspection):
             "messages kept for later rounds": sum(len(kept) for kept in stash.values()),
             "rounds with messages kept": len(stash),
             "commits of former lives kept": sum(len(kept) for kept in former.values()),
-            "answers of a shard": max((len(shard.answers) for shard in self.shards), default=0),
+            "answers of a shard": max(
+                (len(shard.served.answers) for shard in self.shards), default=0
+            ),
             "rules asked": len(rounds.server._tickets),
             "measures of shards": len(rounds.cross_shard._parts),
             "measures that were asked for": len(rounds.cross_shard._asked),

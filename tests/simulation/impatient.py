@@ -15,8 +15,12 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Server.accept_update
 
     def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
-        if sender == self.local and update.attempt == shard.serving and shard.ticket is None:
-            self.deadline.observe(now - shard.first_at if shard.answers else 0.0)
+        if (
+            sender == self.local
+            and update.attempt == shard.served.attempt
+            and shard.served.ticket is None
+        ):
+            self.deadline.observe(now - shard.served.first_at if shard.served.answers else 0.0)
         return take(self, shard, sender, update, payload, now)
 
     monkeypatch.setattr(Server, "accept_update", observed)

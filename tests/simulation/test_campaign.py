@@ -201,7 +201,8 @@ class _Rules(Observer):
             self.took_s.append(swarm.now - self.asked[peer, event.ticket])
             shards = swarm.hosts[peer].core.rounds._shards
             self.too_late += any(
-                shard.ticket == event.ticket and shard.serving < shard.attempt for shard in shards
+                shard.served.ticket == event.ticket and shard.served.attempt < shard.attempt
+                for shard in shards
             )
 
 

@@ -477,7 +477,7 @@ def test_s10_a_round_that_is_closed_without_a_quorum_is_caught() -> None:
 
     def loses_answers(event: Event, effects: list[Effect]) -> None:
         if any(isinstance(effect, Aggregate) for effect in effects):
-            answers = swarm.hosts[1].core.rounds._shards[0].answers  # type: ignore[union-attr]
+            answers = swarm.hosts[1].core.rounds._shards[0].served.answers  # type: ignore[union-attr]
             while len(answers) > 2:
                 answers.popitem()
 
@@ -490,7 +490,7 @@ def test_s10_an_answer_to_another_attempt_is_caught() -> None:
 
     def mixes_attempts(event: Event, effects: list[Effect]) -> None:
         if any(isinstance(effect, Aggregate) for effect in effects):
-            answers = swarm.hosts[1].core.rounds._shards[0].answers  # type: ignore[union-attr]
+            answers = swarm.hosts[1].core.rounds._shards[0].served.answers  # type: ignore[union-attr]
             update, payload = answers[2]
             answers[2] = (replace(update, attempt=5), payload)
 
@@ -877,10 +877,10 @@ def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
         rounds: Any = core.rounds
         shard = rounds._shards[0]
         if (
-            shard.serving == shard.attempt
-            and shard.ticket is None
-            and 2 not in shard.answers
-            and shard.answers
+            shard.served.attempt == shard.attempt
+            and shard.served.ticket is None
+            and 2 not in shard.served.answers
+            and shard.served.answers
         ):
             update = Update(
                 b"lineage!", rounds.round_id, 0, shard.attempt, b"another branch!!", 0, None

@@ -63,7 +63,7 @@ def test_two_optimizers_whose_updates_are_mixed_are_noticed(
 ) -> None:
     def mix(self: Server, shard: ShardRound) -> frozenset[PeerId]:
         whole(self, shard)
-        return frozenset(shard.usable())
+        return frozenset(shard.served.usable())
 
     whole = Server._of_one_kind
     monkeypatch.setattr(Server, "_of_one_kind", mix)

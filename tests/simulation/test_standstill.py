@@ -63,7 +63,7 @@ def test_l2_a_round_that_stands_because_its_results_are_refused_is_caught(
     schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def by_answers_alone(server: Server, shard: ShardRound) -> bool:
-        return len(shard.answers) >= server.quorum()
+        return len(shard.served.answers) >= server.quorum()
 
     monkeypatch.setattr(Server, "_suffices", by_answers_alone)
     violation = run(schedule).violation

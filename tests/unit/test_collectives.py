@@ -310,10 +310,10 @@ def answered(f: int, callers: int) -> ShardRound:
     shard.serve(0)
     for peer in range(callers):
         call = Update(b"l", 0, 0, 0, b"", 0, None, collective=b"given")
-        shard.answers[peer] = call, None
+        shard.served.answers[peer] = call, None
     update = Update(b"l", 0, 0, 0, b"", 8, None)
-    shard.answers[7] = update, Payload(None, 4)
-    shard.close((), (), f)
+    shard.served.answers[7] = update, Payload(None, 4)
+    shard.served.close((), (), f)
     return shard
 
 
@@ -321,15 +321,15 @@ def answered(f: int, callers: int) -> ShardRound:
 def test_an_operation_of_more_than_f_aggregates_nothing(f: int) -> None:
     """Else a single liar who gives an update in one would make the model."""
     shard = answered(f, callers=f + 1)
-    assert shard.rows == ()
-    assert [each.peer for each in shard.collected] == list(range(f + 1))
+    assert shard.served.rows == ()
+    assert [each.peer for each in shard.served.collected] == list(range(f + 1))
 
 
 @pytest.mark.parametrize("f", [1, 2])
 def test_f_peers_alone_make_no_operation_of_a_step(f: int) -> None:
     shard = answered(f, callers=f)
-    assert [row.peer for row in shard.rows] == [7]
-    assert len(shard.collected) == f, "they get their answer all the same"
+    assert [row.peer for row in shard.served.rows] == [7]
+    assert len(shard.served.collected) == f, "they get their answer all the same"
 
 
 def test_what_does_not_fit_a_commit_is_left_out() -> None:
@@ -337,9 +337,9 @@ def test_what_does_not_fit_a_commit_is_left_out() -> None:
     shard.serve(0)
     for peer, size in enumerate((10_000, 20_000, 10_000)):
         call = Update(b"l", 0, 0, 0, b"", 0, None, collective=b"x" * size)
-        shard.answers[peer] = call, None
-    shard.close((), (), 0)
-    assert [each.peer for each in shard.collected] == [0, 2]
+        shard.served.answers[peer] = call, None
+    shard.served.close((), (), 0)
+    assert [each.peer for each in shard.served.collected] == [0, 2]
 
 
 COLLECTIVE = Commit(b"l", 0, 0, 0, 0, 0, b"", b"", (), (), (0, 1, 2, 3), None, "nothing")

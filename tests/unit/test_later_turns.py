@@ -11,7 +11,7 @@ from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
 from gossip.core.rounds.later_turns import AMENDS, CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
 from gossip.core.rounds.rolling import AFTER_PAUSE_S
-from gossip.core.rounds.shard import ShardRound
+from gossip.core.rounds.shard import ServedAttempt, ShardRound
 from gossip.core.settings import RoundSettings
 
 N = 5
@@ -54,7 +54,7 @@ class Bench(RollingTable):
         assert self.turns[attempt % N] == self.peer
         chain = self.peers[self.peer].chain
         self.hears(sender, Update(LINEAGE, 0, 0, attempt, chain, 4, None))
-        return self.shard.serving == attempt
+        return self.shard.served.attempt == attempt
 
     def spent(self, peer: int) -> float:
         """Turns, of what ``peer`` has with the one that is looked at."""
@@ -142,7 +142,7 @@ def test_an_update_that_was_put_off_is_asked_for_when_it_is_taken_up() -> None:
     bench.spend_all(bench.last)
     assert not bench.gives(bench.last, N + 3)
     bench.pass_time(TIMEOUT_S + 0.01)
-    assert bench.shard.serving == N + 3
+    assert bench.shard.served.attempt == N + 3
     bench.pass_time(RoundSettings().query_after_s + 0.01)
     asked = [
         (sender, to, said.attempt)
@@ -159,7 +159,7 @@ def test_a_peer_that_stood_still_takes_up_no_turn_of_its_own() -> None:
     assert not bench.gives(bench.last, N + 3)
     bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     assert bench.shard.attempt == 4
-    assert bench.shard.serving is None
+    assert bench.shard.served.attempt == -1
 
 
 def test_all_others_may_have_a_turn_before_it_is_taken_up_again() -> None:
@@ -230,13 +230,13 @@ def test_a_server_does_not_use_the_update_of_one_who_was_drawn_away() -> None:
     bench = Bench()
     bench.lose = lambda sender, to, message: False
     server = bench.peers[bench.first]._shards[0]
-    own = server.answers[bench.first]
-    server.answers[bench.peer] = own
+    own = server.served.answers[bench.first]
+    server.served.answers[bench.peer] = own
     assert bench.asks(N + 2)
     sender, to, message, payload = bench.mail.popleft()
     assert (sender, to) == (bench.peer, bench.first)
     bench.run(to, bench.peers[to].on_message(Received(sender, 1, message, payload), bench.now))
-    assert list(server.answers) == [bench.first]
+    assert list(server.served.answers) == [bench.first]
 
 
 def test_turns_that_a_word_passes_over_do_not_make_the_others_longer() -> None:
@@ -355,7 +355,7 @@ def test_who_stood_still_goes_on_credit_when_it_serves_again() -> None:
     bench.run(bench.peer, bench.peers[bench.peer].on_pause(2.0, bench.now))
     assert not bench.gives(bench.last, N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
-    assert bench.shard.serving == N + 3
+    assert bench.shard.served.attempt == N + 3
     assert bench.shard.claimed_by == bench.last
     assert any(isinstance(said, NotServing) and said.attempt == 0 for _, _, said in bench.sent)
 
@@ -377,7 +377,7 @@ def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_sti
     bench.gives(bench.last, 1000 * N + 3)
     bench.gives(bench.third, N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
-    assert bench.shard.serving == N + 3
+    assert bench.shard.served.attempt == N + 3
 
 
 def test_a_credit_that_is_spent_meanwhile_is_none_when_it_serves_again() -> None:
@@ -414,23 +414,23 @@ class Taking(Bench):
         self.run(self.first, self.rounds.on_message(heard, self.now))
 
     def is_counted(self) -> bool:
-        return self.peer in self.server.answers
+        return self.peer in self.server.served.answers
 
 
 def test_a_take_back_that_overtakes_its_update_counts() -> None:
     bench = Taking()
     bench.take_back()
     bench.update()
-    assert bench.server.serving == 0
+    assert bench.server.served.attempt == 0
     assert not bench.is_counted()
 
 
 def test_a_take_back_that_comes_before_anything_is_served_counts() -> None:
     bench = Taking()
-    bench.server.serving, bench.server.answers = None, {}
+    bench.server.served = ServedAttempt()
     bench.take_back()
     bench.update()
-    assert bench.server.serving == 0
+    assert bench.server.served.attempt == 0
     assert not bench.is_counted()
 
 
@@ -442,11 +442,11 @@ def test_an_update_of_a_later_attempt_is_not_taken_back_with_the_first() -> None
     bench.update(attempt=N)
     assert bench.is_counted()
     bench.update(attempt=2 * N)
-    assert bench.server.serving == 2 * N
+    assert bench.server.served.attempt == 2 * N
     assert not bench.is_counted()
     bench.update(attempt=3 * N)
     assert bench.is_counted()
-    assert not bench.server.withdrawn
+    assert not bench.server.served.withdrawn
 
 
 def test_only_who_is_in_this_round_takes_back() -> None:
@@ -470,9 +470,9 @@ def test_only_what_was_given_here_in_that_attempt_is_taken_back() -> None:
     bench.update()
     bench.take_back(attempt=N)
     assert bench.is_counted(), "it is of another attempt"
-    bench.server.withdrawn.clear()
+    bench.server.served.withdrawn.clear()
     bench.take_back(attempt=1)  # an answer to what this peer has given it
-    assert not bench.server.withdrawn
+    assert not bench.server.served.withdrawn
 
 
 def test_what_the_rule_is_running_on_is_not_taken_back() -> None:
@@ -483,6 +483,6 @@ def test_what_the_rule_is_running_on_is_not_taken_back() -> None:
         heard = Received(sender, 1, given, vector(1.0))
         if sender != bench.first:
             bench.run(bench.first, bench.rounds.on_message(heard, bench.now))
-    assert bench.server.ticket is not None
+    assert bench.server.served.ticket is not None
     bench.take_back()
     assert bench.is_counted()

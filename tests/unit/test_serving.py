@@ -35,7 +35,7 @@ def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
     rounds, view = table.peers[0], table.views[0]
     shard = rounds._shards[0]
     update = Update(b"lineage!", 0, 0, attempt, b"", 1, None)
-    shard.answers = {peer: (update, vector(1.0)) for peer in answers}
+    shard.served.answers = {peer: (update, vector(1.0)) for peer in answers}
     shard.rejected_from, shard.attempt = set(kept), attempt
     view.gone, view.skipped = set(gone), dict.fromkeys([*gone, *skipped], "by hand")
     assert rounds.server._suffices(shard) is may
@@ -57,9 +57,9 @@ def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
         tracker.came(Received(1, 0, message, vector(1.0)), at + payload_s)
     others = [peer.local for peer in table.peers if peer is not server]
     update = Update(b"lineage!", 0, 0, 0, server.chain, 1, None)
-    shard.answers = {peer: (update, vector(1.0)) for peer in (server.local, others[0])}
-    shard.serving, shard.first_at = 0, 100.0
+    shard.served.answers = {peer: (update, vector(1.0)) for peer in (server.local, others[0])}
+    shard.served.attempt, shard.served.first_at = 0, 100.0
     late_at = 100.0 + server.deadline.round_timeout_s()
     tracker.record_progress(others[0], 2**20, 0.0, late_at)
     assert bool(server.server.maybe_close(shard, late_at))
-    assert (shard.ticket is None) is waits
+    assert (shard.served.ticket is None) is waits

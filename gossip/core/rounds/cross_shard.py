@@ -110,9 +110,11 @@ class CrossShardRound:
     def is_combining(self, shard: ShardRound) -> bool:
         """Whether it is about to be committed here by the decision that is out: that answers what
         asks for a later attempt."""
-        progress = shard.cross_shard_progress
+        progress = shard.served.cross_shard_progress
         return (
-            progress is not None and progress.step == "combine" and shard.serving == shard.attempt
+            progress is not None
+            and progress.step == "combine"
+            and shard.served.attempt == shard.attempt
         )
 
     # --- as the server of a shard -----------------------------------------------------------------
@@ -126,7 +128,7 @@ class CrossShardRound:
                 shard,
                 now + min(self.deadline.grace_s(), self._timeout_s(0.1)),
             )
-            shard.measurements_overdue = timer.token
+            shard.served.measurements_overdue = timer.token
             effects.append(timer)
         return effects + self.send_measurements() + self.go_on(now)
 
@@ -161,12 +163,12 @@ class CrossShardRound:
 
     def _measured(self, shard: ShardRound) -> CrossShardProgress | None:
         """Return the measurements of a shard that is served here and waits for the others."""
-        progress = shard.cross_shard_progress
+        progress = shard.served.cross_shard_progress
         waits = (
             progress is not None
             and progress.step == "measured"
             and shard.commit is None
-            and shard.serving == shard.attempt
+            and shard.served.attempt == shard.attempt
         )
         return progress if waits else None
 
@@ -182,7 +184,7 @@ class CrossShardRound:
                 return []
             parts.append(given)
         everybody = frozenset.intersection(*[frozenset(part.peers) for part in parts])
-        outside = {row.peer for row in shard.outside}
+        outside = {row.peer for row in shard.served.outside}
         common = self.server.without_quarantined(everybody - outside, self.server.f_of(shard))
         if not common:
             return self._nothing(
@@ -190,13 +192,13 @@ class CrossShardRound:
             )
         progress.step, progress.rows = (
             "decide",
-            tuple([row for row in shard.rows if row.peer in common]),
+            tuple([row for row in shard.served.rows if row.peer in common]),
         )
         progress.measured = tuple([digest_of(part.statistics) for part in parts])
         peers = tuple([row.peer for row in progress.rows])
         lacking = outside - everybody  # another shard's server has not measured those
-        progress.outside = tuple([row for row in shard.outside if row.peer not in lacking])
-        rows = tuple([row for row in shard.rows if row.peer not in lacking])
+        progress.outside = tuple([row for row in shard.served.outside if row.peer not in lacking])
+        rows = tuple([row for row in shard.served.rows if row.peer not in lacking])
         step: dict[str, Any] = {"step": "decide", "parts": tuple(parts), "peers": peers}
         return self.server.ask_rule(shard, rows, outside=progress.outside, **step)
 
@@ -216,7 +218,7 @@ class CrossShardRound:
         meant = index < len(decided.measured) and decided.measured[index] == digest_of(
             progress.statistics
         )
-        here = {row.peer for row in shard.rows}
+        here = {row.peer for row in shard.served.rows}
         if not meant and shard.attempt == 0:
             # It was made on what a later server has measured, who will commit:
             # two results must not come to be.
@@ -228,12 +230,12 @@ class CrossShardRound:
                 f"what the decision was made on is lost with a server of shard {index}",
             )
         progress.step, progress.verdict = "combine", decided.contributors
-        progress.rows = tuple([row for row in shard.rows if row.peer in counted])
-        weights = [counted.get(row.peer, 0.0) for row in shard.rows] + list(
+        progress.rows = tuple([row for row in shard.served.rows if row.peer in counted])
+        weights = [counted.get(row.peer, 0.0) for row in shard.served.rows] + list(
             decided.decision[len(counted) :]
         )
         step: dict[str, Any] = {"step": "combine", "decision": tuple(weights)}
-        return self.server.ask_rule(shard, shard.rows, outside=shard.outside, **step)
+        return self.server.ask_rule(shard, shard.served.rows, outside=shard.served.outside, **step)
 
     def _nothing(self, shard: ShardRound, progress: CrossShardProgress, why: str) -> list[Effect]:
         progress.step, progress.why = "nothing", why
@@ -244,16 +246,16 @@ class CrossShardRound:
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
         """Return the effects of measurements of others that are overdue. First they are asked for;
         when time is up, the shards are handed on."""
-        shard.measurements_overdue = None
+        shard.served.measurements_overdue = None
         lacking = [
             each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None
         ]
         if self._measured(shard) is None or not lacking:
             return []
-        over_at = shard.first_at + self._timeout_s(OVERDUE)
+        over_at = shard.served.first_at + self._timeout_s(OVERDUE)
         if now >= over_at and self.server.is_transferring(shard, now):
             timer = self.server.timer("measurements_overdue", shard, now + LOOK_EVERY_S)
-            shard.measurements_overdue = timer.token
+            shard.served.measurements_overdue = timer.token
             return [timer]
         time_is_up = now >= over_at
         effects = self._more_time(now) if time_is_up else []
@@ -266,7 +268,7 @@ class CrossShardRound:
                 effects += self.advance(each, f"{holder} does not say what it has measured", now)
         if not time_is_up:
             timer = self.server.timer("measurements_overdue", shard, over_at)
-            shard.measurements_overdue = timer.token
+            shard.served.measurements_overdue = timer.token
             effects.append(timer)
         return effects
 
@@ -274,9 +276,13 @@ class CrossShardRound:
         """Return the measurement of a shard, of the present attempt or a later one, and just that
         of our own shards."""
         given, first = self._parts.get(shard.index), self.shards[0]
-        if given is None or given.attempt < shard.attempt or first.cross_shard_progress is None:
+        if (
+            given is None
+            or given.attempt < shard.attempt
+            or first.served.cross_shard_progress is None
+        ):
             return None
-        own = points_of(first.cross_shard_progress.statistics, len(first.rows))
+        own = points_of(first.served.cross_shard_progress.statistics, len(first.served.rows))
         fits = (
             own is None
             or not given.part.peers
@@ -340,10 +346,10 @@ class CrossShardRound:
             return []
         if (
             shard.server_of(shard.attempt) == self.local
-            and shard.serving == shard.attempt >= overdue.attempt
+            and shard.served.attempt == shard.attempt >= overdue.attempt
         ):
             progress, key = self._measured(shard), (shard.index, decides)
-            if self._asked[key] >= ASKED_MAX or shard.request_timer is not None:
+            if self._asked[key] >= ASKED_MAX or shard.served.request_timer is not None:
                 return []
             self._asked[key] += 1
             return (
@@ -387,9 +393,9 @@ class CrossShardRound:
             if each.commit is None:
                 effects += self.server.start_timeout(each, now)
         first = self.shards[0]
-        if first.commit is None and first.cross_shard_progress is not None:
+        if first.commit is None and first.served.cross_shard_progress is not None:
             # somebody has decided already, or lies: then there is none
-            first.cross_shard_progress.cancel_decision()
+            first.served.cross_shard_progress.cancel_decision()
         return effects + self.go_on(now)
 
     def _want(self) -> None:
@@ -431,5 +437,6 @@ class CrossShardRound:
 
 def _part(shard: ShardRound, progress: CrossShardProgress) -> ShardStatistics:
     return ShardStatistics(
-        tuple([row.peer for row in shard.rows]) if progress.statistics else (), progress.statistics
+        tuple([row.peer for row in shard.served.rows]) if progress.statistics else (),
+        progress.statistics,
     )

@@ -478,7 +478,7 @@ class RollingRounds:
         return [
             effect
             for shard in self._shards
-            if peer in shard.in_no_round and shard.server_of(shard.attempt) == self.local
+            if peer in shard.served.in_no_round and shard.server_of(shard.attempt) == self.local
             for effect in self.server.request_again(shard, peer)
         ]
 
@@ -577,7 +577,7 @@ class RollingRounds:
         if is_later and not self.later_turns.follow_claim(shard, sender, update.attempt, now):
             return []
         effects = self._withdraw_update(shard, former_attempt) if is_later else []
-        if shard.serving is None or update.attempt > shard.serving:
+        if update.attempt > shard.served.attempt:
             effects += self.server.serve(shard, update.attempt, now)
             if is_later:
                 shard.attempt = update.attempt
@@ -725,8 +725,8 @@ class RollingRounds:
             sender, notice.chain, now
         )
         shard = self._shards[notice.shard]
-        if notice.attempt == shard.serving and notice.round_id == 0:  # it is in no round
-            shard.in_no_round.add(sender)
+        if notice.attempt == shard.served.attempt and notice.round_id == 0:  # it is in no round
+            shard.served.in_no_round.add(sender)
         if self._is_withdrawal(shard, notice):
             shard.withdraw_update(sender, notice.attempt)
         refused = (
@@ -810,8 +810,12 @@ class RollingRounds:
                 shard.timeouts += 1
                 return self.result_validator.on_server_timeout(shard, now)
             case "grace":
-                shard.grace = None
-                return self.server.maybe_close(shard, now) if timer.attempt == shard.serving else []
+                shard.served.grace = None
+                return (
+                    self.server.maybe_close(shard, now)
+                    if timer.attempt == shard.served.attempt
+                    else []
+                )
             case "request":
                 return self.server.request_missing(shard, timer.attempt)
             case "pulse":
@@ -926,9 +930,7 @@ class RollingRounds:
             attempt_report(self.round_id, shard, reason),
             *self.server.pulse(shard, now),
         ]
-        if shard.server_of(shard.attempt) == self.local and (
-            shard.serving is None or shard.serving < shard.attempt
-        ):
+        if shard.server_of(shard.attempt) == self.local and (shard.served.attempt < shard.attempt):
             effects += self.server.serve(shard, shard.attempt, now)
         return effects + self._send_update(shard, now)
 
@@ -982,7 +984,7 @@ class RollingRounds:
                 return []
             effects = self._withdraw_update(shard, before)
         shard.attempt = attempt
-        if shard.serving is None or shard.serving < attempt:
+        if shard.served.attempt < attempt:
             effects += self.server.serve(shard, attempt, now)
             if attempt == 0:  # ``serve`` schedules the request only for later attempts.
                 effects += self.server.request_missing(shard, attempt)
@@ -1145,7 +1147,7 @@ class RollingRounds:
         self.future_buffer.on_disconnect(peer)
         self.lag_detector.on_disconnect(peer)
         for shard in self._shards:
-            shard.asked.discard(peer)  # The request may be lost with the link.
+            shard.served.asked.discard(peer)  # The request may be lost with the link.
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
         """Return the length that the payload of ``message`` must have by our own layout, in bytes;

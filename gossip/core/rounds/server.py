@@ -204,7 +204,7 @@ class Server:
         return [
             p
             for p in sorted(shard.rejected_from)
-            if p in self.roster and p not in shard.answers and not self.skip_reason(p)
+            if p in self.roster and p not in shard.served.answers and not self.skip_reason(p)
         ]
 
     def _suffices(self, shard: ShardRound) -> bool:
@@ -214,29 +214,31 @@ class Server:
         are a majority and no other peer can answer any more. Otherwise the round would never end.
         If the rule cannot aggregate so few, the round has no result.
         """
-        if len(shard.answers) >= self.quorum():
+        served = shard.served
+        if len(served.answers) >= self.quorum():
             return True
         kept = self.peers_with_rejected_result(shard)
-        if not kept or len(shard.answers) + len(kept) < self._majority():
+        if not kept or len(served.answers) + len(kept) < self._majority():
             return False
         # A skipped peer that is not known to be dead may still answer. After one pass over the
         # order it has had the time to.
         away = [
             peer
             for peer in self.roster
-            if peer not in shard.answers and peer not in kept and not self.is_gone(peer)
+            if peer not in served.answers and peer not in kept and not self.is_gone(peer)
         ]
         return not away or shard.attempt >= len(shard.order)
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
         """Return the peers whose answers make the round. In a pipeline: peers that together have
         each micro-batch once; None until there are such, and the round waits."""
+        served = shard.served
         pipeline, few = self.settings.pipeline, self.settings.callers_too_few(len(self.roster))
-        if pipeline is None or shard.callers > few:
-            return shard.answers.keys()
+        if pipeline is None or served.callers > few:
+            return served.answers.keys()
         sets = {
             peer: update.micro_batches
-            for peer, (update, _) in shard.answers.items()
+            for peer, (update, _) in served.answers.items()
             if peer not in self.locked  # it had nothing to compute
         }
         return cover(sets, pipeline.micro_batches)
@@ -356,15 +358,12 @@ class Server:
         """Start to serve ``attempt``. For a later attempt, schedule a request: a peer may hold a
         commit of an earlier one."""
         effects: list[Effect] = [
-            cancelled
-            for token in (shard.grace, shard.request_timer, shard.measurements_overdue)
-            for cancelled in self.timers.cancel(token)
+            cancelled for token in shard.served.tokens() for cancelled in self.timers.cancel(token)
         ]
-        shard.grace = shard.request_timer = shard.measurements_overdue = None
         shard.serve(attempt)
         if self._requests_in(attempt):
             timer = self.timer("request", shard, now + self.settings.rounds.query_after_s)
-            shard.request_timer = timer.token
+            shard.served.request_timer = timer.token
             effects.append(timer)
         return effects
 
@@ -377,40 +376,42 @@ class Server:
         self, shard: ShardRound, sender: PeerId, update: Update, payload: Payload | None, now: float
     ) -> list[Effect]:
         """Store an update of the served attempt, and close if that completes it."""
-        if update.attempt != shard.serving or shard.ticket is not None:
+        served = shard.served
+        if update.attempt != served.attempt or served.ticket is not None:
             return []
-        if shard.withdrawn.get(sender) == update.attempt:  # its withdrawal came first
+        if served.withdrawn.get(sender) == update.attempt:  # its withdrawal came first
             return []
-        if not shard.answers:
-            shard.first_at = now
-        shard.answers[sender] = (update, payload)
+        if not served.answers:
+            served.first_at = now
+        served.answers[sender] = (update, payload)
         if update.replica:
             shard.replicas[sender] = update.replica
         if sender != self.local:
-            self.lateness.came(sender, update, shard.first_at, now)
+            self.lateness.came(sender, update, served.first_at, now)
         return self.maybe_close(shard, now)
 
     def request_missing(self, shard: ShardRound, attempt: int) -> list[Effect]:
         """Request updates that have not come in time."""
-        shard.request_timer = None
-        return [] if attempt != shard.serving else self._send_requests(shard, attempt)
+        shard.served.request_timer = None
+        return [] if attempt != shard.served.attempt else self._send_requests(shard, attempt)
 
     def request_from_newcomers(self, shard: ShardRound) -> list[Effect]:
         """Request updates of peers that were skipped when the others were asked, and are back: they
         do not know of the present attempt."""
-        serving = shard.serving
-        if serving is None or serving != shard.attempt or shard.request_timer is not None:
+        serving = shard.served.attempt
+        if serving is None or serving != shard.attempt or shard.served.request_timer is not None:
             return []
         return self._send_requests(shard, serving) if self._requests_in(serving) else []
 
     def request_again(self, shard: ShardRound, peer: PeerId) -> list[Effect]:
         """Request the update of ``peer`` again: it replied before that it was in no round."""
-        shard.in_no_round.discard(peer)
-        shard.asked.discard(peer)
+        shard.served.in_no_round.discard(peer)
+        shard.served.asked.discard(peer)
         return self.request_from_newcomers(shard)
 
     def _send_requests(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        if shard.ticket is not None or shard.commit is not None:
+        served = shard.served
+        if served.ticket is not None or shard.commit is not None:
             return []
         request = UpdateRequest(
             self.settings.lineage, self.round_id, shard.index, attempt, self.parent
@@ -419,19 +420,15 @@ class Server:
         missing = [
             peer
             for peer in expected
-            if peer not in shard.answers and peer not in shard.asked and peer != self.local
+            if peer not in served.answers and peer not in served.asked and peer != self.local
         ]
-        shard.asked.update(missing)
+        served.asked.update(missing)
         return [Send(peer, request) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
         """Run the rule if a quorum has answered and nobody else is waited for."""
-        if (
-            shard.serving is None
-            or shard.serving != shard.attempt
-            or shard.ticket is not None
-            or shard.commit is not None
-        ):
+        served = shard.served
+        if served.attempt != shard.attempt or served.ticket is not None or shard.commit is not None:
             return []
         if not self._suffices(shard) or self.chosen(shard) is None:
             return []
@@ -441,32 +438,33 @@ class Server:
         missing = [
             peer
             for peer in expected
-            if peer not in shard.answers and peer not in shard.rejected_from
+            if peer not in served.answers and peer not in shard.rejected_from
         ]
         if not missing:
             return self._close(shard, now)
-        over_at = shard.first_at + self._patience_s(shard, len(expected), missing)
+        over_at = served.first_at + self._patience_s(shard, len(expected), missing)
         if now >= over_at and self._are_coming(shard, missing, now):
             over_at = now + LOOK_EVERY_S
         if now >= over_at:
             fields = {"round": self.round_id, "shard": shard.index, "missing": missing}
-            late = Report("late", {**fields, "waited_s": round(now - shard.first_at, 4)})
+            late = Report("late", {**fields, "waited_s": round(now - served.first_at, 4)})
             return [late, *self._close(shard, now)]
         return self._schedule_close(shard, over_at)
 
     def _schedule_close(self, shard: ShardRound, at: float) -> list[Effect]:
-        if shard.grace is not None and shard.grace_at <= at:
+        served = shard.served
+        if served.grace is not None and served.grace_at <= at:
             return []
-        before = self.timers.cancel(shard.grace)  # an earlier timer replaces it
+        before = self.timers.cancel(served.grace)  # an earlier timer replaces it
         timer = self.timer("grace", shard, at)
-        shard.grace, shard.grace_at = timer.token, at
+        served.grace, served.grace_at = timer.token, at
         return [*before, timer]
 
     def _are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
         """Whether a missing peer compiles, sends an update that will be in time, or still receives
         payloads: its update may wait behind another payload, or behind payloads to other peers."""
         transfer_tracker = self.transfer_tracker
-        until = shard.first_at + transfer_tracker.most_s(now)
+        until = shard.served.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
         if self._accept_busy_claims(self.compile_tracker, awaited, shard.update_compiles, now):
             return True
@@ -476,7 +474,7 @@ class Server:
             return True
         if self._accept_busy_claims(transfer_tracker, awaited, shard.update_transfers, now):
             return True
-        links_are_full = now < shard.first_at + transfer_tracker.payload_s(now)
+        links_are_full = now < shard.served.first_at + transfer_tracker.payload_s(now)
         return links_are_full and self._accept_busy_claims(
             transfer_tracker, self.roster, shard.update_transfers, now
         )
@@ -485,41 +483,47 @@ class Server:
         """Return how long after the first update the last one may come. It is longer while the rule
         has too few, and longest for a collective operation: the script before it, such as an
         evaluation, takes each peer a different time."""
-        if shard.callers > self.settings.callers_too_few(len(self.roster)):
+        served = shard.served
+        if served.callers > self.settings.callers_too_few(len(self.roster)):
             return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
         timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
-        usable = sum(1 for update, _ in shard.answers.values() if update.samples)
+        usable = sum(1 for update, _ in served.answers.values() if update.samples)
         enough = (
             usable >= min(self.settings.updates_min, expected)
-            and self.wanted <= shard.answers.keys()
+            and self.wanted <= served.answers.keys()
         )
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def _close(self, shard: ShardRound, now: float) -> list[Effect]:
-        self._spend(self.transfer_tracker, shard.update_transfers, now, came=shard.answers)
-        self._spend(self.compile_tracker, shard.update_compiles, now, came=shard.answers)
+        served = shard.served
+        self._spend(self.transfer_tracker, shard.update_transfers, now, came=served.answers)
+        self._spend(self.compile_tracker, shard.update_compiles, now, came=served.answers)
         usable = self._of_one_kind(shard)
         left_out = usable - self.without_quarantined(usable, self.f_of(shard))
         if (chosen := self.chosen(shard)) is not None:
             left_out |= usable.difference(chosen)
         is_due = self.round_id % self.settings.trust.measured_every == 0
         measured = left_out - self.proven if is_due else NOBODY
-        left_out |= frozenset(shard.usable()) - usable
+        left_out |= frozenset(served.usable()) - usable
         few = self.settings.callers_too_few(len(self.roster))
-        shard.close(left_out, measured, few)
+        served.close(left_out, measured, few)
         effects: list[Effect] = []
         of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
-        if shard.index == 0 and len(shard.answers) + len(
+        if shard.index == 0 and len(served.answers) + len(
             self.peers_with_rejected_result(shard)
         ) < quorum_of(self.settings, of):
-            alone = {"alive": sorted(shard.answers), "of": len(self.roster), "round": self.round_id}
+            alone = {
+                "alive": sorted(served.answers),
+                "of": len(self.roster),
+                "round": self.round_id,
+            }
             effects.append(Report("minority_continues", alone))
         if not self.cross_shard:
-            return effects + self.ask_rule(shard, shard.rows, outside=shard.outside)
-        shard.cross_shard_progress = CrossShardProgress()
-        rows = sorted((*shard.rows, *shard.outside), key=lambda row: row.peer)
-        shard.rows = tuple(rows)
-        return effects + self.ask_rule(shard, shard.rows, step="measure", outside=shard.outside)
+            return effects + self.ask_rule(shard, served.rows, outside=served.outside)
+        served.cross_shard_progress = CrossShardProgress()
+        rows = sorted((*served.rows, *served.outside), key=lambda row: row.peer)
+        served.rows = tuple(rows)
+        return effects + self.ask_rule(shard, served.rows, step="measure", outside=served.outside)
 
     def _of_one_kind(self, shard: ShardRound) -> frozenset[PeerId]:
         """Choose the kind of step of the shard's round, and return the peers with a usable update
@@ -528,16 +532,17 @@ class Server:
         It is the kind of most usable updates. If these are too few for the rule, it is the kind of
         most answers: a Byzantine peer that alone has samples must not choose it.
         """
-        usable = frozenset(shard.usable())
-        kinds = {update.kind for update, _ in shard.answers.values()}
+        served = shard.served
+        usable = frozenset(served.usable())
+        kinds = {update.kind for update, _ in served.answers.values()}
         if len(kinds) < 2:
-            shard.kind = next(iter(kinds), 0)
+            served.kind = next(iter(kinds), 0)
             return usable
-        shard.kind = shard.find_kind(usable - self.locked or usable or shard.answers)
-        same = frozenset([p for p in usable if shard.answers[p][0].kind == shard.kind])
+        served.kind = served.find_kind(usable - self.locked or usable or served.answers)
+        same = frozenset([p for p in usable if served.answers[p][0].kind == served.kind])
         if len(same) < self.settings.updates_needed(self.f_of(shard)):
-            shard.kind = shard.find_kind(shard.answers)
-            same = frozenset([p for p in usable if shard.answers[p][0].kind == shard.kind])
+            served.kind = served.find_kind(served.answers)
+            same = frozenset([p for p in usable if served.answers[p][0].kind == served.kind])
         return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
@@ -549,18 +554,18 @@ class Server:
     def ask_rule(self, shard: ShardRound, rows: tuple[Row, ...], **step: Any) -> list[Effect]:
         """Run the rule on ``rows``. ``step`` has further fields of ``Aggregate``, for one step of
         the rule."""
+        served = shard.served
         ticket = self._next_ticket
         self._next_ticket += 1
-        assert shard.serving is not None
-        self._tickets[ticket] = (shard, shard.serving)
-        shard.ticket = ticket
+        self._tickets[ticket] = (shard, served.attempt)
+        served.ticket = ticket
         own = next((i for i, row in enumerate(rows) if row.peer == self.local), None)
         f = self.f_of(shard)
         log = self.log
-        last = log.previous.get(shard.kind) if log is not None else None
+        last = log.previous.get(served.kind) if log is not None else None
         if log is not None and last is not None:
             step["previous"] = last[shard.index]
-            step["usual"] = log.usual(shard.kind, shard.index)
+            step["usual"] = log.usual(served.kind, shard.index)
         reports: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
             n, wanted = len(step.get("peers", rows)), f
@@ -582,19 +587,20 @@ class Server:
         """Return how many Byzantine peers the rule has to tolerate: f without the proven ones. A
         peer with a non-finite update counts as one of f only if the other updates are too few for
         more: an honest model may overflow."""
+        served = shard.served
         f = max(0, self.settings.f - len(self.proven.intersection(self.roster)))
-        if not shard.faulty:
+        if not served.faulty:
             return f
-        enough_for = self.settings.tolerable(f, len(shard.usable()))
-        return max(f - len(set(shard.faulty) - self.proven), enough_for, 0)
+        enough_for = self.settings.tolerable(f, len(served.usable()))
+        return max(f - len(set(served.faulty) - self.proven), enough_for, 0)
 
     def measured(self, event: Aggregated) -> ShardRound | None:
         """Return the shard whose measurements ``event`` brings; None if it brings something else,
         or is late."""
         shard, _ = self._tickets.get(event.ticket, (None, 0))
         progress = (
-            shard.cross_shard_progress
-            if shard is not None and shard.ticket == event.ticket
+            shard.served.cross_shard_progress
+            if shard is not None and shard.served.ticket == event.ticket
             else None
         )
         if progress is None or progress.step != "measure":
@@ -616,7 +622,7 @@ class Server:
         shard, attempt = self._tickets.pop(event.ticket, (None, 0))
         if (
             shard is None
-            or shard.ticket != event.ticket
+            or shard.served.ticket != event.ticket
             or shard.commit is not None
             or attempt < shard.attempt
         ):
@@ -630,16 +636,16 @@ class Server:
         self, shard: ShardRound, result: Aggregated, roster: tuple[PeerId, ...]
     ) -> Commit:
         """Build the commit of a shard from the result of the rule."""
-        assert shard.serving is not None
-        progress = shard.cross_shard_progress or CrossShardProgress(
-            rows=shard.rows, outside=shard.outside
+        served = shard.served
+        progress = served.cross_shard_progress or CrossShardProgress(
+            rows=served.rows, outside=served.outside
         )
         contributors: tuple[Contribution, ...] = ()
         if result.payload is not None and progress.step == "combine":
             contributors = progress.verdict
         elif result.payload is not None:
             facts = zip(progress.rows, result.weights, result.outlyingness, strict=True)
-            updates = {peer: update for peer, (update, _) in shard.answers.items()}
+            updates = {peer: update for peer, (update, _) in served.answers.items()}
             contributors = tuple(
                 Contribution(
                     r.peer,
@@ -662,25 +668,25 @@ class Server:
             lineage=self.settings.lineage,
             round_id=self.round_id,
             shard=shard.index,
-            attempt=shard.serving,
-            made_at=shard.serving,
+            attempt=served.attempt,
+            made_at=served.attempt,
             server=self.local,
             parent=self.parent,
             digest=result.payload.digest if result.payload is not None else b"",
             contributors=contributors,
             rejected=_rejected(shard, progress.outside, result),
             roster=roster,
-            loss=shard.mean_loss(progress.rows),
+            loss=served.mean_loss(progress.rows),
             reason=(progress.why or result.reason)[:REASON_CHARACTERS]
             if result.payload is None
             else "",
             decision=result.decision if decides else (),
             measured=progress.measured if decides else (),
-            rates=agree(shard.answers[row.peer][0].rates for row in progress.rows),
-            collected=shard.collected,
+            rates=agree(served.answers[row.peer][0].rates for row in progress.rows),
+            collected=served.collected,
             replica=replica,
             diverged=diverged,
-            kind=shard.kind,
+            kind=served.kind,
             length=result.length if result.payload is not None else 0.0,
         )
 
@@ -690,8 +696,9 @@ class Server:
         shard: ShardRound,
         at: float,
     ) -> SetTimer:
-        assert shard.serving is not None
-        return self.timers.set(at, RoundTimer(what, self.round_id, shard.index, shard.serving))
+        return self.timers.set(
+            at, RoundTimer(what, self.round_id, shard.index, shard.served.attempt)
+        )
 
 
 def _rejected(
@@ -699,7 +706,7 @@ def _rejected(
 ) -> tuple[Rejection, ...]:
     """Return what a commit reports about the peers whose samples it does not use, ascending."""
     found: list[Rejection] = []
-    for peer, (update, payload) in shard.answers.items():
+    for peer, (update, payload) in shard.served.answers.items():
         if payload is not None and not payload.finite:
             found.append(Rejection(peer, "non_finite"))
         elif payload is None and update.skipped:

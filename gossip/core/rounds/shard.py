@@ -59,53 +59,19 @@ class CrossShardProgress:
 
 
 @dataclass(slots=True)
-class ShardRound:
-    """One shard of one round. Attempt a is served by ``order[a % len(order)]``.
+class ServedAttempt:
+    """Attempt that this peer serves last, with the answers to it and its timers."""
 
-    Attempts only grow. A peer that has moved on records no result of an earlier attempt, unless a
-    server of the present attempt or a later one re-issues it.
-    """
-
-    index: int
-    order: tuple[PeerId, ...]
-    attempt: int = 0
-    give_up: Token | None = None  # timeout of the server of ``attempt``
-    pulse: Token | None = None  # fires regularly while this peer is that server
-    # the last attempt that this peer did not serve because it was paused, and who sent it
-    postponed_attempt: int = -1
-    postponed_from: PeerId = -1
-    serve_postponed: Token | None = None  # fires when this peer may serve it
-    declined_attempt: int = -1  # the last attempt that its server has declined
-    timed_attempt: int = -1  # the attempt whose timeout runs
-    timed_since: float = 0.0
-    timeouts: int = 0  # servers given up by timeout
-    commit_transfer: Transfer | None = None  # a commit that is being received
-    # Peers that claim to receive payloads, or to compile, with the time of the claim. They extend
-    # the timeout of the server, or the wait for their update.
-    server_transfers: dict[PeerId, float] = field(default_factory=dict)
-    update_transfers: dict[PeerId, float] = field(default_factory=dict)
-    server_compiles: dict[PeerId, float] = field(default_factory=dict)
-    update_compiles: dict[PeerId, float] = field(default_factory=dict)
-
-    # Claims about later attempts (``later_turns.py``).
-    came_at: float = 0.0  # to the present attempt
-    claimed_by: PeerId | None = None  # whose unexplained claim alone led to ``attempt``
-    skipped_by_claims: int = 0  # attempts
-    put_off_claims: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
-    granted_claims: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
-
-    # As a server: state of the attempt served.
-    serving: int | None = None
+    attempt: int = -1  # none
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
-    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with them
     # latest attempt of a withdrawn update, by peer: the update may come later
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Row, ...] = ()  # updates that the rule gets
     # updates of peers in quarantine, which are only measured; in steps ``rows`` has them, too
     outside: tuple[Row, ...] = ()
     collected: tuple[Collected, ...] = ()
     kind: int = 0  # of the updates among ``rows``
-    first_at: float = 0.0
+    first_at: float = 0.0  # when the first answer came
     grace: Token | None = None
     grace_at: float = 0.0
     request_timer: Token | None = None
@@ -115,63 +81,10 @@ class ShardRound:
     ticket: int | None = None  # the rule is running
     cross_shard_progress: CrossShardProgress | None = None
     measurements_overdue: Token | None = None  # timeout of other servers' measurements
-    blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
 
-    doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
-    # peers that sent a rejected result; they send no update
-    rejected_from: set[PeerId] = field(default_factory=set)
-    commit: Commit | None = None
-    payload: Payload | None = None
-    made_here: bool = False
-    # attempt in which a commit was last forwarded, by server and digest
-    _forwarded: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
-
-    def server_of(self, attempt: int) -> PeerId:
-        return self.order[attempt % len(self.order)]
-
-    def serve(self, attempt: int) -> None:
-        """Start to collect updates of ``attempt``, and drop those of an earlier one."""
-        self.serving, self.answers, self.rows, self.ticket, self.cross_shard_progress = (
-            attempt,
-            {},
-            (),
-            None,
-            None,
-        )
-        self.outside = ()
-        self.withdrawn = {p: of for p, of in self.withdrawn.items() if of >= attempt}
-        self.asked.clear()
-        self.in_no_round.clear()
-
-    def withdraw_update(self, peer: PeerId, attempt: int) -> None:
-        """Discard the update of ``peer`` of ``attempt``. If the rule already uses it, it stays."""
-        self.withdrawn[peer] = max(attempt, self.withdrawn.get(peer, -1))
-        if attempt == self.serving and self.ticket is None:
-            self.answers.pop(peer, None)
-
-    @property
-    def turn(self) -> dict[str, int]:
-        """Return the present server and attempt, for a report."""
-        return {
-            "shard": self.index,
-            "attempt": self.attempt,
-            "server": self.server_of(self.attempt),
-        }
-
-    def mark_forwarded(self, commit: Commit) -> bool:
-        """Mark ``commit`` as forwarded to the present server.
-
-        Returns: False if it was forwarded in this attempt already, or if too many were. Otherwise
-        two peers at different attempts, of which each believes the other to serve, would exchange
-        it for ever.
-        """
-        key = commit.server, commit.digest
-        if self._forwarded.get(key) == self.attempt or (
-            key not in self._forwarded and len(self._forwarded) >= FORWARDED_MAX
-        ):
-            return False
-        self._forwarded[key] = self.attempt
-        return True
+    def tokens(self) -> tuple[Token | None, ...]:
+        """Return the tokens of the timers of this attempt."""
+        return self.grace, self.request_timer, self.measurements_overdue
 
     @property
     def callers(self) -> int:
@@ -234,30 +147,104 @@ class ShardRound:
         mean = sum(loss * (count / total) for loss, count in known) if total else None
         return mean if mean is not None and isfinite(mean) else None
 
+
+@dataclass(slots=True)
+class ShardRound:
+    """One shard of one round. Attempt a is served by ``order[a % len(order)]``.
+
+    Attempts only grow. A peer that has moved on records no result of an earlier attempt, unless a
+    server of the present attempt or a later one re-issues it.
+    """
+
+    index: int
+    order: tuple[PeerId, ...]
+    attempt: int = 0
+    give_up: Token | None = None  # timeout of the server of ``attempt``
+    pulse: Token | None = None  # fires regularly while this peer is that server
+    # the last attempt that this peer did not serve because it was paused, and who sent it
+    postponed_attempt: int = -1
+    postponed_from: PeerId = -1
+    serve_postponed: Token | None = None  # fires when this peer may serve it
+    declined_attempt: int = -1  # the last attempt that its server has declined
+    timed_attempt: int = -1  # the attempt whose timeout runs
+    timed_since: float = 0.0
+    timeouts: int = 0  # servers given up by timeout
+    commit_transfer: Transfer | None = None  # a commit that is being received
+    # Peers that claim to receive payloads, or to compile, with the time of the claim. They extend
+    # the timeout of the server, or the wait for their update.
+    server_transfers: dict[PeerId, float] = field(default_factory=dict)
+    update_transfers: dict[PeerId, float] = field(default_factory=dict)
+    server_compiles: dict[PeerId, float] = field(default_factory=dict)
+    update_compiles: dict[PeerId, float] = field(default_factory=dict)
+
+    # Claims about later attempts (``later_turns.py``).
+    came_at: float = 0.0  # to the present attempt
+    claimed_by: PeerId | None = None  # whose unexplained claim alone led to ``attempt``
+    skipped_by_claims: int = 0  # attempts
+    put_off_claims: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
+    granted_claims: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
+
+    served: ServedAttempt = field(default_factory=ServedAttempt)
+    replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with updates
+    blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
+
+    doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
+    # peers that sent a rejected result; they send no update
+    rejected_from: set[PeerId] = field(default_factory=set)
+    commit: Commit | None = None
+    payload: Payload | None = None
+    made_here: bool = False
+    # attempt in which a commit was last forwarded, by server and digest
+    _forwarded: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
+
+    def server_of(self, attempt: int) -> PeerId:
+        return self.order[attempt % len(self.order)]
+
+    def serve(self, attempt: int) -> None:
+        """Start to collect updates of ``attempt``, and drop those of an earlier one."""
+        withdrawn = {p: of for p, of in self.served.withdrawn.items() if of >= attempt}
+        self.served = ServedAttempt(attempt, withdrawn=withdrawn)
+
+    def withdraw_update(self, peer: PeerId, attempt: int) -> None:
+        """Discard the update of ``peer`` of ``attempt``. If the rule already uses it, it stays."""
+        served = self.served
+        served.withdrawn[peer] = max(attempt, served.withdrawn.get(peer, -1))
+        if attempt == served.attempt and served.ticket is None:
+            served.answers.pop(peer, None)
+
+    @property
+    def turn(self) -> dict[str, int]:
+        """Return the present server and attempt, for a report."""
+        return {
+            "shard": self.index,
+            "attempt": self.attempt,
+            "server": self.server_of(self.attempt),
+        }
+
+    def mark_forwarded(self, commit: Commit) -> bool:
+        """Mark ``commit`` as forwarded to the present server.
+
+        Returns: False if it was forwarded in this attempt already, or if too many were. Otherwise
+        two peers at different attempts, of which each believes the other to serve, would exchange
+        it for ever.
+        """
+        key = commit.server, commit.digest
+        if self._forwarded.get(key) == self.attempt or (
+            key not in self._forwarded and len(self._forwarded) >= FORWARDED_MAX
+        ):
+            return False
+        self._forwarded[key] = self.attempt
+        return True
+
     def record_commit(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
-        self.answers, self.rows, self.cross_shard_progress, self.commit_transfer = (
-            {},
-            (),
-            None,
-            None,
-        )
-        self.outside = self.collected = ()
-        self.give_up = self.grace = self.request_timer = self.pulse = self.measurements_overdue = (
-            self.serve_postponed
-        ) = None
+        self.served = ServedAttempt(self.served.attempt)
+        self.commit_transfer = self.give_up = self.pulse = self.serve_postponed = None
 
     def tokens(self) -> list[Token]:
-        """Return the tokens of all its timers."""
-        timers = (
-            self.give_up,
-            self.grace,
-            self.request_timer,
-            self.pulse,
-            self.measurements_overdue,
-            self.serve_postponed,
-        )
-        return [token for token in timers if token is not None]
+        """Return the tokens of all timers of this shard."""
+        own = self.give_up, self.pulse, self.serve_postponed
+        return [token for token in (*own, *self.served.tokens()) if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:

@@ -242,27 +242,25 @@ class LetsInWhoIsReady(Checker):
         for shard in rounds.shards:
             # Only who was just heard is sure to have been counted: that one is skipped no more may
             # be noticed a little later.
-            heard = event.sender in (ready if isinstance(event.message, Hello) else shard.answers)
-            serves = (
-                shard.commit is None
-                and shard.serving is not None
-                and shard.serving == shard.attempt
+            heard = event.sender in (
+                ready if isinstance(event.message, Hello) else shard.served.answers
             )
+            serves = shard.commit is None and shard.served.attempt == shard.attempt
             if (
                 heard
                 and serves
-                and len(shard.answers) >= quorum
-                and all(other in shard.answers for other in expected)
+                and len(shard.served.answers) >= quorum
+                and all(other in shard.served.answers for other in expected)
             ):
                 where = (
                     f"round {rounds.round_id}, shard {shard.index}, with the updates of "
-                    f"{sorted(shard.answers)}"
+                    f"{sorted(shard.served.answers)}"
                 )
                 text = (
                     f"does not close {where}, of which {quorum} are a quorum, to let in peers "
                     f"{sorted(ready)}"
                 )
-                self.demand(shard.ticket is not None, swarm, peer, text)
+                self.demand(shard.served.ticket is not None, swarm, peer, text)
 
 
 class KeepsWhoSpeaks(Checker):

@@ -569,5 +569,5 @@ class CheckedBeforeUse(Checker):
 def _state_of(core: Inspection, rounds: RollingInspection) -> tuple[Any, ...]:
     """Return the state that only a usable message may change: the progress of the rounds and of a
     recovery."""
-    shards = tuple((shard.commit is None, len(shard.answers)) for shard in rounds.shards)
+    shards = tuple((shard.commit is None, len(shard.served.answers)) for shard in rounds.shards)
     return rounds.round_id, rounds.chain, core.recovery.stage, len(core.recovery.kept), shards

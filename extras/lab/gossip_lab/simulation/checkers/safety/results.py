@@ -67,7 +67,7 @@ class CommitsWhatTheRuleSaid(Checker):
                 shard = rounds.shards[effect.shard]
                 questions = self._questions[peer]
                 questions[effect.ticket] = _Question(
-                    effect, shard.serving if shard.ticket == effect.ticket else None
+                    effect, shard.served.attempt if shard.served.ticket == effect.ticket else None
                 )
                 if len(questions) > KEPT:
                     del questions[next(iter(questions))]

@@ -488,9 +488,9 @@ class OneHistory(DisturbedChecker):
         ):
             return
         shard = rounds.shards[ask.shard]
-        if shard.commit is not None or shard.ticket != ask.ticket:
+        if shard.commit is not None or shard.served.ticket != ask.ticket:
             return  # answered within the same event
-        where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.serving}"
+        where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.served.attempt}"
         gone = [
             p
             for p in rounds.roster
@@ -503,10 +503,12 @@ class OneHistory(DisturbedChecker):
         refused = (
             self._refused[peer].get((ask.round_id, ask.shard), set()) if core.settings.f else set()
         )
-        here = [p for p in rounds.roster if p in shard.answers or p in refused]
+        here = [p for p in rounds.roster if p in shard.served.answers or p in refused]
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
-        alone = len(here) > len(shard.answers) and (not away or shard.attempt >= len(shard.order))
-        if (present := len(here) if alone else len(shard.answers)) < need:
+        alone = len(here) > len(shard.served.answers) and (
+            not away or shard.attempt >= len(shard.order)
+        )
+        if (present := len(here) if alone else len(shard.served.answers)) < need:
             raise self.violated(swarm, peer, f"closes {where} with {present} answers of {need}")
         if (
             not alone
@@ -514,7 +516,7 @@ class OneHistory(DisturbedChecker):
             and not gone
             and core.settings.rounds.quorum == "majority"
         ):
-            useful = sum(1 for sender in shard.answers if sender not in rounds.server.proven)
+            useful = sum(1 for sender in shard.served.answers if sender not in rounds.server.proven)
             need = updates_needed(core.settings, rounds.roster, rounds.server.proven)
             if useful < need:
                 raise self.violated(
@@ -523,12 +525,12 @@ class OneHistory(DisturbedChecker):
                     f"closes {where} with {useful} answers, of which the rule makes nothing: it "
                     f"needs {need}",
                 )
-        for sender, (update, _) in shard.answers.items():
+        for sender, (update, _) in shard.served.answers.items():
             fits = (update.round_id, update.shard, update.attempt, update.parent)
             if sender not in rounds.roster or fits != (
                 ask.round_id,
                 ask.shard,
-                shard.serving,
+                shard.served.attempt,
                 rounds.chain,
             ):
                 raise self.violated(

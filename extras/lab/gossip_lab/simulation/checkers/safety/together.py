@@ -106,13 +106,20 @@ class DecidesTogether(Checker):
         ):
             return
         committed = [shard.index for shard in rounds.shards if shard.commit is not None]
-        if committed and first.cross_shard_progress is not None and first.serving == first.attempt:
+        if (
+            committed
+            and first.served.cross_shard_progress is not None
+            and first.served.attempt == first.attempt
+        ):
             text = (
                 f"would decide in round {rounds.round_id} anew, though it holds the results of "
                 f"shards {committed}"
             )
             self.demand(
-                first.cross_shard_progress.step not in ("measured", "decide"), swarm, peer, text
+                first.served.cross_shard_progress.step not in ("measured", "decide"),
+                swarm,
+                peer,
+                text,
             )
 
     def _judge_weights(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:

@@ -28,7 +28,7 @@ class RuleKnowsUsualLengths(Checker):
         if isinstance(effect, Committed):
             self._rounds[peer].setdefault(effect.commit.round_id, []).append(effect.commit)
         elif isinstance(effect, Aggregate) and core is not None and core.rolling is not None:
-            kind = core.rolling.shards[effect.shard].kind
+            kind = core.rolling.shards[effect.shard].served.kind
             said = [
                 commits[effect.shard].length
                 for commits in self._rounds[peer].values()

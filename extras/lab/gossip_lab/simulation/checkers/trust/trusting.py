@@ -136,7 +136,7 @@ class TrustFollowsTheCommits(Checker):
         if (
             ledger is None
             or shard is None
-            or shard.ticket != ask.ticket
+            or shard.served.ticket != ask.ticket
             or shard.commit is not None
         ):
             return
@@ -168,8 +168,10 @@ class TrustFollowsTheCommits(Checker):
         if free := sorted(measured - suspects):
             raise self.violated(swarm, peer, f"{where}: {free} are outside, and not in quarantine")
         inside, shard = {row.peer for row in ask.rows} - measured, rounds.shards[ask.shard]
-        kind = shard.find_kind(inside) if inside else None
-        usable = [peer for peer in shard.usable() if shard.answers[peer][0].kind == kind]
+        kind = shard.served.find_kind(inside) if inside else None
+        usable = [
+            peer for peer in shard.served.usable() if shard.served.answers[peer][0].kind == kind
+        ]
         due = set(usable) & suspects - inside
         is_due = ask.round_id % core.settings.trust.measured_every == 0
         if ask.step in ("whole", "measure") and ask.rows and is_due and not due <= measured:
@@ -183,7 +185,7 @@ class TrustFollowsTheCommits(Checker):
         are no more liars among the updates than the rule is to tolerate."""
         settings, rounds = core.settings, core.rolling
         assert rounds is not None
-        answers = rounds.shards[ask.shard].answers
+        answers = rounds.shards[ask.shard].served.answers
         proven = [p for p in ledger.proven() if p in rounds.roster]
         f = max(0, settings.f - len(proven))
         faulty = [p for p, (_, update) in answers.items() if update and not update.finite]
