@@ -169,7 +169,7 @@ def test_all_others_may_have_a_turn_before_it_is_taken_up_again() -> None:
     for turn in range(2, 400):
         bench.asks(turn * 100 * N)
         bench.pass_time(TIMEOUT_S / 4)
-        if bench.shard.granted_claims.get(bench.first, 0) > len(at):
+        if bench.shard.claims.granted.get(bench.first, 0) > len(at):
             at.append(bench.now)
     pauses = [round((after - before) / TIMEOUT_S) for before, after in pairwise(at)]
     assert pauses[0] >= N
@@ -302,7 +302,7 @@ def test_a_turn_is_as_long_as_its_server_has_where_payloads_take_time() -> None:
     bench = Bench()
     bench.spend_all(*range(N))
     bench.peers[bench.peer].server.transfer_tracker.takes_time = True
-    bench.shard.attempt, bench.shard.came_at = N, bench.now  # twice as long as the first
+    bench.shard.attempt, bench.shard.claims.came_at = N, bench.now  # twice as long as the first
     bench.now += 1.4 * TIMEOUT_S
     assert not bench.asks(N + 1)
     bench.now += 0.2 * TIMEOUT_S
@@ -331,7 +331,7 @@ def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
     bench = Bench()
     for gone in (bench.first, bench.second, bench.third, bench.last):
         bench.views[bench.peer].skipped[gone] = "closed its connection"
-    bench.shard.attempt, bench.shard.came_at = 3, bench.now
+    bench.shard.attempt, bench.shard.claims.came_at = 3, bench.now
     turns, now = bench.peers[bench.peer].later_turns, bench.now + 0.8 * TIMEOUT_S
     assert turns.is_explained(bench.shard, bench.third, 5 * N + 2, now)
 
@@ -356,7 +356,7 @@ def test_who_stood_still_goes_on_credit_when_it_serves_again() -> None:
     assert not bench.gives(bench.last, N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.served.attempt == N + 3
-    assert bench.shard.claimed_by == bench.last
+    assert bench.shard.claims.led_here == bench.last
     assert any(isinstance(said, NotServing) and said.attempt == 0 for _, _, said in bench.sent)
 
 
@@ -367,7 +367,7 @@ def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
     assert not bench.gives(bench.last, 1000 * N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.attempt == 0
-    assert bench.shard.put_off_claims == {bench.last: 1000 * N + 3}
+    assert bench.shard.claims.put_off == {bench.last: 1000 * N + 3}
 
 
 def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_still() -> None:

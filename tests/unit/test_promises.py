@@ -39,14 +39,14 @@ def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attem
 
 def test_what_was_passed_over_on_words_is_kept_with_the_attempts() -> None:
     left, done = shards(0, 7), shards(9)
-    left[1].skipped_by_claims, done[0].skipped_by_claims = 5, 8
+    left[1].claims.skipped, done[0].claims.skipped = 5, 8
     promises = AttemptLocks()
     promises.keep(5, HERE, left)
     promises.keep_finished(6, HERE, done)
     for round_id, parent, jumped in ((5, HERE, [0, 5]), (6, HERE, [8, 0]), (5, THERE, [0, 0])):
         back = shards(0, 0)
         promises.recall(round_id, parent, back)
-        assert [shard.skipped_by_claims for shard in back] == jumped
+        assert [shard.claims.skipped for shard in back] == jumped
 
 
 def test_a_commit_that_was_held_is_held_again_in_that_very_round() -> None:

@@ -30,7 +30,7 @@ class AttemptLocks:
     def keep(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
         if shards:
             self._attempts[round_id, parent] = tuple(
-                [(shard.attempt, shard.skipped_by_claims) for shard in shards]
+                [(shard.attempt, shard.claims.skipped) for shard in shards]
             )
         if held := {
             s.index: (s.commit, s.payload, s.made_here) for s in shards if s.commit is not None
@@ -42,7 +42,7 @@ class AttemptLocks:
         """Record the attempts of a round that was committed here. A result that was made here is
         not made again under the same attempt."""
         self._attempts[round_id, parent] = tuple(
-            [(shard.attempt + shard.made_here, shard.skipped_by_claims) for shard in shards]
+            [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )
         self._forget_old()
 
@@ -60,7 +60,7 @@ class AttemptLocks:
         number of attempts skipped on claims."""
         for shard in shards:
             attempts = self._attempts.get((round_id, parent), ())
-            shard.skipped_by_claims = attempts[shard.index][1] if shard.index < len(attempts) else 0
+            shard.claims.skipped = attempts[shard.index][1] if shard.index < len(attempts) else 0
         if self._held is None:
             return
         place, held = self._held

@@ -86,8 +86,8 @@ class LaterTurns:
         is_unexplained = not self.is_explained(shard, sender, attempt, now)
         self.leave(shard, now)
         if is_unexplained:
-            shard.claimed_by = sender
-            shard.skipped_by_claims += attempt - shard.attempt
+            shard.claims.led_here = sender
+            shard.claims.skipped += attempt - shard.attempt
         return True
 
     def put_off(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
@@ -99,31 +99,31 @@ class LaterTurns:
             return False
         if self.is_explained(shard, sender, attempt, now):
             return False
-        shard.put_off_claims[sender] = max(attempt, shard.put_off_claims.get(sender, -1))
+        shard.claims.put_off[sender] = max(attempt, shard.claims.put_off.get(sender, -1))
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
         """Return the turns spent by ``sender``, with the present wait."""
         spent = self.credit.spent(sender, self.server.deadline.round_timeout_s(), now)
-        return spent + (self._waited(shard, now) if shard.claimed_by == sender else 0.0)
+        return spent + (self._waited(shard, now) if shard.claims.led_here == sender else 0.0)
 
     def _waited(self, shard: ShardRound, now: float) -> float:
         """Return the fraction of its time that the present server has had."""
-        return (now - shard.came_at) / self.turn_s(shard)
+        return (now - shard.claims.came_at) / self.turn_s(shard)
 
     def leave(self, shard: ShardRound, now: float) -> None:
         """End the present attempt. If only the claim of a peer led to it, charge the time waited to
         that peer's credit."""
-        if shard.claimed_by is not None:
+        if shard.claims.led_here is not None:
             unit_s = self.server.deadline.round_timeout_s()
-            self.credit.spend(shard.claimed_by, self._waited(shard, now), unit_s, now)
-        shard.claimed_by, shard.came_at = None, now
+            self.credit.spend(shard.claims.led_here, self._waited(shard, now), unit_s, now)
+        shard.claims.led_here, shard.claims.came_at = None, now
 
     def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
         """End the shard with a commit of ``server``, and refund some of its credit. A commit in
         time charges no peer."""
-        if shard.claimed_by is not None and self._waited(shard, now) < ENOUGH:
-            shard.claimed_by = None
+        if shard.claims.led_here is not None and self._waited(shard, now) < ENOUGH:
+            shard.claims.led_here = None
         self.leave(shard, now)
         self.credit.refund(server, AMENDS, self.server.deadline.round_timeout_s(), now)
 
@@ -133,12 +133,12 @@ class LaterTurns:
         After a claim of a peer is granted, its next one waits for one pass over the order, and
         twice as long each further time in the same round. ``serves``: whether this peer may serve.
         """
-        for peer, attempt in tuple(shard.put_off_claims.items()):
+        for peer, attempt in tuple(shard.claims.put_off.items()):
             if attempt <= shard.attempt:
-                del shard.put_off_claims[peer]
+                del shard.claims.put_off[peer]
         may_be = [
             (attempt, peer)
-            for peer, attempt in shard.put_off_claims.items()
+            for peer, attempt in shard.claims.put_off.items()
             if now >= self._granted_again_at(shard, peer)
             and not self._is_out(shard.server_of(attempt))
             and (serves or shard.server_of(attempt) != self.server.local)
@@ -146,9 +146,9 @@ class LaterTurns:
         if not may_be:
             return None
         attempt, peer = max(may_be)
-        del shard.put_off_claims[peer]
-        shard.granted_claims[peer] = shard.granted_claims.get(peer, 0) + 1
-        shard.skipped_by_claims += attempt - shard.attempt
+        del shard.claims.put_off[peer]
+        shard.claims.granted[peer] = shard.claims.granted.get(peer, 0) + 1
+        shard.claims.skipped += attempt - shard.attempt
         self._granted_at[peer, shard.index] = now
         return attempt
 
@@ -158,5 +158,5 @@ class LaterTurns:
 
     def _granted_again_at(self, shard: ShardRound, peer: PeerId) -> float:
         last_at = self._granted_at.get((peer, shard.index), float("-inf"))
-        times = min(max(1, shard.granted_claims.get(peer, 0)), DOUBLINGS_MAX)
+        times = min(max(1, shard.claims.granted.get(peer, 0)), DOUBLINGS_MAX)
         return last_at + len(shard.order) * self.turn_s(shard) * 2.0 ** (times - 1)

@@ -614,7 +614,7 @@ class RollingRounds:
         """Withdraw the update of ``attempt``, which this peer leaves, if an unexplained claim alone
         makes it leave: the server of that attempt is probably alive and would use the update."""
         server = shard.server_of(attempt)
-        if shard.claimed_by is None or self._own is None or server == self.local:
+        if shard.claims.led_here is None or self._own is None or server == self.local:
             return []
         where = (self.settings.lineage, self.round_id, shard.index, attempt, self.chain)
         return [Send(server, self.lag_detector.not_serving(UpdateRequest(*where)))]
@@ -853,7 +853,7 @@ class RollingRounds:
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
-                shard.came_at = now
+                shard.claims.came_at = now
                 first = self._attempt_locks.first(round_id, chain, shard.index)
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:
@@ -998,7 +998,7 @@ class RollingRounds:
         effects: list[Effect] = [
             effect for token in shard.tokens() for effect in self.timers.cancel(token)
         ]
-        if shard.claimed_by is not None or self.later_turns.credit.by_peer:
+        if shard.claims.led_here is not None or self.later_turns.credit.by_peer:
             self.later_turns.end(shard, commit.server, now)
         shard.record_commit(commit, payload, made)
         if all(each.commit is not None for each in self._shards):

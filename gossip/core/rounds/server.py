@@ -266,14 +266,16 @@ class Server:
     ) -> list[Effect]:
         """Start the timeout of the present server. For a ``collective`` operation it is the longest
         one."""
-        if shard.timed_attempt != shard.attempt:
+        if shard.patience.attempt != shard.attempt:
             # The time that claims added for the last server was in vain, unless it is skipped now.
-            if shard.timed_attempt >= 0 and self.skip_reason(shard.server_of(shard.timed_attempt)):
-                shard.server_transfers.clear()
-                shard.server_compiles.clear()
-            self._spend(self.transfer_tracker, shard.server_transfers, now)
-            self._spend(self.compile_tracker, shard.server_compiles, now)
-            shard.timed_attempt, shard.timed_since = shard.attempt, now
+            if shard.patience.attempt >= 0 and self.skip_reason(
+                shard.server_of(shard.patience.attempt)
+            ):
+                shard.patience.transfers.clear()
+                shard.patience.compiles.clear()
+            self._spend(self.transfer_tracker, shard.patience.transfers, now)
+            self._spend(self.compile_tracker, shard.patience.compiles, now)
+            shard.patience.attempt, shard.patience.since = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
         timer = self.timers.set(now + time_s * self.back_off(shard), RoundTimer("give_up", *where))
@@ -285,22 +287,24 @@ class Server:
         the present load."""
         if not self.transfer_tracker.takes_time:
             return 1
-        turns = max(shard.timeouts, (shard.attempt - shard.skipped_by_claims) // len(shard.order))
+        turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
         return int(2 ** min(turns, BACK_OFF_MAX))
 
     def _patience_ends_at(self, shard: ShardRound, now: float) -> float:
         """Return when the patience with the present server ends, however many bytes arrive."""
-        return shard.timed_since + self.transfer_tracker.most_s(now) * self.back_off(shard)
+        return shard.patience.since + self.transfer_tracker.most_s(now) * self.back_off(shard)
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
         """Return whether a peer of this round reports that it compiles or, until the patience ends,
         that it receives payloads. Then a late result is not the server's fault."""
         awaited = [p for p in self.roster if not self.lateness.is_missed(p)]
-        if self._accept_busy_claims(self.compile_tracker, awaited, shard.server_compiles, now):
+        if self._accept_busy_claims(self.compile_tracker, awaited, shard.patience.compiles, now):
             return True
         if now > self._patience_ends_at(shard, now):
             return False
-        return self._accept_busy_claims(self.transfer_tracker, awaited, shard.server_transfers, now)
+        return self._accept_busy_claims(
+            self.transfer_tracker, awaited, shard.patience.transfers, now
+        )
 
     def _accept_busy_claims(
         self,

@@ -149,6 +149,28 @@ class ServedAttempt:
 
 
 @dataclass(slots=True)
+class Claims:
+    """Claims about later attempts of a shard (``later_turns.py``)."""
+
+    came_at: float = 0.0  # to the present attempt
+    led_here: PeerId | None = None  # the peer whose unexplained claim alone led to that attempt
+    skipped: int = 0  # attempts that were skipped on claims
+    put_off: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
+    granted: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
+
+
+@dataclass(slots=True)
+class Patience:
+    """Wait for the server of an attempt. Peers that claim to receive payloads, or to compile, extend
+    it: ``transfers`` and ``compiles`` have the time of their claims."""
+
+    attempt: int = -1  # whose timeout runs
+    since: float = 0.0
+    transfers: dict[PeerId, float] = field(default_factory=dict)
+    compiles: dict[PeerId, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class ShardRound:
     """One shard of one round. Attempt a is served by ``order[a % len(order)]``.
 
@@ -166,24 +188,13 @@ class ShardRound:
     postponed_from: PeerId = -1
     serve_postponed: Token | None = None  # fires when this peer may serve it
     declined_attempt: int = -1  # the last attempt that its server has declined
-    timed_attempt: int = -1  # the attempt whose timeout runs
-    timed_since: float = 0.0
     timeouts: int = 0  # servers given up by timeout
     commit_transfer: Transfer | None = None  # a commit that is being received
-    # Peers that claim to receive payloads, or to compile, with the time of the claim. They extend
-    # the timeout of the server, or the wait for their update.
-    server_transfers: dict[PeerId, float] = field(default_factory=dict)
+    patience: Patience = field(default_factory=Patience)
+    # peers whose update is awaited because they claim to receive payloads, or to compile
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
-    server_compiles: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)
-
-    # Claims about later attempts (``later_turns.py``).
-    came_at: float = 0.0  # to the present attempt
-    claimed_by: PeerId | None = None  # whose unexplained claim alone led to ``attempt``
-    skipped_by_claims: int = 0  # attempts
-    put_off_claims: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
-    granted_claims: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
-
+    claims: Claims = field(default_factory=Claims)
     served: ServedAttempt = field(default_factory=ServedAttempt)
     replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with updates
     blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
