@@ -251,19 +251,18 @@ class Peer:
         if self.phase == "halted":
             return []
         effects = self._before_event(event, now)
-        take: Any = self._on_received if type(event) is Received else self._dispatch
-        effects += take(event, now)
+        handler: Any = self._on_received if type(event) is Received else self._dispatch
+        effects += handler(event, now)
         return effects + self._after_event(now)
 
     def _before_event(self, event: Event, now: float) -> list[Effect]:
-        """Record a commit that was sent, and handle a pause: neither may wait for the event."""
+        """Record the own commit that was sent, and handle a pause. Both come before the event."""
         paused_s, self._handled_at = now - self._handled_at, now
         kind, rolling = type(event), self._rolling
-        fires = event.token if kind is TimerFired else None  # type: ignore[union-attr]
-        self.timers.note_firing(fires)
-        # A server sends its commit first, and records it before the next event.
-        own = rolling is not None and rolling.own_commit is not None
-        effects = rolling.record_own_commit(now, fires) if own and rolling is not None else []
+        fired = event.token if kind is TimerFired else None  # type: ignore[union-attr]
+        self.timers.note_firing(fired)
+        has_commit = rolling is not None and rolling.own_commit is not None
+        effects = rolling.record_own_commit(now, fired) if has_commit and rolling else []
         # A gap between events does not prove a pause: an idle peer has gaps, too. An overdue timer
         # proves a pause, with or without a gap.
         checks_timers = kind is Aggregated or kind is TimerFired
@@ -294,23 +293,22 @@ class Peer:
             effects += self._on_stop(asked, now)
         if self.phase == "draining" and self.shutdown.linger_until() <= now:
             effects += self._leave(now)
-        if membership.rumors.waiting and not membership.speaks and not self.over:
-            effects += membership.speak(now)
+        if membership.rumors.waiting and not membership.gossip_is_due and not self.over:
+            effects += membership.schedule_gossip(now)
         return effects
 
     def _detect_pause(self, paused_s: float, checks_timers: bool, now: float) -> list[Effect]:
-        """Handle a pause of this process, which has handled no event for ``paused_s``. A pause is
-        proven by a timer that is late: by more than the tolerance, or by half of it if the peer
-        handled no event either. ``checks_timers``: look at the timers after a short silence,
-        too."""
+        """Handle a pause of this process if a timer is late: by more than the tolerance, or by more
+        than half of it after a gap of ``paused_s`` without events. ``checks_timers``: check even
+        without such a gap."""
         loaded = self.membership.prober.is_loaded(now)
         tolerance_s = self._loaded_tolerance_s if loaded else self._tolerance_s
         if not checks_timers and paused_s <= tolerance_s:
             return []
         late_s = self.timers.overdue_s(now, self._pause_handled_at)
         if late_s > tolerance_s or (paused_s > tolerance_s and late_s > tolerance_s / 2):
-            # Each pause counts once: late timers fire one by one, and immediate replies of the node
-            # come before them.
+            # Each pause counts once: its late timers fire one by one, and events that the node
+            # delivers at once come before them.
             self._pause_handled_at = now
             effects = self.membership.on_pause()
             return effects + self.rounds.on_pause(max(paused_s, late_s), now)
@@ -364,14 +362,14 @@ class Peer:
             case Arriving(sender, incarnation):
                 if not membership.accept_sender(sender, incarnation, now):
                     return []
-                membership.sends(sender, now)
+                membership.record_arriving_payload(sender, now)
                 return self._on_arriving(event, now)
             case LinkUp(peer):
                 greets = self.phase != "unprepared"
                 effects = membership.on_link(peer, True, "", now)
                 return effects + ([self.hello_exchange.to(peer)] if greets else [])
             case LinkDown(peer, reason):
-                # Before the first round a restarted peer has lost nothing.
+                # Before the first commit a restarted peer needs no state.
                 if self.rounds.round_id > 0:
                     self.rounds.on_disconnect(peer)
                 return membership.on_link(peer, False, reason, now)
@@ -427,7 +425,7 @@ class Peer:
         if not self.membership.accept_sender(event.sender, event.incarnation, now):
             return self._on_former_incarnation(event, now)
         message = event.message
-        is_gossip = isinstance(message, Push | GatherValue)
+        is_of_gossip = isinstance(message, Push | GatherValue)
         match message:
             case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
                 effects = self.membership.on_message(event.sender, event.incarnation, message, now)
@@ -452,12 +450,12 @@ class Peer:
             ):
                 if (
                     self.phase == "unprepared"
-                    or is_gossip == self.topology.rolling  # a message of the other topology
+                    or is_of_gossip == self.topology.rolling  # sent for the other topology
                     or (self.final_check.round_id is not None and self.final_check.rejects(message))
                 ):
                     return []
-                ends = self.hello_exchange.stage != "ready"
-                answer = self.hello_exchange.again(event, now) if ends else []
+                leaves = self.hello_exchange.stage != "ready"
+                answer = self.hello_exchange.answer_missed_farewell(event, now) if leaves else []
                 return answer + self.rounds.on_message(event, now)
             case Hello():
                 return self._on_hello(event.sender, event.incarnation, message, now)

@@ -128,10 +128,7 @@ LOOKS_BEGIN = ("is_", "_is_", "has_", "_has_", "may_", "_may_", "can_", "_can_")
 CHANGE = {
     "_is_crowded",
     "_is_patience_over",
-    "is_back",
-    "is_on_other_branch",
     "is_first_request",
-    "is_on_a_fork",
 }
 """but for these."""
 FRESH = (ast.Call, ast.GeneratorExp)

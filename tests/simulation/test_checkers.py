@@ -871,7 +871,7 @@ def test_s13_what_is_used_unchecked_is_caught(change: Any, words: str) -> None:
 def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
     swarm = running("S13")
     core = swarm.hosts[1].core
-    core.rounds.lag_detector.is_on_other_branch = lambda peer, parent, now: False  # type: ignore[union-attr, method-assign, assignment]
+    core.rounds.lag_detector.record_branch = lambda peer, parent, now: False  # type: ignore[union-attr, method-assign, assignment]
 
     def forge(event: Event, effects: list[Effect]) -> None:
         rounds: Any = core.rounds

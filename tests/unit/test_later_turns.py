@@ -244,9 +244,9 @@ def test_turns_that_a_word_passes_over_do_not_make_the_others_longer() -> None:
     server = bench.peers[bench.peer].server
     server.transfer_tracker.takes_time = True
     assert bench.asks(100 * N)
-    assert server.back_off(bench.shard) == 1
+    assert server.timeout_factor(bench.shard) == 1
     bench.shard.attempt += 2 * N
-    assert server.back_off(bench.shard) == 4
+    assert server.timeout_factor(bench.shard) == 4
 
 
 def test_a_turn_that_was_given_on_a_word_and_ends_without_a_commit_is_charged() -> None:
@@ -322,7 +322,7 @@ def test_a_word_that_is_taken_up_does_not_make_the_turns_longer_either() -> None
     assert bench.takes_up(100 * N + 2) == 100 * N + 2
     bench.shard.timeouts = 0
     bench.peers[bench.peer].server.transfer_tracker.takes_time = True
-    assert bench.peers[bench.peer].server.back_off(bench.shard) == 1
+    assert bench.peers[bench.peer].server.timeout_factor(bench.shard) == 1
 
 
 def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
@@ -344,7 +344,7 @@ def test_what_was_passed_over_is_known_when_a_round_is_come_back_to() -> None:
     rounds.stop(bench.now)
     rounds.resume(bench.now)
     assert bench.shard.attempt == 100 * N
-    assert rounds.server.back_off(bench.shard) == 1
+    assert rounds.server.timeout_factor(bench.shard) == 1
 
 
 # --- who stood still ------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_who_stood_still_is_not_drawn_away_by_who_has_no_credit() -> None:
     assert not bench.gives(bench.last, 1000 * N + 3)
     bench.pass_time(AFTER_PAUSE_S + 0.01)
     assert bench.shard.attempt == 0
-    assert bench.shard.claims.put_off == {bench.last: 1000 * N + 3}
+    assert bench.shard.claims.deferred == {bench.last: 1000 * N + 3}
 
 
 def test_a_word_that_is_put_off_does_not_hide_that_of_another_from_who_stood_still() -> None:

@@ -768,9 +768,9 @@ def test_one_liar_on_a_branch_of_its_own_draws_nobody_over_and_two_peers_do() ->
     """Of equals the lower hash wins, which a liar chooses."""
     table = RollingTable(5, f=1)
     peer = table.peers[2]
-    assert peer.lag_detector.is_on_other_branch(0, b"\0" * 16, table.now)
+    assert peer.lag_detector.record_branch(0, b"\0" * 16, table.now)
     assert peer.lag_detector.lost_track is None
-    assert peer.lag_detector.is_on_other_branch(1, b"\0" * 16, table.now)
+    assert peer.lag_detector.record_branch(1, b"\0" * 16, table.now)
     assert peer.lag_detector.lost_track is not None
 
 
@@ -850,14 +850,14 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
         peer.replicated.lineage.restart(0, b"another branch!!")
     waiting = table.peers[0]
     for mate in (1, 2, 3):
-        assert not waiting.lag_detector.is_on_other_branch(mate, b"another branch!!", table.now)
+        assert not waiting.lag_detector.record_branch(mate, b"another branch!!", table.now)
     commit = Commit(
         LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, ""
     )
-    assert waiting.lag_detector.is_on_a_fork(5, commit, table.now)
+    assert waiting.lag_detector.record_commit_branch(5, commit, table.now)
     assert waiting.lag_detector.lost_track is None, "it was not asked for that"
     waiting.lag_detector.still_behind(CatchUpOverdue(0, 4), 0.0)
-    assert waiting.lag_detector.is_on_a_fork(4, commit, table.now)
+    assert waiting.lag_detector.record_commit_branch(4, commit, table.now)
     assert waiting.lag_detector.lost_track is not None
     assert waiting.lag_detector.lost_track[0] == 4
 

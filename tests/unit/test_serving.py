@@ -63,3 +63,20 @@ def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
     tracker.record_progress(others[0], 2**20, 0.0, late_at)
     assert bool(server.server.maybe_close(shard, late_at))
     assert (shard.served.ticket is None) is waits
+
+
+def test_an_update_whose_micro_batches_others_have_is_left_out_and_not_in_quarantine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was measured, and the commit named it as quarantined."""
+    table = RollingTable(4)
+    server = next(peer for peer in table.peers if peer._shards[0].server_of(0) == peer.local)
+    shard, surplus = server._shards[0], (server.local + 1) % 4
+    update = Update(b"lineage!", 0, 0, 0, server.chain, 1, None)
+    shard.serve(0)
+    shard.served.answers = {peer: (update, vector(1.0)) for peer in range(4)}
+    chosen = [peer for peer in range(4) if peer != surplus]
+    monkeypatch.setattr(server.server, "chosen", lambda shard: chosen)
+    server.server._close(shard, table.now)
+    assert [row.peer for row in shard.served.rows] == chosen
+    assert shard.served.outside == ()

@@ -97,9 +97,9 @@ class HelloExchange:
         self._answered[peer] = incarnation, now
         return [self.to(peer)]
 
-    def again(self, event: Received, now: float) -> list[Effect]:
-        """Answers an update, or a request for one, when this peer has announced that it goes on no
-        more: the sender has missed that."""
+    def answer_missed_farewell(self, event: Received, now: float) -> list[Effect]:
+        """Answer an update, or a request for one, with a hello: its sender has missed that this
+        peer leaves."""
         missed = isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 

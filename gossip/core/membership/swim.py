@@ -121,7 +121,7 @@ class Membership:
         self.stall_after_s = 2.0
         self._turns = 0
         self._exchanged = False  # tables, with anybody
-        self.speaks = False  # a gossip tick is due: there is something to tell
+        self.gossip_is_due = False  # a gossip tick is due: there is something to tell
 
     # --- what others read -------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Membership:
         self.awareness.worsen(silence.unheard)
         return self.transitions.on_probe_timeout(silence, now)
 
-    def sends(self, peer: PeerId, now: float) -> None:
+    def record_arriving_payload(self, peer: PeerId, now: float) -> None:
         """A large payload of this peer is on its way here, and some of it has just come."""
         self.view.note_load(now)
         if (member := self.view.members.get(peer)) is not None:
@@ -430,12 +430,12 @@ class Membership:
             and self._step >= theirs.step + STALLED_BEHIND
         )
 
-    def speak(self, now: float) -> list[Effect]:
+    def schedule_gossip(self, now: float) -> list[Effect]:
         """Call it after every event. While there is something to tell, a tick comes every
         ``gossip_interval_s``; else none."""
-        if self.speaks or not self.rumors.waiting or self.me.gone:
+        if self.gossip_is_due or not self.rumors.waiting or self.me.gone:
             return []
-        self.speaks = True
+        self.gossip_is_due = True
         at = now + self.settings.gossip_interval_s
         return [self.timers.set(at, GossipTick(at))]
 
@@ -459,7 +459,7 @@ class Membership:
         return effects
 
     def _gossip(self, now: float) -> list[Effect]:
-        self.speaks = False
+        self.gossip_is_due = False
         effects: list[Effect] = []
         patience_s = self.settings.gossip_to_dead_s
 

@@ -20,7 +20,7 @@ class AttemptLocks:
     part in no earlier attempt. The attempts that were skipped on claims are kept, too.
 
     For the last round that was left with some shards committed, those commits are kept, too. A peer
-    that lost its vote could accept a second result of the same attempt.
+    that forgot its commits could record a second result.
     """
 
     def __init__(self) -> None:

@@ -404,7 +404,7 @@ class CrossShardRound:
         if not self.active or all(shard.commit is None for shard in self.shards):
             return
         first = self.shards[0].commit  # without it: somebody may yet have it
-        self.server.wait_for(
+        self.server.require_updates_of(
             frozenset(self.server.roster if first is None else [c.peer for c in first.contributors])
         )
 

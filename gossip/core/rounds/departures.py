@@ -38,7 +38,7 @@ class Departures:
         if hello.stage == "leaving":
             self._left[peer] = hello.round_id
 
-    def is_back(self, peer: PeerId) -> None:
+    def record_return(self, peer: PeerId) -> None:
         self.done.pop(peer, None)
         self._left.pop(peer, None)
 
@@ -54,7 +54,7 @@ class Departures:
     def leaves(self, peer: PeerId) -> bool:
         return peer in self._left
 
-    def absent(self, roster: Collection[PeerId], round_id: int) -> int:
+    def count_left(self, roster: Collection[PeerId], round_id: int) -> int:
         """How many of the roster have left before they answered in this round."""
         return (
             sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster])

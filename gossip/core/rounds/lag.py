@@ -316,13 +316,15 @@ class LagDetector:
             sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
         )
 
-    def is_on_a_fork(self, peer: PeerId, commit: Commit, now: float) -> bool:
-        """Whether a commit of the present round, sent by ``peer``, is of another branch.
+    def record_commit_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
+        """Record the branch of a commit of the present round that ``peer`` has sent.
 
-        When that is its answer to a request of this peer, its branch has gone on with a majority.
-        The branch of this peer never can then, however many wait on it. So this peer changes over.
+        If it answers a request of this peer, that branch has continued with a majority, and the
+        branch of this peer never can. Then ``lost_track`` is set.
+
+        Returns: Whether it is another branch.
         """
-        if not self.is_on_other_branch(peer, commit.parent, now):
+        if not self.record_branch(peer, commit.parent, now):
             return False
         if self.fork_choice.may_differ:
             return True
@@ -344,7 +346,7 @@ class LagDetector:
             and hello.chain
             and hello.round_id == self.lineage.next_round
         ):
-            self.is_on_other_branch(peer, hello.chain, now)
+            self.record_branch(peer, hello.chain, now)
         self._weigh()
         if stance != "fork":
             return []
@@ -381,17 +383,17 @@ class LagDetector:
             and now - self.began_at <= self.settings.rounds.round_timeout_s
         )
 
-    def is_on_other_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
-        """Whether ``peer``, whose last round has the hash ``parent``, is on another branch.
+    def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
+        """Record that the last round of ``peer`` has the hash ``parent``. If more peers are on that
+        branch than on this peer's, or as many and its hash is lower, set ``lost_track``.
 
-        When more peers are on that branch than on ours, we change over; of equals,
-        to the lower hash.
+        Returns: Whether it is another branch.
         """
         ours = self.lineage.head
         if peer == self.local:
             return False
         if self.lineage.unbegun in (ours, parent):
-            # one of us has not begun, or says so: nobody changes over for that
+            # A peer that has not begun is no reason to change the branch.
             return parent != ours
         if self.fork_choice.may_differ:
             apart = not self.fork_choice.check_branch(peer, self.lineage.next_round, parent)

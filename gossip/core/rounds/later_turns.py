@@ -4,7 +4,7 @@ An honest peer hands a shard on when a server has had its time, is skipped or do
 that names the next attempt then is followed at once. Any other peer may be ahead for reasons that
 are not known here, or be Byzantine. It is followed at once, too, as two results of one round could
 arise otherwise. But this has a limit: the time waited in vain in such attempts spends the peer's
-credit. Without credit, its claim is put off until this peer hands the shard on by itself.
+credit. Without credit, its claim is deferred until this peer hands the shard on by itself.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LaterTurns:
 
     def turn_s(self, shard: ShardRound) -> float:
         """Return the time that this peer allows the server of the present attempt, in seconds."""
-        return self.server.deadline.round_timeout_s() * self.server.back_off(shard)
+        return self.server.deadline.round_timeout_s() * self.server.timeout_factor(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """Whether an honest peer could be at ``attempt`` by now, as far as this peer can see."""
@@ -77,11 +77,11 @@ class LaterTurns:
         return self._waited(shard, now) >= ENOUGH and not self.server.is_under_way(shard, now)
 
     def follow_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Follow the claim of ``sender`` and end the present attempt, or put the claim off.
+        """End the wait for the present attempt, or defer the claim of ``sender``.
 
-        Returns: Whether it is followed.
+        Returns: Whether the claim is followed. Then the caller sets ``shard.attempt``.
         """
-        if self.put_off(shard, sender, attempt, now):
+        if self.defer_claim(shard, sender, attempt, now):
             return False
         is_unexplained = not self.is_explained(shard, sender, attempt, now)
         self.leave(shard, now)
@@ -90,7 +90,7 @@ class LaterTurns:
             shard.claims.skipped += attempt - shard.attempt
         return True
 
-    def put_off(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
+    def defer_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """Store the claim of ``sender`` if it is unexplained and the credit is spent.
 
         Returns: Whether it was stored.
@@ -99,7 +99,7 @@ class LaterTurns:
             return False
         if self.is_explained(shard, sender, attempt, now):
             return False
-        shard.claims.put_off[sender] = max(attempt, shard.claims.put_off.get(sender, -1))
+        shard.claims.deferred[sender] = max(attempt, shard.claims.deferred.get(sender, -1))
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
@@ -128,17 +128,17 @@ class LaterTurns:
         self.credit.refund(server, AMENDS, self.server.deadline.round_timeout_s(), now)
 
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
-        """Return the latest put-off claim that may be followed now, or None.
+        """Return the attempt of the latest deferred claim that may be followed now, or None.
 
         After a claim of a peer is granted, its next one waits for one pass over the order, and
         twice as long each further time in the same round. ``serves``: whether this peer may serve.
         """
-        for peer, attempt in tuple(shard.claims.put_off.items()):
+        for peer, attempt in tuple(shard.claims.deferred.items()):
             if attempt <= shard.attempt:
-                del shard.claims.put_off[peer]
+                del shard.claims.deferred[peer]
         may_be = [
             (attempt, peer)
-            for peer, attempt in shard.claims.put_off.items()
+            for peer, attempt in shard.claims.deferred.items()
             if now >= self._granted_again_at(shard, peer)
             and not self._is_out(shard.server_of(attempt))
             and (serves or shard.server_of(attempt) != self.server.local)
@@ -146,7 +146,7 @@ class LaterTurns:
         if not may_be:
             return None
         attempt, peer = max(may_be)
-        del shard.claims.put_off[peer]
+        del shard.claims.deferred[peer]
         shard.claims.granted[peer] = shard.claims.granted.get(peer, 0) + 1
         shard.claims.skipped += attempt - shard.attempt
         self._granted_at[peer, shard.index] = now

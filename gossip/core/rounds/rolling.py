@@ -5,19 +5,21 @@ ends for a peer when it has a commit of every shard; then it applies them all. N
 for a peer that is skipped.
 
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
-alone when its attempt has failed: the membership skips the server, the server does not make
-progress in time, or it answers that it does not serve. Then the peer moves to the next attempt
-whose server is not skipped, and sends its update there. A peer also follows the claim of another
-peer that a later attempt has begun (``later_turns.py``). There is no vote.
+alone when its attempt has failed: the membership skips the server, the server makes no progress in
+time or answers that it does not serve, its result is rejected, or the server is this peer and was
+paused. Then the peer moves to the next attempt whose server is not skipped, and sends its update
+there. A peer also follows claims of other peers that a later attempt has begun, except unexplained
+ones of a peer without credit (``later_turns.py``). There is no vote.
 
 **Two results.** A server commits once a quorum has answered (``Server.quorum``). A peer that has
-moved on records no result of an earlier attempt: it forwards that result to its present server,
-which re-issues it and does not aggregate again. So two results need a server that goes on with
-updates which their senders have given up. A server that notices its own pause drops its attempts
-(``on_pause``). With f > 0, a peer that moves on because of a claim alone withdraws its update
-(``_withdraw_update``). Two cases are left: a short pause that nobody notices, and two isolated
-sides. They are detected, not prevented: the hash chains differ, and the smaller side takes the
-state of the larger (``fork_choice.py``, docs/limits.md).
+moved on records no commit sent under an earlier attempt: it forwards the commit to its present
+server, which re-issues it and does not aggregate again. So two results arise only if a server
+aggregates updates whose senders have moved on, before it learns of the later attempt. A server that
+notices its own pause leaves its attempts (``on_pause``). A later server requests missing updates,
+which also reaches the earlier server. With f > 0, a peer that follows an unexplained claim
+withdraws its update. What is left is detected, not prevented: a pause or delay that nobody notices,
+two isolated sides, and a Byzantine server that sends different commits. Then the hash chains
+differ, and the smaller side takes the state of the larger (``fork_choice.py``, docs/limits.md).
 """
 
 from __future__ import annotations
@@ -166,14 +168,15 @@ class RollingRounds:
         self._own: Contributed | None = None
         # microseconds from the start of the round, or of its local steps, to the own update
         self._computed_us = 0
-        self._applied = -1  # the last round that the trainer has applied
+        # the last round that the trainer has applied, or will apply before the next StartRound
+        self._applied = -1
         self._main_peer: PeerId = local  # the lowest peer that may serve in this round
         self._started_round = -1  # the last round that the trainer was told to compute
         self._answered_round = -1  # the last round that this peer has sent an update for
         self._serves_from = float("-inf")  # when this peer serves again after a pause
         self._attempt_locks = AttemptLocks()
         self.divergence = DivergenceWatch(settings.f)
-        self.ends_diverged = ""  # why no state of others helps this peer
+        self.ends_diverged = ""  # reason for which this peer ends, if its replica keeps differing
         # A commit that this server has sent to the others, and not yet recorded itself.
         self.own_commit: tuple[ShardRound, Commit, Payload | None, Token] | None = None
 
@@ -206,10 +209,10 @@ class RollingRounds:
         )
 
     def must_stay(self) -> bool:
-        """Whether peers within reach may count on the update that this peer has sent in the present
-        round. An update from another branch counts, too."""
-        said = self.mode == "active" and self._answered_round == self.round_id
-        return said and any(
+        """Whether reachable peers, also of another branch, may count on the update of this peer in
+        the present round."""
+        has_sent = self.mode == "active" and self._answered_round == self.round_id
+        return has_sent and any(
             peer != self.local and not self.skip_reason(peer) for peer in self.roster
         )
 
@@ -313,7 +316,7 @@ class RollingRounds:
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
         if self.mode != "active":
             return []
-        if (measured := self.server.measured(event)) is not None:
+        if (measured := self.server.take_measurements(event)) is not None:
             return self.cross_shard.on_measured(measured, now)
         roster = self.attendance.next_roster(self.roster, self.joining, now)
         validator = self.result_validator
@@ -329,8 +332,8 @@ class RollingRounds:
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
     def record_own_commit(self, now: float, fires: Token | None = None) -> list[Effect]:
-        """Record the commit that this server has sent to the others. It comes before any other
-        event, except for the timer that ``fires`` for it."""
+        """Record the commit that this server has sent, before the next event is handled. If that
+        event is the timer of the commit (its token is ``fires``), the timer records it."""
         if self.own_commit is None or self.own_commit[3] == fires:
             return []
         shard, commit, payload, token = self.own_commit
@@ -365,7 +368,8 @@ class RollingRounds:
             if self.server.transfer_tracker.came(event, now):
                 self.view.forget_load()
             if self.local not in self.roster:
-                # Its link may carry less than the rounds, and then it is never empty.
+                # This peer only follows the rounds. If its link is slower than they are, payloads
+                # always wait on it.
                 self.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
             self.server.compile_tracker.record_compiling(sender, now)
@@ -434,13 +438,13 @@ class RollingRounds:
             case Commit():
                 return self._on_commit(sender, shard, message, event, now)
             case PartialStatistics() | PartialOverdue():
-                heard = self.mode == "active" and not self.lag_detector.is_on_other_branch(
+                heard = self.mode == "active" and not self.lag_detector.record_branch(
                     sender, message.parent, now
                 )
                 return self.cross_shard.on_message(sender, message, now) if heard else []
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
-        """A peer says how far it is: ready to be in the roster, or finished."""
+        """Handle a hello: its sender is ready for the roster, or leaves."""
         changes = self._record_round(sender, hello.round_id, False, now)
         effects = self._on_hello(sender, hello, now)
         return changes + effects if changes else effects
@@ -464,7 +468,7 @@ class RollingRounds:
             and sender not in self.roster
             and keeps_up
         ):
-            self.departures.is_back(sender)
+            self.departures.record_return(sender)
             self.joining.add(sender)
             # A round may be closed early to let a newcomer in.
             return self.on_view_change(now)
@@ -492,8 +496,8 @@ class RollingRounds:
         )
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """A part of a payload has come. Report that to the others now and then, so that they do not
-        skip this peer while it receives."""
+        """Handle a received part of a payload. Report it to the others from time to time, so that
+        they do not skip this peer while it receives."""
         message, transfer_tracker = event.message, self.server.transfer_tracker
         if (
             self.mode == "off"
@@ -556,7 +560,7 @@ class RollingRounds:
     ) -> list[Effect]:
         if sender not in self.roster:
             return []
-        if self.lag_detector.is_on_other_branch(sender, update.parent, now):
+        if self.lag_detector.record_branch(sender, update.parent, now):
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
             self.server.lateness.record_late_update(sender, update, now)
@@ -590,7 +594,7 @@ class RollingRounds:
         sender, attempt = event.sender, request.attempt
         if shard.commit is not None:
             return [reissue(sender, shard.commit, shard.payload, attempt)]
-        if self.lag_detector.is_on_other_branch(sender, request.parent, now):
+        if self.lag_detector.record_branch(sender, request.parent, now):
             # This peer may soon adopt the state of that branch. Then it answers the request.
             self.future_buffer.stash(self.round_id, request.round_id, event, request.shard)
             return (
@@ -612,7 +616,8 @@ class RollingRounds:
 
     def _withdraw_update(self, shard: ShardRound, attempt: int) -> list[Effect]:
         """Withdraw the update of ``attempt``, which this peer leaves, if an unexplained claim alone
-        makes it leave: the server of that attempt is probably alive and would use the update."""
+        makes it leave: the server of that attempt is probably alive and would use the update. A
+        withdrawal is a ``NotServing`` from a participant to a server (``_is_withdrawal``)."""
         server = shard.server_of(attempt)
         if shard.claims.led_here is None or self._own is None or server == self.local:
             return []
@@ -637,7 +642,7 @@ class RollingRounds:
                     },
                 )
             ]
-        if self.lag_detector.is_on_a_fork(sender, commit, now):
+        if self.lag_detector.record_commit_branch(sender, commit, now):
             return []
         in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
             commit.made_at
@@ -721,7 +726,7 @@ class RollingRounds:
             or notice.shard >= len(self._shards)
         ):
             return []
-        elsewhere = notice.round_id == self.round_id and self.lag_detector.is_on_other_branch(
+        elsewhere = notice.round_id == self.round_id and self.lag_detector.record_branch(
             sender, notice.chain, now
         )
         shard = self._shards[notice.shard]
@@ -748,8 +753,8 @@ class RollingRounds:
         return []
 
     def _is_withdrawal(self, shard: ShardRound, notice: NotServing) -> bool:
-        """Whether the sender has moved on, so that its update must not be used. With f = 0 no peer
-        lies about later attempts, and updates stay valid."""
+        """Whether ``notice`` withdraws an update: its sender is in this round and on this branch,
+        and this peer serves the attempt. With f = 0 updates stay valid: no claim is false."""
         here = (notice.round_id, notice.chain) == (self.round_id, self.chain)
         to_us = shard.server_of(notice.attempt) == self.local
         return bool(self.settings.f) and here and to_us
@@ -959,7 +964,7 @@ class RollingRounds:
             or attempt < max(shard.attempt, shard.postponed_attempt + 1)
         ):
             return []
-        if attempt > shard.attempt and self.later_turns.put_off(shard, sender, attempt, now):
+        if attempt > shard.attempt and self.later_turns.defer_claim(shard, sender, attempt, now):
             return []
         shard.postponed_attempt, shard.postponed_from = attempt, sender
         if shard.serve_postponed is not None:
@@ -1086,8 +1091,8 @@ class RollingRounds:
         return effects + self._begin(now)
 
     def _check_replicas(self, commit: Commit, of: int) -> list[Effect]:
-        """Ask for a state of others if this peer's replica differs, and end if the peer, or the
-        run, has to: ``ends_diverged``."""
+        """Lose track if this peer's replica differs from that of most, so that it recovers. Set
+        ``ends_diverged`` if this peer, or more than f peers, keep differing."""
         differ, struck = commit.diverged, self.divergence.struck
         sent = b"" if self._own is None else self._own.replica
         is_own = self.local in differ and sent not in (b"", commit.replica)

@@ -1,5 +1,5 @@
-"""The server's side of a rolling round: collect updates, know when enough have come, run the rule,
-make the commit."""
+"""The server's side of a rolling round: collect updates, close the attempt once enough have come,
+run the aggregation rule, build the commit. To close is to fix the updates that the rule gets."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Server:
         self.log: CommitLog | None = None
         self.cross_shard = False  # the shards of this round decide together
         # peers whose updates the shards need
-        self.wanted: frozenset[PeerId] = frozenset()
+        self.required_peers: frozenset[PeerId] = frozenset()
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
         self._short = 0  # by how much the last round tolerated fewer than f
@@ -140,27 +140,30 @@ class Server:
         self.round_id, self.roster, self.parent = round_id, roster, parent
         self.log = log
         self.locked, self.proven = standing
-        self.cross_shard, self.wanted = self.settings.cross_shard and shards > 1, frozenset()
+        self.cross_shard, self.required_peers = (
+            self.settings.cross_shard and shards > 1,
+            frozenset(),
+        )
         self._tickets.clear()
 
     def come_into(self, round_id: int) -> None:
         """Note that this peer begins ``round_id`` with an adopted state."""
         self._came_into = round_id
 
-    def wait_for(self, peers: frozenset[PeerId]) -> None:
+    def require_updates_of(self, peers: frozenset[PeerId]) -> None:
         """Set the peers whose updates the shards need."""
-        self.wanted = peers
+        self.required_peers = peers
 
     def quorum(self) -> int:
-        """Return how many answers a round needs: a majority of the last committed roster, without
-        peers that have left.
+        """Return how many answers a round needs: a majority of the roster without peers that have
+        left; 1 with fewer than three peers, or with ``quorum = "available"`` (``_majority``).
 
         If the round changes no membership, it also needs as many as the rule does. Otherwise rounds
         without a result would pass as fast as messages travel, and the training would end before
         any peer is back.
         """
         quorum = self._majority()
-        absent = self.departures.absent(self.roster.peers, self.round_id)
+        absent = self.departures.count_left(self.roster.peers, self.round_id)
         if absent or any(
             peer not in self.roster and not self.skip_reason(peer) for peer in self.joining
         ):
@@ -174,7 +177,7 @@ class Server:
         "continue"``, or if newcomers replace peers that have ended."""
         quorum = quorum_of(
             self.settings,
-            len(self.roster) - self.departures.absent(self.roster.peers, self.round_id),
+            len(self.roster) - self.departures.count_left(self.roster.peers, self.round_id),
         )
         if self.settings.rounds.on_minority == "continue":
             left = sum([peer == self.local or not self.is_gone(peer) for peer in self.roster])
@@ -182,8 +185,8 @@ class Server:
         return min(quorum, self._quorum_without_ended(quorum))
 
     def _quorum_without_ended(self, quorum: int) -> int:
-        """Return how many answers are needed if newcomers replace members that have ended for good:
-        one of each member that has not ended.
+        """Return the quorum if members have ended for good: one answer from each other member, if
+        all of these can be reached and are enough together with the newcomers; else ``quorum``.
 
         So two sides of a partition cannot both close a round, and this peer learns each result that
         a live member has recorded.
@@ -217,15 +220,15 @@ class Server:
         served = shard.served
         if len(served.answers) >= self.quorum():
             return True
-        kept = self.peers_with_rejected_result(shard)
-        if not kept or len(served.answers) + len(kept) < self._majority():
+        holders = self.peers_with_rejected_result(shard)
+        if not holders or len(served.answers) + len(holders) < self._majority():
             return False
         # A skipped peer that is not known to be dead may still answer. After one pass over the
         # order it has had the time to.
         away = [
             peer
             for peer in self.roster
-            if peer not in served.answers and peer not in kept and not self.is_gone(peer)
+            if peer not in served.answers and peer not in holders and not self.is_gone(peer)
         ]
         return not away or shard.attempt >= len(shard.order)
 
@@ -278,13 +281,15 @@ class Server:
             shard.patience.attempt, shard.patience.since = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
-        timer = self.timers.set(now + time_s * self.back_off(shard), RoundTimer("give_up", *where))
+        timer = self.timers.set(
+            now + time_s * self.timeout_factor(shard), RoundTimer("give_up", *where)
+        )
         before, shard.give_up = shard.give_up, timer.token
         return [*self.timers.cancel(before), timer]
 
-    def back_off(self, shard: ShardRound) -> int:
-        """Return the factor of the timeout. A peer that has given up a server was too impatient for
-        the present load."""
+    def timeout_factor(self, shard: ShardRound) -> int:
+        """Return the factor of the server's timeout where payloads take time: it doubles with each
+        timeout, or each pass over the order, at most ``BACK_OFF_MAX`` times."""
         if not self.transfer_tracker.takes_time:
             return 1
         turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
@@ -292,31 +297,33 @@ class Server:
 
     def _patience_ends_at(self, shard: ShardRound, now: float) -> float:
         """Return when the patience with the present server ends, however many bytes arrive."""
-        return shard.patience.since + self.transfer_tracker.most_s(now) * self.back_off(shard)
+        return shard.patience.since + self.transfer_tracker.most_s(now) * self.timeout_factor(shard)
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
         """Return whether a peer of this round reports that it compiles or, until the patience ends,
         that it receives payloads. Then a late result is not the server's fault."""
         awaited = [p for p in self.roster if not self.lateness.is_missed(p)]
-        if self._accept_busy_claims(self.compile_tracker, awaited, shard.patience.compiles, now):
+        if self._believe_busy_reports(self.compile_tracker, awaited, shard.patience.compiles, now):
             return True
         if now > self._patience_ends_at(shard, now):
             return False
-        return self._accept_busy_claims(
+        return self._believe_busy_reports(
             self.transfer_tracker, awaited, shard.patience.transfers, now
         )
 
-    def _accept_busy_claims(
+    def _believe_busy_reports(
         self,
         tracker: TransferTracker | CompileTracker,
         peers: Iterable[PeerId],
         since: dict[PeerId, float],
         now: float,
     ) -> bool:
-        """Return whether any of ``peers`` has reported to ``tracker`` that it is busy, and has
-        credit. ``since`` gets these peers, with the time.
+        """Return whether one of ``peers`` has reported to ``tracker`` that it is busy, and is
+        believed.
 
-        A claim of more than f peers, or of this peer, needs no credit.
+        More than max(f, 1) busy peers, or this peer, are always believed; another one only while
+        its credit lasts: the time that may be spent waiting for it in vain. ``since``: start of the
+        wait for each believed peer; updated.
         """
         busy = [p for p in peers if tracker.is_at_work(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
@@ -470,16 +477,16 @@ class Server:
         transfer_tracker = self.transfer_tracker
         until = shard.served.first_at + transfer_tracker.most_s(now)
         awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
-        if self._accept_busy_claims(self.compile_tracker, awaited, shard.update_compiles, now):
+        if self._believe_busy_reports(self.compile_tracker, awaited, shard.update_compiles, now):
             return True
         if now >= until:
             return False
         if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
             return True
-        if self._accept_busy_claims(transfer_tracker, awaited, shard.update_transfers, now):
+        if self._believe_busy_reports(transfer_tracker, awaited, shard.update_transfers, now):
             return True
         links_are_full = now < shard.served.first_at + transfer_tracker.payload_s(now)
-        return links_are_full and self._accept_busy_claims(
+        return links_are_full and self._believe_busy_reports(
             transfer_tracker, self.roster, shard.update_transfers, now
         )
 
@@ -494,7 +501,7 @@ class Server:
         usable = sum(1 for update, _ in served.answers.values() if update.samples)
         enough = (
             usable >= min(self.settings.updates_min, expected)
-            and self.wanted <= served.answers.keys()
+            and self.required_peers <= served.answers.keys()
         )
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
@@ -504,15 +511,15 @@ class Server:
         self._spend(self.compile_tracker, shard.update_compiles, now, came=served.answers)
         usable = self._of_one_kind(shard)
         left_out = usable - self.without_quarantined(usable, self.f_of(shard))
-        if (chosen := self.chosen(shard)) is not None:
-            left_out |= usable.difference(chosen)
         is_due = self.round_id % self.settings.trust.measured_every == 0
         measured = left_out - self.proven if is_due else NOBODY
+        if (chosen := self.chosen(shard)) is not None:
+            left_out |= usable.difference(chosen)
         left_out |= frozenset(served.usable()) - usable
         few = self.settings.callers_too_few(len(self.roster))
         served.close(left_out, measured, few)
         effects: list[Effect] = []
-        of = len(self.roster) - self.departures.absent(self.roster.peers, self.round_id)
+        of = len(self.roster) - self.departures.count_left(self.roster.peers, self.round_id)
         if shard.index == 0 and len(served.answers) + len(
             self.peers_with_rejected_result(shard)
         ) < quorum_of(self.settings, of):
@@ -572,13 +579,13 @@ class Server:
             step["usual"] = log.usual(served.kind, shard.index)
         reports: list[Effect] = []
         if rows and self.settings.rounds.quorum == "available":
-            n, wanted = len(step.get("peers", rows)), f
-            f = self.settings.tolerable(wanted, n)
-            if (short := wanted - f) != self._short:
+            n, f_wanted = len(step.get("peers", rows)), f
+            f = self.settings.tolerable(f_wanted, n)
+            if (short := f_wanted - f) != self._short:
                 reports.append(
                     Report(
                         "reduced_tolerance",
-                        {"round": self.round_id, "f": f, "wanted": wanted, "updates": n},
+                        {"round": self.round_id, "f": f, "wanted": f_wanted, "updates": n},
                     )
                 )
                 self._short = short
@@ -598,9 +605,11 @@ class Server:
         enough_for = self.settings.tolerable(f, len(served.usable()))
         return max(f - len(set(served.faulty) - self.proven), enough_for, 0)
 
-    def measured(self, event: Aggregated) -> ShardRound | None:
-        """Return the shard whose measurements ``event`` brings; None if it brings something else,
-        or is late."""
+    def take_measurements(self, event: Aggregated) -> ShardRound | None:
+        """Store the measurements that ``event`` brings.
+
+        Returns: Their shard; None if it brings something else, or is late.
+        """
         shard, _ = self._tickets.get(event.ticket, (None, 0))
         progress = (
             shard.served.cross_shard_progress

@@ -64,7 +64,7 @@ class ServedAttempt:
 
     attempt: int = -1  # none
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
-    # latest attempt of a withdrawn update, by peer: the update may come later
+    # latest attempt whose update was withdrawn, by peer: it may come later and is dropped then
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # updates that the rule gets
     # updates of peers in quarantine, which are only measured; in steps ``rows`` has them, too
@@ -88,7 +88,7 @@ class ServedAttempt:
 
     @property
     def callers(self) -> int:
-        """Number of peers that take part in a collective operation and send no update."""
+        """Number of peers whose update has a value of a collective operation, and no samples."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
     def usable(self) -> list[PeerId]:
@@ -155,14 +155,14 @@ class Claims:
     came_at: float = 0.0  # to the present attempt
     led_here: PeerId | None = None  # the peer whose unexplained claim alone led to that attempt
     skipped: int = 0  # attempts that were skipped on claims
-    put_off: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
+    deferred: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
     granted: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
 
 
 @dataclass(slots=True)
 class Patience:
-    """Wait for the server of an attempt. Peers that claim to receive payloads, or to compile, extend
-    it: ``transfers`` and ``compiles`` have the time of their claims."""
+    """Wait for the server of an attempt. Claims of peers that they receive payloads, or compile,
+    extend it: ``transfers`` and ``compiles`` have the time of each claim."""
 
     attempt: int = -1  # whose timeout runs
     since: float = 0.0
@@ -174,8 +174,9 @@ class Patience:
 class ShardRound:
     """One shard of one round. Attempt a is served by ``order[a % len(order)]``.
 
-    Attempts only grow. A peer that has moved on records no result of an earlier attempt, unless a
-    server of the present attempt or a later one re-issues it.
+    Attempts only grow. A peer at attempt a records a commit only if ``Commit.attempt`` is at least
+    a; the server of a records any. A holder re-issues a commit under the attempt that the receiver
+    names, so ``Commit.attempt`` may exceed ``made_at``.
     """
 
     index: int
@@ -183,7 +184,7 @@ class ShardRound:
     attempt: int = 0
     give_up: Token | None = None  # timeout of the server of ``attempt``
     pulse: Token | None = None  # fires regularly while this peer is that server
-    # the last attempt that this peer did not serve because it was paused, and who sent it
+    # the last attempt that this peer did not serve after a pause, and the sender of its update
     postponed_attempt: int = -1
     postponed_from: PeerId = -1
     serve_postponed: Token | None = None  # fires when this peer may serve it
@@ -200,7 +201,7 @@ class ShardRound:
     blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
 
     doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
-    # peers that sent a rejected result; they send no update
+    # peers whose result was rejected here: they hold it as a commit, and send no update
     rejected_from: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None

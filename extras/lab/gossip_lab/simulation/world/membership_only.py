@@ -68,7 +68,7 @@ class MemberCore:
                 self.changes.append((now, change))
             else:
                 self.listen(now, self.peer, change)
-        return effects + self.membership.speak(now)
+        return effects + self.membership.schedule_gossip(now)
 
     def _start(self, now: float) -> list[Effect]:
         effects = self.membership.start(now)
