@@ -140,7 +140,7 @@ def test_without_trust_who_stands_out_is_suspected_and_never_locked_up() -> None
             changes += table.observe_commit(round_id, judged, [], roster=range(8))
         assert table.suspected() == (0, 1)
         assert table.score(0) < 0.2 < table.score(2)
-        assert "stood out" in table.reasons(0)[0]
+        assert "were outliers" in table.reasons(0)[0]
         assert bool(table.quarantined()) == locked
         assert table.may_serve(0) != locked
         assert {change.change for change in changes} <= {"suspected", "quarantined"}

@@ -42,7 +42,7 @@ def test_a_peer_that_stands_out_is_suspected_then_quarantined_and_nobody_else() 
     changes = run(table, range(20), {5: 11.2})
     assert names(changes) == [(5, "suspected"), (5, "quarantined")]
     assert changes[0].reasons == (
-        "7 of the last 7 updates stood out, 11.2x farther out than typical",
+        "7 of the last 7 updates were outliers (11.2 times the median distance)",
     )
     assert table.score(0) == 1.0
     assert table.suspected() == (5,)
@@ -434,7 +434,7 @@ def test_reasons_speak_of_the_recent_past_and_begin_anew_on_parole() -> None:
     run(table, range(20), {5: 9.0})
     run(table, range(20, 26), {})
     assert table.reasons(5) == (
-        "14 of the last 20 updates stood out, 9.0x farther out than typical",
+        "14 of the last 20 updates were outliers (9.0 times the median distance)",
     )
     table = TrustTable(SETTINGS, f=1)
     run(table, range(16), {5: 9.0})
@@ -475,7 +475,7 @@ def test_absurd_distances_stay_readable() -> None:
     table = TrustTable(SETTINGS, f=2)
     run(table, range(3), {4: 3.4e38})
     assert table.reasons(4) == (
-        "3 of the last 3 updates stood out, over 1000x farther out than typical",
+        "3 of the last 3 updates were outliers (over 1000 times the median distance)",
     )
 
 

@@ -78,7 +78,7 @@ ACCUSATIONS_OPEN = 16
 # What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other
 # reason say nothing about lying.
 WORDS = {
-    "outlying": "stood out",
+    "outlying": "were outliers",
     "non_finite": "were not finite",
     "wrong_size": "had the wrong size",
 }
@@ -232,7 +232,7 @@ class TrustTable:
             )
             if name == "outlying":
                 far = sorted(value for given, value in evidence if given == name)
-                words += f", {_times(far[len(far) // 2])} farther out than typical"
+                words += f" ({_times(far[len(far) // 2])} the median distance)"
             found.append(words)
         if standing.refused:
             results = (
@@ -673,11 +673,11 @@ def _worse(known: Rejection | None, other: Rejection) -> Rejection:
 
 
 def _singular(name: str) -> str:
-    return WORDS[name].replace("were ", "was ")
+    return WORDS[name].replace("outliers", "an outlier").replace("were ", "was ")
 
 
 def _times(value: float) -> str:
-    return f"{value:.1f}x" if value < 1000 else "over 1000x"
+    return f"{value:.1f} times" if value < 1000 else "over 1000 times"
 
 
 def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
