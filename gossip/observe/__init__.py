@@ -1,4 +1,4 @@
-"""Events of a run: each is declared once, and read by one function."""
+"""Events and commits of a run: each is declared once, and read by one function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import events, fields
+    from . import documents, events, fields
+    from .commits import Commit, Contribution, Rejection, read_commits
     from .event import Event, Judgement, PeerEvent, SubjectEvent, select
     from .fields import PEERS_MAX, REAL_MAX, ROUNDS_END, WHOLE_MAX, Row
     from .reading import EVENTS, check_row, read_event

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
-from .fields import NAMED, TEXT, FieldType, PeerId, Real, RoundId, Row, Texts, Time
+from .fields import NAMED, TEXT, FieldType, PeerId, Real, RoundId, Row, Texts, Time, objects
 
-REQUIRED = ("PeerId", "int", "float")
-"""Types of fields without which a row is not of a kind."""
+REQUIRED = ("PeerId", "RoundNumber", "int", "float")
+"""Types of fields without which a row is not of a kind, unless they have a default."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -24,7 +24,7 @@ class Declared:
 
     fields: ClassVar[Mapping[str, str]] = {}
     """Names of the fields as attributes, each with its name in a row."""
-    types: ClassVar[Mapping[str, FieldType]] = {"event": TEXT}
+    types: ClassVar[Mapping[str, FieldType]] = {}
     """Types of the fields, by their names in a row."""
     required: ClassVar[tuple[str, ...]] = ()
     """Fields without which a row is not of this kind."""
@@ -38,7 +38,7 @@ class Declared:
                 {**cls.fields, name: written},
                 {**cls.types, written: NAMED[kind]},
             )
-            cls.required += (name,) * (kind in REQUIRED)
+            cls.required += (name,) * (kind in REQUIRED and name not in vars(cls))
             cls.renamed |= name != written
             setattr(cls, name, getattr(cls, name, None))
 
@@ -52,14 +52,36 @@ class Declared:
         made.__dict__ = values
         return made
 
+    @classmethod
+    def pick(cls, found: object) -> Self:
+        """Return an object that has those values in ``found`` that have the declared types. Fields
+        of another type, and all fields if it is no mapping, have their defaults."""
+        told = found if isinstance(found, Mapping) else {}
+        return cls.wrap(
+            {
+                name: told[name]
+                for name, kind in cls.types.items()
+                if name in told and kind.accepts(told[name])
+            }
+        )
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
+
+
+class Part(Declared):
+    """An object in a list of a row. Other declarations name the list ``tuple[NAME, ...]``."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        NAMED[f"tuple[{cls.__name__}, ...]"] = objects(cls.types, *cls.required)
 
 
 class Event(Declared):
     """A row of ``events.jsonl``. An event of this very class is of a kind that this version does
     not know."""
 
+    types = {"event": TEXT}  # noqa: RUF012
     t: Time = 0.0
     wall: Time | None = None
     peer: PeerId | None = None

@@ -24,6 +24,7 @@ from .fields import (
     Text,
     Texts,
     Traffic,
+    scores_of,
 )
 
 
@@ -517,8 +518,7 @@ class Round(PeerEvent):
     @property
     def scores(self) -> dict[int, float]:
         """Trust in each peer, as far as it is known."""
-        told = (self.trust or {}).items()
-        return {int(peer): score for peer, score in told if score is not None}
+        return scores_of(self.trust)
 
     @property
     def alive_count(self) -> int | None:

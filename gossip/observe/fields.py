@@ -7,7 +7,7 @@ the reader's process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
@@ -25,18 +25,23 @@ PeerId: TypeAlias = int
 Time: TypeAlias = float
 Peer: TypeAlias = int | None
 RoundId: TypeAlias = int | None
+RoundNumber: TypeAlias = int
 Count: TypeAlias = int | None
 Real: TypeAlias = float | None
 Text: TypeAlias = str | None
 Flag: TypeAlias = bool | None
 Texts: TypeAlias = list[str] | None
 Peers: TypeAlias = list[int] | None
+Roster: TypeAlias = Sequence[int]
 Alive: TypeAlias = list[int] | int | None
 Scores: TypeAlias = dict[str, float | None] | None
+Slices: TypeAlias = Mapping[str, Sequence[Sequence[int]]]
 Counts: TypeAlias = list[int | None] | None
 Logged: TypeAlias = float | None
 Figures: TypeAlias = list[dict[str, float | None]] | None
 Traffic: TypeAlias = dict[str, Any] | None
+Object: TypeAlias = Mapping[str, Any] | None
+Json: TypeAlias = list[Any] | None
 Other: TypeAlias = Any
 
 
@@ -50,13 +55,18 @@ class FieldType(NamedTuple):
 def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
     """Return what is wrong with the first field of another type, or out of its range; "": nothing.
     A field without a type is a finite number, or a short structure."""
+    type_of = types.get
     for name, value in row.items():
-        kind = types.get(name, OTHER)
-        if value is not None and not kind.accepts(value):
+        if value is not None and not (kind := type_of(name, OTHER)).accepts(value):
             inner = isinstance(value, list | dict)
             told = f"a {type(value).__name__}" if inner else repr(value)[:40]
             return f"{name[:40]} is {told}, where {kind.words} is expected"
     return ""
+
+
+def scores_of(trust: Scores) -> dict[int, float]:
+    """Return the trust in each peer, as far as it is known."""
+    return {int(peer): score for peer, score in (trust or {}).items() if score is not None}
 
 
 def _is_real(value: object) -> bool:
@@ -89,9 +99,22 @@ def _are_figures(value: object) -> bool:
 
 def _is_by_peer(value: object) -> bool:
     """Whether it is an object that has a number for each peer."""
-    return _are_figures(value) and all(
-        key.isdecimal() and len(key) <= PEER_DIGITS
-        for key in value  # type: ignore[attr-defined]
+    return _are_figures(value) and all(map(_is_peer_key, value))  # type: ignore[call-overload]
+
+
+def _is_peer_key(key: str) -> bool:
+    return key.isdecimal() and len(key) <= PEER_DIGITS
+
+
+def _is_range(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value)
+
+
+def _are_slices(value: object) -> bool:
+    """Whether it is an object that has a list of ranges for each peer."""
+    return isinstance(value, dict) and all(
+        _is_peer_key(key) and isinstance(ranges, list) and all(map(_is_range, ranges))
+        for key, ranges in value.items()
     )
 
 
@@ -118,59 +141,49 @@ ALIVE = FieldType("a list of peers or a count", lambda value: _is_count(value) o
 COUNTS = FieldType("a list of counts", _list_of(lambda each: each is None or _is_count(each)))
 FIGURES = FieldType("a list of objects with numbers", _list_of(_are_figures))
 BY_PEER = FieldType("a number for each peer", _is_by_peer)
+SLICES = FieldType("a list of ranges for each peer", _are_slices)
 TRAFFIC = FieldType("an object", _object_of({"sent_bytes": COUNT, "received_bytes": COUNT}))
+OBJECT = FieldType("an object", lambda value: isinstance(value, dict))
+JSON = FieldType("a list", lambda value: isinstance(value, list))
 OTHER = FieldType("a finite number, or a short structure", _is_other)
 
-NAMED: Mapping[str, FieldType] = {
+
+def objects(types: Mapping[str, FieldType], *needs: str) -> FieldType:
+    """Return the type of a list of objects with fields of these types, and with those that each
+    ``needs``."""
+    return FieldType("a list of objects, each about a peer", _list_of(_object_of(types, *needs)))
+
+
+NAMED: dict[str, FieldType] = {
     "PeerId": PEER,
     "Time": TIME,
     "Time | None": TIME,
     "PeerId | None": PEER,
     "Peer": PEER,
     "RoundId": ROUND,
+    "RoundNumber": ROUND,
     "Count": COUNT,
     "int": COUNT,
     "Real": REAL,
     "float": REAL,
+    "str": TEXT,
     "Text": TEXT,
     "Flag": FLAG,
     "Texts": TEXTS,
     "Peers": PEERS,
+    "Roster": PEERS,
     "Alive": ALIVE,
     "Scores": BY_PEER,
+    "Slices": SLICES,
     "Logged": OTHER,
     "Counts": COUNTS,
     "Figures": FIGURES,
     "Traffic": TRAFFIC,
+    "Object": OBJECT,
+    "Json": JSON,
     "Other": OTHER,
 }
 """Types of fields, by their names in declarations."""
 METRICS: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "peer": PEER, "round": ROUND}
 """Types of the fields in a row that a script has logged; the other names are the script's own."""
 NOTES: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "text": TEXT}
-_PART: Mapping[str, FieldType] = {
-    "peer": PEER,
-    "samples": COUNT,
-    "weight": REAL,
-    "outlyingness": REAL,
-    "took_us": COUNT,
-    "reason": TEXT,
-}
-PARTS = FieldType("a list of objects, each about a peer", _list_of(_object_of(_PART, "peer")))
-COMMITS: Mapping[str, FieldType] = {
-    **METRICS,
-    **{
-        name: kind
-        for kind, names in (
-            (PEER, "server"),
-            (ROUND, "attempt made_at shard stage epoch"),
-            (COUNT, "samples_total steps_per_epoch"),
-            (REAL, "loss rule_ms"),
-            (TEXT, "reason chain parent digest lineage"),
-            (PEERS, "roster"),
-            (PARTS, "contributors rejected"),
-            (BY_PEER, "trust"),
-        )
-        for name in names.split()
-    },
-}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import events, fields
+from .commits import Commit
 from .event import Event
 from .fields import Row
 
@@ -14,6 +15,8 @@ EVENTS: dict[str, type[Event]] = {
     if isinstance(kind, type) and issubclass(kind, Event) and kind.__module__ == events.__name__
 }
 """Kinds of events, by name."""
+TYPES = {"commits": Commit.types, "notes": fields.NOTES, "metrics": fields.METRICS}
+"""Types of the fields in files without events, by the files' names."""
 
 
 def check_row(row: Any, file: str) -> Row:
@@ -25,15 +28,9 @@ def check_row(row: Any, file: str) -> Row:
     """
     if not isinstance(row, dict):
         raise ValueError("it is no object")
-    types = (
-        fields.COMMITS
-        if file.startswith("commits")
-        else fields.NOTES
-        if file.startswith("notes")
-        else fields.METRICS
-        if file.startswith("metrics")
-        else EVENTS.get(str(row.get("event")), Event).types
-    )
+    types = TYPES.get(file.partition(".")[0])
+    if types is None:
+        types = EVENTS.get(str(row.get("event")), Event).types
     if problem := fields.find_problem(row, types):
         raise ValueError(problem)
     return row

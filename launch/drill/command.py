@@ -331,6 +331,7 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
     """After what there is to see has had its time to show, or as soon as the run is over."""
     from gossip.launch.local import names
     from gossip.launch.report import summary
+    from gossip.observe import read_commits
     from gossip.run import read_lines
 
     from . import impact
@@ -339,9 +340,9 @@ def _report(folder: Path, since: float, until: float, settle_s: float, as_json: 
         goes_on, now = bool(names(folder)), time.monotonic()
         if now >= until + settle_s or not goes_on:
             commits = [
-                row
+                commit
                 for path in sorted(folder.glob("peer-*/commits.jsonl"))
-                for row in read_lines(path)
+                for commit in read_commits(read_lines(path))
             ]
             events = summary.read_events(folder, offset=time.time() - time.monotonic())
             found = impact.impact(

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from gossip.launch.report import RunModel, counted, history
-from gossip.observe import Event, events, select
+from gossip.observe import Commit, Event, events, select
 
 BEFORE_S = 5.0  # the pace is measured over so long before the drill
 PACE_S = 0.5  # and afterwards over windows of this length
@@ -35,14 +35,14 @@ class DrillWindow:
 def impact(
     peers: int,
     happened: Iterable[Event],
-    commits: Iterable[Mapping[str, Any]],
+    commits: Iterable[Commit],
     window: DrillWindow,
 ) -> dict[str, Any]:
     """The cost of all that was drilled in ``window``.
 
     Args:
         happened: Events of the run, in any order.
-        commits: Rows of the peers' ``commits.jsonl``, in any order.
+        commits: Commits of all peers, in any order.
     """
     since, until, now = window.since, window.until, window.now
     in_order = sorted(happened, key=lambda event: event.t)
@@ -52,10 +52,8 @@ def impact(
         if event.t <= now:
             view.apply(event)
     meanwhile = [event for event in in_order if since <= event.t <= now]
-    past = history.read(row for row in commits if float(row.get("t") or 0.0) <= now)
-    made = sorted(
-        float(row["t"]) for row in past.true if not row.get("shard") and row.get("t") is not None
-    )
+    past = history.read(commit for commit in commits if commit.t <= now)
+    made = sorted(commit.t for commit in past.true if not commit.shard)
     blows = [blow for blow in view.blows if blow.at >= since - 0.001]
     given_up = [branch for branch in past.given_up if since <= branch.t <= now]
     return {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .merging import PeerOutput
     from .participation import low_influence
     from .run_model import EXIT_ASKED, RunModel
-    from .run_record import CommitRecord, RunRecord
+    from .run_reader import RunReader
     from .run_state import RUNS, find, word_for
     from .screens import (
         LiveScreen,

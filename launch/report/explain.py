@@ -12,14 +12,14 @@ from statistics import median
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.observe import Event, Judgement, SubjectEvent, events, select
+from gossip.observe import Commit, Event, Judgement, SubjectEvent, events, select
 from gossip.run import text_of
 
 from . import divergence, run_state
 from .html import lines_of
 from .live_frame import clock
 from .lost_stages import rebuilt
-from .run_record import CommitRecord, RunRecord
+from .run_reader import RunReader
 from .speeds import unlike_profile
 from .stages import PeerStage
 from .top import PLAIN_WIDTH, standing_of
@@ -72,11 +72,11 @@ class RoundTime:
         return max(0.0, self.took - self.slowest[1] - (self.rule or 0.0))
 
 
-def time_of(commit: CommitRecord, before: CommitRecord | None) -> RoundTime:
+def time_of(commit: Commit, before: Commit | None) -> RoundTime:
     """Return the times of a round. ``before``: the commit of the round before, where known."""
     follows = before is not None and before.round + 1 == commit.round
-    took = commit.at - before.at if before is not None and follows else None
-    times = [(each.took_s, each.peer) for each in commit.contributors if each.took_s]
+    took = commit.t - before.t if before is not None and follows else None
+    times = [(each.update_s, each.peer) for each in commit.contributors if each.update_s]
     slowest = (max(times)[1], max(times)[0]) if times else None
     known = took if took is not None and took >= 0 else None
     return RoundTime(commit.round, known, slowest, commit.rule_s)
@@ -91,16 +91,16 @@ class Story:
     """
 
     def __init__(self, folder: Path, peer: int | None = None, number: int | None = None) -> None:
-        self.record = RunRecord(folder)
+        self.reader = RunReader(folder)
         self.standing = standing_of(folder)
         self.events: list[Event] = []
         self.times: list[RoundTime] = []  # of a pipeline's last stage: all end a round together
         self._handed_on: dict[int, int] = {}  # by round the attempt that made it
-        self.kept: dict[tuple[int, int], CommitRecord] = {}  # by stage and round
+        self.kept: dict[tuple[int, int], Commit] = {}  # by stage and round
         self.own: list[tuple[float, float | None]] = []  # outlyingness and time of each update
         self.others: list[tuple[float, float | None]] = []  # medians of the others', of each round
         self.served = 0
-        self.record.update(
+        self.reader.update(
             self._record_event, lambda commit: self._record_commit(commit, peer, number)
         )
 
@@ -120,39 +120,39 @@ class Story:
     @property
     def stages(self) -> Mapping[int, PeerStage]:
         """Stages of a pipeline, by peer."""
-        return self.record.view.stages
+        return self.reader.view.stages
 
     def at(self, t: float) -> str:
         """A moment as time since the beginning."""
-        return clock(t - (self.record.began or t))
+        return clock(t - (self.reader.began or t))
 
-    def _record_event(self, event: Event) -> None:
+    def _record_event(self, event: Event, lines: list[str]) -> None:
         is_kept = type(event) is not Event and not isinstance(event, NOT_KEPT)
         if is_kept and len(self.events) < EVENTS_MAX:
             self.events.append(event)
 
-    def _record_commit(self, commit: CommitRecord, peer: int | None, number: int | None) -> None:
+    def _record_commit(self, commit: Commit, peer: int | None, number: int | None) -> None:
         before = self._before(commit)
         if commit.stage == max((each.number for each in self.stages.values()), default=0):
             self.times.append(time_of(commit, before))
-        if commit.attempt > 0:
-            self._handed_on[commit.round] = commit.attempt
+        if commit.made_at > 0:
+            self._handed_on[commit.round] = commit.made_at
         if number is not None and commit.round in (number - 1, number):
             self.kept[commit.stage, commit.round] = commit
         if peer is None:
             return
         self.served += commit.server == peer
-        own = commit.of(peer)
+        own = commit.contribution_of(peer)
         others = [each for each in commit.contributors if each.peer != peer]
         if own is not None and others:
-            self.own.append((own.outlyingness, own.took_s))
-            took = [each.took_s for each in others if each.took_s]
+            self.own.append((own.outlyingness, own.update_s))
+            took = [each.update_s for each in others if each.update_s]
             far = median(each.outlyingness for each in others)
             self.others.append((far, median(took) if took else None))
 
-    def _before(self, commit: CommitRecord) -> CommitRecord | None:
+    def _before(self, commit: Commit) -> Commit | None:
         """The commit of its stage before the last one."""
-        commits = reversed(self.record.commits)
+        commits = reversed(self.reader.view.commits)
         next(commits)
         return next((each for each in commits if each.stage == commit.stage), None)
 
@@ -174,14 +174,14 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
         )
     number = int(found[2])
     story = Story(folder, peer=number, number=number)
-    if not found[1] and number in story.record.view.rows:
+    if not found[1] and number in story.reader.view.rows:
         return of_peer(story, number)
     if number in {*(at for _, at in story.kept), *(event.round for event in story.events)}:
         return of_round(story, number)
     raise ConfigError(
         f"of {'round' if found[1] else 'peer or round'} {number} nothing is known here",
-        f"peers are {numbers(story.record.view.rows)}, and the last round is "
-        f"{story.record.view.round}",
+        f"peers are {numbers(story.reader.view.rows)}, and the last round is "
+        f"{story.reader.view.round}",
     )
 
 
@@ -190,13 +190,11 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
 
 def of_run(story: Story, width: int) -> list[str]:
     """``width``: of the lines, in characters."""
-    record, view = story.record, story.record.view
-    name = record.config.name if record.config else record.folder.name
-    took = clock(record.last_at - record.began) if record.began is not None else "no time"
-    resumes = record.config is not None and record.config.resume
+    reader, view = story.reader, story.reader.view
+    took = clock(reader.last_at - reader.began) if reader.began is not None else "no time"
     # those before a checkpoint that it went on from were never its own
-    rounds = view.round + 1 - ((view.first or 0) if resumes else 0)
-    lines = [f"The run {name}: {story.standing.state}, {counted(rounds, 'round')}, {took}."]
+    rounds = view.round + 1 - ((view.first or 0) if reader.settings.resume else 0)
+    lines = [f"The run {reader.name}: {story.standing.state}, {counted(rounds, 'round')}, {took}."]
     lines += _stages(story)
     lines += _times(story.times, within_round=not story.stages)
     if story.handed_on:
@@ -208,17 +206,17 @@ def of_run(story: Story, width: int) -> list[str]:
         lines += [f"  {why}" for why in _folded_reasons(story.handing_on())]
     lines += _lost_rounds(story)
     lines += _late_peers(story)
-    lines += [f"{text}." for text in _machines(record)]
-    lines += lines_of(record.folder, width)
-    lines += [f"! {line}" for line in record.broken]
-    word = run_state.word_for(record.folder)
+    lines += [f"{text}." for text in _machines(reader)]
+    lines += lines_of(reader.folder, width)
+    lines += [f"! {line}" for line in reader.broken]
+    word = run_state.word_for(reader.folder)
     return [*lines, f"More: gossip explain {word} PEER, or gossip explain {word} @ROUND."]
 
 
 def _stages(story: Story) -> list[str]:
     """Return the lines about the stages of a pipeline: their peers, and the processes that have
     ended otherwise than they should."""
-    view, lines = story.record.view, []
+    view, lines = story.reader.view, []
     for place in sorted({each.in_words for each in story.stages.values()}):
         peers = sorted(peer for peer, each in story.stages.items() if each.in_words == place)
         rows = [view.rows[peer] for peer in peers if peer in view.rows]
@@ -229,9 +227,9 @@ def _stages(story: Story) -> list[str]:
     return lines
 
 
-def _machines(record: RunRecord) -> list[str]:
+def _machines(reader: RunReader) -> list[str]:
     """How they did, at the worst."""
-    found = sorted(record.view.machines.found.items())
+    found = sorted(reader.view.machines.found.items())
     return [words for _, each in found[:MACHINES_MAX] if (words := each.in_words(over=True))]
 
 
@@ -286,7 +284,7 @@ def _folded_reasons(told: Iterable[events.Attempt | events.LostRound]) -> list[s
 
 
 def _lost_rounds(story: Story) -> list[str]:
-    lost = story.record.view.lost_rounds
+    lost = story.reader.view.lost_rounds
     if not lost:
         return []
     why = _folded_reasons(select(story.events, events.LostRound))
@@ -315,12 +313,13 @@ def _late_peers(story: Story) -> list[str]:
 
 
 def of_peer(story: Story, peer: int) -> list[str]:
-    record = story.record
-    row, known = record.view.rows[peer], record.of(peer)
+    reader = story.reader
+    row = reader.view.rows[peer]
+    known = row.figures
     place = story.stages.get(peer)
     where = "" if place is None else f", of {place.in_words}"
     where += f", {place.name} in the plan" if place is not None and place.name else ""
-    done = counted(row.step * record.view.local_steps, "step")
+    done = counted(row.step * reader.view.local_steps, "step")
     lines = [f"Peer {peer}{where}: {row.state}, {done} done, trust {row.trust:.2f}."]
     if row.lie:
         lines.append(f"The fault plan makes it Byzantine: {row.lie}.")
@@ -329,7 +328,7 @@ def of_peer(story: Story, peer: int) -> list[str]:
             f"Its update is in {known.contributed} of {counted(known.rounds, 'round')} since its "
             f"first ({known.participation:.0%})."
         )
-    if late := known.late_share(record.view.round):
+    if late := known.late_share(reader.view.round):
         lines.append(f"Of the last rounds {late:.0%} were closed without it: it was late.")
     lines += _compared(story)
     lines.append(f"It has served {counted(story.served, 'round')}.")
@@ -506,9 +505,9 @@ def of_round(story: Story, number: int) -> list[str]:
     for stage in stages:
         commit, before = story.kept[stage, number], story.kept.get((stage, number - 1))
         served = f"served by peer {commit.server}"
-        again = f" at attempt {commit.attempt}" if commit.attempt else ""
+        again = f" at attempt {commit.made_at}" if commit.made_at else ""
         of = f" of stage {stage}" if story.stages else ""
-        lines.append(f"Round {number}{of}: {served}{again}, committed at {story.at(commit.at)}.")
+        lines.append(f"Round {number}{of}: {served}{again}, committed at {story.at(commit.t)}.")
         lines += _time_of_round(time_of(commit, before), commit)
         lines += _updates_of(commit, before)
     if stages:
@@ -517,12 +516,12 @@ def of_round(story: Story, number: int) -> list[str]:
     return lines
 
 
-def _time_of_round(time: RoundTime, commit: CommitRecord) -> list[str]:
+def _time_of_round(time: RoundTime, commit: Commit) -> list[str]:
     if time.took is None:
         return ["How long it took is not known: the commit of the round before is not here."]
     lines = [f"It took {_ms(time.took)} from the commit before to its own."]
     if time.slowest is not None:
-        took = [each.took_s for each in commit.contributors if each.took_s]
+        took = [each.update_s for each in commit.contributors if each.update_s]
         peer, longest = time.slowest
         lines.append(
             f"Its slowest contributor, peer {peer}, needed {_ms(longest)} for its update; the "
@@ -541,7 +540,7 @@ def _time_of_round(time: RoundTime, commit: CommitRecord) -> list[str]:
     return lines
 
 
-def _updates_of(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
+def _updates_of(commit: Commit, before: Commit | None) -> list[str]:
     """Return the lines about the updates of a commit: those in it and those left out."""
     used = [each.peer for each in commit.contributors if each.weight]
     left_out = [each for each in commit.contributors if not each.weight]
@@ -551,7 +550,7 @@ def _updates_of(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
         f"{_times_far(each.outlyingness)} as far out as is typical."
         for each in left_out
     ]
-    for peer, reason in sorted(commit.rejected.items()):
+    for peer, reason in sorted((each.peer, text_of(each.reason) or "") for each in commit.rejected):
         if reason == "skipped":
             lines.append(
                 f"Peer {peer} skipped its samples: its script went on without a step, or its "
@@ -559,11 +558,11 @@ def _updates_of(commit: CommitRecord, before: CommitRecord | None) -> list[str]:
             )
         elif reason != "quarantined":  # events tell of that
             lines.append(f"The update of peer {peer} was rejected: {reason.replace('_', ' ')}.")
-    there = {each.peer for each in commit.contributors}.union(commit.rejected)
+    there = {each.peer for each in commit.contributors}.union(each.peer for each in commit.rejected)
     if before is not None and (missing := set(before.roster) - there):
         lines.append(f"Of the roster there is no update of {numbers(missing)} in it.")
     if commit.reason:
-        lines.append(f"It changed nothing: {commit.reason}.")
+        lines.append(f"It changed nothing: {text_of(commit.reason)}.")
     if commit.loss is not None:
         lines.append(f"The loss was {commit.loss:.4g}.")
     if before is not None and (came := set(commit.roster) - set(before.roster)):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .run_record import Happening
+from .run_reader import Happening
 from .words import numbers
 
 BURST = 5

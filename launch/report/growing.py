@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gossip.errors import ConfigError
-from gossip.observe import PEERS_MAX, Event, Row, check_row, read_event
+from gossip.observe import PEERS_MAX, Commit, Event, Row, check_row, read_commits, read_event
 from gossip.run import open_in, parse_json, shown, unpacked
 
 from .words import counted
@@ -251,10 +251,11 @@ class RunFiles:
         they are those that the peers have written themselves."""
         return map(read_event, self._by_time(self._event_files(), in_order))
 
-    def commits(self) -> Iterator[Row]:
-        """New commits, by the time at which their makers have written them: of all branches, and a
-        shard each. Those of one round may come twice: two peers may both have written it down."""
-        return self._by_time(self._files_of("commits"))
+    def commits(self) -> Iterator[Commit]:
+        """Yield new commits, by the time at which their makers have written them: of all branches,
+        and a shard each. Those of one round may come twice: two peers may both have written it
+        down."""
+        return read_commits(self._by_time(self._files_of("commits")))
 
     def metrics(self) -> Iterator[Row]:
         """New rows of what scripts have logged, by time."""

@@ -81,6 +81,15 @@ class RestartRecord:
 
 
 @dataclass(slots=True)
+class SuspicionRecord:
+    """A peer that fell under the threshold of trust: when first, and why; its lowest trust."""
+
+    round: int | None
+    trust: float
+    reasons: list[str]
+
+
+@dataclass(slots=True)
 class PartitionRecord:
     """Links that were cut, or made worse, and who was apart meanwhile.
     Times are monotonic seconds."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-Row: TypeAlias = Mapping[str, Any]
+from gossip.observe import Commit
+
 RECENT_ROUNDS = 8  # as the core weighs a branch
 # a commit that nothing was built on may have been applied by nobody:
 # its maker died before it sent it
@@ -22,28 +23,28 @@ BRANCH_ROUNDS = 2
 class Branch:
     """Rounds that were given up, first to last."""
 
-    rows: tuple[Row, ...]
+    commits: tuple[Commit, ...]
 
     @property
     def first(self) -> int:
-        return int(self.rows[0]["round"])
+        return self.commits[0].round
 
     @property
     def rounds(self) -> int:
-        return len({row["round"] for row in self.rows})
+        return len({commit.round for commit in self.commits})
 
     @property
     def t(self) -> float:
         """When its first commit was made; monotonic seconds."""
-        return float(self.rows[0].get("t") or 0.0)
+        return self.commits[0].t
 
     @property
     def peers(self) -> list[int]:
         """Peers that contributed to its last rounds. The first rounds of a branch may still have
         updates of other peers."""
-        last = self.rows[-1]["round"]
-        recent = [row for row in self.rows if row["round"] > last - RECENT_ROUNDS]
-        return sorted({c["peer"] for row in recent for c in row.get("contributors") or ()})
+        last = self.commits[-1].round
+        recent = [each.peers for each in self.commits if each.round > last - RECENT_ROUNDS]
+        return sorted(set[int]().union(*recent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class History:
     """``true``: one commit for each (round, shard), in order. ``given_up``: branches of at least
     ``BRANCH_ROUNDS`` rounds."""
 
-    true: tuple[Row, ...]
+    true: tuple[Commit, ...]
     given_up: tuple[Branch, ...]
 
 
@@ -59,32 +60,35 @@ class _BranchRound:
     """The commits of one round on one branch."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, Row] = {}  # by shard
+        self.shards: dict[int, Commit] = {}
 
-    def add(self, row: Row) -> None:
-        shard = row.get("shard") or 0
-        known = self.rows.get(shard)
-        if known is None or (row.get("made_at") or 0) > (known.get("made_at") or 0):
-            self.rows[shard] = row
+    def add(self, commit: Commit) -> None:
+        known = self.shards.get(commit.shard)
+        if known is None or commit.made_at > known.made_at:
+            self.shards[commit.shard] = commit
 
     @property
     def made_at(self) -> int:
-        return max(int(row.get("made_at") or 0) for row in self.rows.values())
+        return max(commit.made_at for commit in self.shards.values())
 
     @property
-    def parent(self) -> Any:
-        return next(iter(self.rows.values())).get("parent")
+    def parent(self) -> str:
+        return next(iter(self.shards.values())).parent
 
     @property
-    def contributors(self) -> set[int]:
-        return {c["peer"] for row in self.rows.values() for c in row.get("contributors") or ()}
+    def peers(self) -> set[int]:
+        return {peer for commit in self.shards.values() for peer in commit.peers}
+
+    @property
+    def by_shard(self) -> list[Commit]:
+        return [commit for _, commit in sorted(self.shards.items())]
 
 
-Key: TypeAlias = tuple[int, Any]  # round, chain
+Key: TypeAlias = tuple[int, str]  # round, chain
 
 
-def read(rows: Iterable[Row]) -> History:
-    """The history that the commits in ``rows`` make, in whatever order they come.
+def read(commits: Iterable[Commit]) -> History:
+    """Return the history that the commits make. They may come in any order.
 
     The next round names the chain that it builds on. Where a run ends on several branches, or a
     commit is missing because its maker was killed before it could write it down, the branch with
@@ -95,11 +99,11 @@ def read(rows: Iterable[Row]) -> History:
     they have the losses.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
-    kept = [row for row in rows if row.get("round") is not None]
-    last = max((row.get("stage") or 0 for row in kept), default=0)
-    for row in kept:
-        if (row.get("stage") or 0) == last:
-            rounds[row["round"], row.get("chain")].add(row)
+    kept = list(commits)
+    last = max((commit.stage for commit in kept), default=0)
+    for commit in kept:
+        if commit.stage == last:
+            rounds[commit.round, commit.chain].add(commit)
     children = Counter((number - 1, found.parent) for (number, _), found in rounds.items())
     heads = set(rounds) - set(children)
     bridges = _bridges(rounds, heads)
@@ -131,9 +135,7 @@ def read(rows: Iterable[Row]) -> History:
         (branch for branch in branches if branch.rounds >= BRANCH_ROUNDS),
         key=lambda branch: branch.t,
     )
-    ordered = tuple(
-        row for number in sorted(true) for _, row in sorted(rounds[true[number]].rows.items())
-    )
+    ordered = tuple(each for number in sorted(true) for each in rounds[true[number]].by_shard)
     return History(ordered, tuple(given_up))
 
 
@@ -152,17 +154,17 @@ def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, K
             if before:
                 found[key] = max(
                     before,
-                    key=lambda head: (head[0], len(rounds[head].contributors & here.contributors)),
+                    key=lambda head: (head[0], len(rounds[head].peers & here.peers)),
                 )
     return found
 
 
-def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[Row]:
-    """The rows from where it left the true chain to its head."""
-    path: list[Row] = []
+def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[Commit]:
+    """The commits from where it left the true chain to its head."""
+    path: list[Commit] = []
     key = head
     while key in rounds and key not in chosen:
-        path[:0] = [row for _, row in sorted(rounds[key].rows.items())]
+        path[:0] = rounds[key].by_shard
         key = (key[0] - 1, rounds[key].parent)
     return path
 
@@ -179,34 +181,35 @@ def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key
         parent = (key[0] - 1, rounds[key].parent)
         if children.get(parent, 0) > 1:
             break
-        seen |= rounds[key].contributors
+        seen |= rounds[key].peers
         key = parent
     return len(seen)
 
 
-def used(rows: Iterable[Row]) -> dict[int, NDArray[np.int64]]:
-    """By epoch: how often each of its samples was used in a round of ``rows``, also in one of a
+def used(commits: Iterable[Commit]) -> dict[int, NDArray[np.int64]]:
+    """By epoch: how often each of its samples was used in a round of the commits, also in one of a
     later epoch. A sample counts if it went into the commits of all shards: others are given out
     again."""
     counts: dict[int, NDArray[np.int64]] = {}
-    rows = [row for row in rows if row.get("epoch") is not None and row.get("samples_total")]
-    shares: dict[tuple[str, str], dict[int, int]] = {}
-    for row in rows:
-        given = {c["peer"]: c["samples"] for c in row.get("contributors") or ()}
-        share = shares.setdefault((str(row.get("lineage")), str(row.get("round"))), given)
+    sharded = [commit for commit in commits if commit.epoch is not None and commit.samples_total]
+    shares: dict[tuple[str, int], dict[int, int]] = {}
+    for commit in sharded:
+        given = {each.peer: each.samples for each in commit.contributors}
+        share = shares.setdefault((commit.lineage, commit.round), given)
         for peer in tuple(share):
             share[peer] = min(share[peer], given.get(peer, 0))
-    for row in rows:
-        if row.get("shard"):
+    for commit in sharded:
+        if commit.shard or commit.epoch is None:
             continue
-        total = row["samples_total"]
-        counts.setdefault(row["epoch"], np.zeros(total, np.int64))
-        left = dict(shares[str(row.get("lineage")), str(row.get("round"))])
-        for peer, ranges in (row.get("slices") or {}).items():
+        total = commit.samples_total
+        counts.setdefault(commit.epoch, np.zeros(total, np.int64))
+        left = dict(shares[commit.lineage, commit.round])
+        for name, ranges in commit.slices.items():
+            peer = int(name)
             for start, stop in ranges:
-                end = min(stop, start + left.get(int(peer), 0))
-                left[int(peer)] = left.get(int(peer), 0) - (end - start)
-                _count(counts, total, max(0, start), end, row["epoch"])
+                end = min(stop, start + left.get(peer, 0))
+                left[peer] = left.get(peer, 0) - (end - start)
+                _count(counts, total, max(0, start), end, commit.epoch)
     return counts
 
 
@@ -221,10 +224,10 @@ def _count(
         start += here
 
 
-def cost(branch: Branch, true: Sequence[Row]) -> dict[str, int]:
+def cost(branch: Branch, true: Sequence[Commit]) -> dict[str, int]:
     """Return the cost of giving up a branch: the number of samples that were given back, and how
     many of these the others also read."""
-    ours, theirs = used(true), used(branch.rows)
+    ours, theirs = used(true), used(branch.commits)
     given_back = sum(int(count.sum()) for count in theirs.values())
     both = sum(
         int(((count > 0) & (ours[epoch] > 0)).sum())

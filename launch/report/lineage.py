@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.errors import GossipError
-from gossip.run import checkpoints, read_object, real
+from gossip.observe import documents
+from gossip.run import checkpoints, read_object
 
 from . import run_state
 
@@ -34,12 +35,13 @@ def runs_beside(run: Path, saves_to: Path | None) -> list[RunBeside]:
     for folder in run_state.folders(run.parent)[:LOOKED_AT_MAX] if saves_to else []:
         try:
             place = checkpoints.folder_of(folder)
-            config = read_object(folder, "config.json") or {}
-            began = real((read_object(folder, "environment.json") or {}).get("started"))
+            settings = documents.RunSettings.pick(read_object(folder, "config.json"))
+            environment = documents.Environment.pick(read_object(folder, "environment.json"))
         except GossipError:
             continue  # whoever lists the runs is told of it
+        began = environment.started
         if place == saves_to and began is not None and folder.name != run.name:
-            found.append(RunBeside(folder.name, began, bool(config.get("resume"))))
+            found.append(RunBeside(folder.name, began, bool(settings.resume)))
     return found
 
 

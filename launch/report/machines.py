@@ -3,12 +3,10 @@ use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from gossip.observe import events
-from gossip.run import text_of, whole
+from gossip.observe import documents, events
+from gossip.run import text_of
 
 from .words import counted, short_bytes
 
@@ -46,11 +44,11 @@ class GpuHealth:
     memory_total: Extremes | None = None
     celsius: Extremes | None = None
 
-    def record_usage(self, usage: Mapping[str, Any]) -> None:
-        self.busy = _extend_extremes(self.busy, usage.get("busy"))
-        self.memory = _extend_extremes(self.memory, usage.get("memory"))
-        self.memory_total = _extend_extremes(self.memory_total, usage.get("memory_total"))
-        self.celsius = _extend_extremes(self.celsius, usage.get("celsius"))
+    def record_usage(self, usage: documents.GpuUsage) -> None:
+        self.busy = _extend_extremes(self.busy, usage.busy)
+        self.memory = _extend_extremes(self.memory, usage.memory)
+        self.memory_total = _extend_extremes(self.memory_total, usage.memory_total)
+        self.celsius = _extend_extremes(self.celsius, usage.celsius)
 
 
 @dataclass(slots=True)
@@ -77,9 +75,9 @@ class MachineHealth:
         self.load = _extend_extremes(self.load, usage.load)
         self.memory_free = _extend_extremes(self.memory_free, usage.machine_memory_free)
         self.disk_free = _extend_extremes(self.disk_free, usage.disk_free)
-        for told in (usage.gpus or ())[:GPUS_MAX]:
-            if (index := told.get("index")) is not None:
-                self.gpus.setdefault(int(index), GpuHealth()).record_usage(told)
+        for gpu in map(documents.GpuUsage.pick, (usage.gpus or ())[:GPUS_MAX]):
+            if gpu.index is not None:
+                self.gpus.setdefault(int(gpu.index), GpuHealth()).record_usage(gpu)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
         """Return figures of the machine, now, or at the worst if the run is ``over``; each with
@@ -139,23 +137,20 @@ class Machines:
             it was started, where peers run that have named no other.
     """
 
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    environment: documents.Environment = field(default_factory=documents.Environment)
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
     def record_usage(self, host: str, usage: events.Usage) -> None:
         """Record what a peer on ``host`` has reported; "": on the host of the run."""
-        own = text_of(self.environment.get("host")) or ""
+        own = text_of(self.environment.host) or ""
         name = text_of(host) or own
         if name not in self.found:
             self.found[name] = self._new(name, name == own)
         self.found[name].record_usage(usage)
 
     def _new(self, name: str, is_own: bool) -> MachineHealth:
-        hardware = self.environment.get("hardware")
-        known = hardware if is_own and isinstance(hardware, dict) else {}
-        return MachineHealth(
-            name, whole(known.get("usable_cores")), whole(known.get("memory_bytes"))
-        )
+        own = documents.Hardware.pick(self.environment.hardware if is_own else None)
+        return MachineHealth(name, own.usable_cores, own.memory_bytes)
 
     def line(self, over: bool) -> tuple[str, bool]:
         """One machine in a line: the first in trouble, or the busiest; and whether something is

@@ -11,9 +11,8 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,6 @@ def write(folder: Path, text: str) -> Note:
     line = f"- {when} note by {note.by}: {note.text}\n"
     _append(folder, LOGBOOK, line.encode("utf-8", "backslashreplace"), b"")
     return note
-
-
-def read(rows: Iterable[Mapping[str, Any]]) -> list[Note]:
-    """The notes in rows of the file, at most ``NOTES_MAX``, by time."""
-    found = islice((note for row in rows if (note := note_of(row)) is not None), NOTES_MAX)
-    return sorted(found, key=lambda note: note.wall)
 
 
 def note_of(row: Mapping[str, Any]) -> Note | None:

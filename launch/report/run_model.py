@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
 from gossip.faults import LINK_KINDS, FaultPlan
-from gossip.observe import Event, Judgement, SubjectEvent, events
-from gossip.run import ROOM_HINT, in_words
+from gossip.observe import Commit, Event, Judgement, SubjectEvent, events
+from gossip.run import ROOM_HINT, in_words, text_of
 
 from . import divergence, lost_stages, speeds
 from .happenings import (
@@ -24,12 +25,14 @@ from .happenings import (
     PartitionRecord,
     RejoinRecord,
     RestartRecord,
+    SuspicionRecord,
     sides_of,
 )
 from .holders import StateHolders
 from .machines import Machines
 from .pace import StepPace
 from .participation import BOUND, LowWindow, Participation, low_influence
+from .peer_figures import PeerFigures
 from .stages import PeerStage
 from .words import at_round, counted, named, numbers
 
@@ -44,6 +47,7 @@ ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
 NOTICED_S = 10.0  # no longer after the end of a hang is a death one of it
 ENDING_S = 5.0  # peers that have finished close their links one after the other
 DIVERGENCES_MAX = 100
+COMMITS_KEPT = 512
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
 
 
@@ -74,6 +78,7 @@ class PeerRow:
     asked: bool = False  # it was stopped, as the whole run is
     step: int = 0  # so many are done
     pace: StepPace = field(default_factory=StepPace)
+    figures: PeerFigures = field(default_factory=PeerFigures)
 
     def set_reasons(self, event: Judgement) -> None:
         """Note why the peer is suspected, and since which round that is known."""
@@ -120,6 +125,7 @@ class RunModel:
         for peer in plan.byzantine:
             self._subject(peer).lie = "+".join(plan.attack_kinds(peer))
         self.round = -1
+        self.commits: deque[Commit] = deque(maxlen=COMMITS_KEPT)  # one a round and stage
         self.first: int | None = None  # round that was told of
         self.step = 0  # so many are done
         self.steps: int | None = None  # rounds of the whole run, where the script has said so
@@ -140,8 +146,7 @@ class RunModel:
         # who was asked to leave before the end, and did -> its round then
         self.leaves: dict[int, int] = {}
         self.outages: list[PartitionRecord] = []
-        # peer -> when it first fell under the threshold, and why
-        self.suspicions: dict[int, dict[str, Any]] = {}
+        self.suspicions: dict[int, SuspicionRecord] = {}
         self.quarantines: set[int] = set()
         self.holders = StateHolders()
         # what was lost each time that the swarm began anew, with fresh weights
@@ -228,12 +233,43 @@ class RunModel:
         if row is None:
             return []
         self.holders.apply(event)
+        if event.t > row.figures.last_at:
+            row.figures.last_at = event.t
         if isinstance(event, SubjectEvent):
             subject = self._subject(event.subject)
             if isinstance(event, Judgement) and not subject.is_news(event):
                 return []
         handler = HANDLERS.get(type(event))
         return [] if handler is None else handler(self, row, event)
+
+    def apply_commit(self, commit: Commit) -> bool:
+        """Apply a commit. Return whether it is the first of its round and stage. Of two branches
+        the commit counts that was written down later. Shards beyond the first are left out."""
+        if commit.shard or self._replaces_commit(commit):
+            return False
+        self.commits.append(commit)
+        contributed = commit.peers
+        self._subject(commit.server).figures.served += 1
+        for peer in contributed.union(commit.roster):
+            self._subject(peer)
+        for row in self.rows.values():
+            place = self.stages.get(row.peer)
+            if place is None or place.number == commit.stage:
+                row.figures.record_commit(row.peer in contributed)
+        return True
+
+    def _replaces_commit(self, commit: Commit) -> bool:
+        """Put the commit in the place of another one of its round, if there is one. Return whether
+        there is."""
+        for place in range(len(self.commits) - 1, -1, -1):
+            if self.commits[place].stage != commit.stage:
+                continue
+            if self.commits[place].round == commit.round:
+                self.commits[place] = commit
+                return True
+            if self.commits[place].round < commit.round:
+                return False
+        return False
 
     @property
     def not_saved(self) -> str:
@@ -320,6 +356,7 @@ class RunModel:
 
     def _used(self, row: PeerRow, event: events.Usage) -> list[str]:
         self.machines.record_usage(row.host, event)
+        row.figures.record_usage(event)
         return []
 
     def _continued(self, row: PeerRow, event: events.Continued) -> list[str]:
@@ -446,6 +483,13 @@ class RunModel:
         updates = counted(event.updates or 0, "update")
         f, wanted = event.f, event.wanted
         return self._once(event, None, f"! {updates} in round {event.round}: f={f} of {wanted}")
+
+    def _closed_without(self, row: PeerRow, event: events.Late) -> list[str]:
+        late = map(self.rows.get, event.missing or ())
+        for missing in late:
+            if missing is not None and event.round is not None:
+                missing.figures.record_late(event.round)
+        return []
 
     def _paused(self, row: PeerRow, event: events.Paused) -> list[str]:
         if (number := self.outage_at(event.t)) is not None:
@@ -779,6 +823,8 @@ class RunModel:
     def _noticed(self, row: PeerRow, event: events.Dead | events.Skip) -> list[str]:
         subject = self._subject(event.subject)
         subject.skipped_by.add(row.peer)
+        if isinstance(event, events.Skip):
+            subject.figures.skipped_for = text_of(event.reason) or ""
         blow = self.blow(subject.peer)
         if subject.left or subject.state == "done":
             return []
@@ -849,13 +895,9 @@ class RunModel:
         if event.trust is not None:
             subject.trust = event.trust
         subject.set_reasons(event)
-        first = {
-            "round": event.round,
-            "trust": subject.trust,
-            "reasons": list(subject.reasons),
-        }
+        first = SuspicionRecord(event.round, subject.trust, list(subject.reasons))
         known = self.suspicions.setdefault(subject.peer, first)
-        known["trust"] = min(known["trust"], subject.trust)
+        known.trust = min(known.trust, subject.trust)
         if subject.suspected:
             return []
         subject.suspected = True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gossip.errors import ConfigError
-from gossip.observe import Event, events
+from gossip.observe import Event, documents, events
 from gossip.run import (
     NodeRecord,
     last_events,
@@ -22,11 +22,9 @@ from gossip.run import (
     peers_in,
     read_object,
     read_seed,
-    real,
     segments,
     shown,
     text_of,
-    whole,
 )
 
 from .exit_codes import CODES
@@ -164,55 +162,48 @@ def read_state(folder: Path) -> RunState:
     """Return the state of a run, read from its files. A file that is none of a run is listed in
     ``broken``."""
     broken: list[str] = []
-    config = read_known(folder, "config.json", broken) or {}
+    settings = documents.RunSettings.pick(read_known(folder, "config.json", broken))
     summary = read_known(folder, "summary.json", broken)
-    environment = read_known(folder, "environment.json", broken) or {}
+    environment = documents.Environment.pick(read_known(folder, "environment.json", broken))
     launchers = tuple(launchers_of(folder, broken))
     nodes = () if launchers else tuple(nodes_in(folder))
     state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
     ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
     ended = max(ends, default=0.0) if state == "ended" else 0.0
-    known = summary if summary is not None and state == "ended" else _outcome(nodes, state)
-    stages = stages_in(config.get("pipeline"))
-    progress = _progress(folder, broken, stages) if "rounds" not in known else {}
-    accuracy = known.get("accuracy")
-    accuracy = accuracy if isinstance(accuracy, dict) else {}
+    outcome = _outcome(summary if state == "ended" else None, nodes, state)
+    stages = stages_in(settings.pipeline)
+    progress = _progress(folder, broken, stages) if outcome.rounds is None else _Progress()
+    accuracy = documents.Accuracy.pick(outcome.accuracy)
     return RunState(
-        name=text_of(config.get("name")) or shown(folder.name),
+        name=text_of(settings.name) or shown(folder.name),
         folder=folder,
         state=state,
-        peers=max(
-            whole(config.get("peers")) or 0, len({peer for one in launchers for peer in one.peers})
-        ),
-        alive=progress.get("alive") if state in ("running", "elsewhere") else None,
-        round=whole(known.get("rounds")) if "rounds" in known else progress.get("round"),
-        rounds=whole(config.get("rounds")),
-        began=real(environment.get("started")),
+        peers=max(settings.peers, len({peer for one in launchers for peer in one.peers})),
+        alive=progress.alive if state in ("running", "elsewhere") else None,
+        round=progress.round if outcome.rounds is None else outcome.rounds,
+        rounds=settings.rounds,
+        began=environment.started,
         ended=ended or None,
-        accuracy=_first(
-            real(accuracy.get("mean_model")),
-            real(accuracy.get("worst_replica")),
-            progress.get("accuracy"),
-        ),
-        loss=_first(real(known.get("loss")), progress.get("loss")),
-        exit_code=whole(known.get("exit_code")),
-        status=text_of(known.get("status")),
+        accuracy=_first(accuracy.mean_model, accuracy.worst_replica, progress.accuracy),
+        loss=_first(outcome.loss, progress.loss),
+        exit_code=outcome.exit_code,
+        status=text_of(outcome.status),
         launchers=launchers,
         hosts=tuple(sorted({one.host for one in launchers or nodes})),
         broken=tuple(broken),
     )
 
 
-def standing(folder: Path) -> tuple[State, list[str], dict[str, Any]]:
-    """Its state, the hosts that it was started on, and its summary, or what is known of its end
-    without one; less work than ``read_state``."""
+def standing(folder: Path) -> tuple[State, list[str], documents.Outcome]:
+    """Return its state, the hosts that it was started on, and its outcome as far as it is known;
+    less work than ``read_state``."""
     broken: list[str] = []
     launchers = launchers_of(folder, broken)
     nodes = [] if launchers else list(nodes_in(folder))
     summary = read_known(folder, "summary.json", broken)
     state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
     hosts = sorted({one.host for one in launchers or nodes})
-    return state, hosts, summary if summary is not None else _outcome(nodes, state)
+    return state, hosts, _outcome(summary, nodes, state)
 
 
 def nodes_in(folder: Path) -> Iterator[NodeRecord]:
@@ -231,13 +222,17 @@ def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
     return "ended" if any(node.ended is not None for node in nodes) else "killed"
 
 
-def _outcome(nodes: Sequence[NodeRecord], state: State) -> dict[str, Any]:
-    """How a run without a launcher has ended: as its best peer."""
+def _outcome(
+    summary: Mapping[str, Any] | None, nodes: Sequence[NodeRecord], state: State
+) -> documents.Outcome:
+    """Return the outcome in the summary. A run without a launcher has none, and ends as its best
+    peer."""
     codes = [node.exit_code for node in nodes if node.exit_code is not None]
-    if state != "ended" or not codes:
-        return {}
+    if summary is not None or state != "ended" or not codes:
+        return documents.Outcome.pick(summary)
     code = min(codes)
-    return {"exit_code": code, "status": CODES[code].status if code in CODES else "failed"}
+    status = CODES[code].status if code in CODES else "failed"
+    return documents.Outcome(exit_code=code, status=status)
 
 
 def read_known(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
@@ -277,10 +272,19 @@ def still_here(folder: Path) -> list[int]:
     ]
 
 
-def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) -> dict[str, Any]:
-    """Round, loss, accuracy and peers alive, by the last rows of the events. In a pipeline each
-    stage tells of its own."""
-    found: dict[str, Any] = {}
+@dataclass(slots=True)
+class _Progress:
+    """Progress of a run, by the last rows of its events."""
+
+    round: int | None = None
+    loss: float | None = None
+    alive: int | None = None
+    accuracy: float | None = None
+
+
+def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) -> _Progress:
+    """Read the progress of a run. In a pipeline each stage reports its own."""
+    found = _Progress()
     in_stage: dict[int, tuple[int, int]] = {}  # its last round, and who was alive in it
     accuracies: dict[int, float] = {}
     files = event_files(folder) or sorted(folder.glob("peer-*/events.jsonl"))[:NODES_MAX]
@@ -288,18 +292,17 @@ def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) 
     for event in (event for path in files for event in _last_events(path, each_bytes, broken)):
         match event:
             case events.Round() if event.round is not None and event.round >= 0:
-                if event.round >= found.get("round", -1):
-                    found["round"] = event.round
-                    found["loss"] = _first(event.loss, found.get("loss"))
-                    found["alive"] = event.alive_count
+                if found.round is None or event.round >= found.round:
+                    found.round, found.alive = event.round, event.alive_count
+                    found.loss = _first(event.loss, found.loss)
                 if (place := stages.get(event.peer)) is not None:
                     known = in_stage.get(place.number, (-1, 0))
                     in_stage[place.number] = max(known, (event.round, event.alive_count or 0))
-                    found["alive"] = sum(alive for _, alive in in_stage.values())
+                    found.alive = sum(alive for _, alive in in_stage.values())
             case events.Metrics() if event.accuracy is not None:
                 accuracies[event.peer] = event.accuracy
     if accuracies:
-        found["accuracy"] = sum(accuracies.values()) / len(accuracies)
+        found.accuracy = sum(accuracies.values()) / len(accuracies)
     return found
 
 

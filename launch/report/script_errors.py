@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePath
-from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.run import read_object, shown, text_of, whole
+from gossip.observe import documents
+from gossip.run import read_object, shown, text_of
 
 from .run_logs import LOG, Tail
 
@@ -26,19 +26,16 @@ def script_error(folder: Path, peer: int) -> str:
         written = read_object(folder, f"peer-{peer}/{FILE}") or {}
     except ConfigError:
         written = {}  # it is no file of ours: the log has the reason, too
-    said = _message_of(written) if written else _last_line(folder, peer)
+    said = _message_of(documents.ScriptError.pick(written)) if written else _last_line(folder, peer)
     return said if len(said) <= CHARS_MAX else f"{said[: CHARS_MAX - 3]}..."
 
 
-def _message_of(written: dict[str, Any]) -> str:
-    message = written.get("message")
-    first = message.strip().splitlines()[:1] if isinstance(message, str) else []
-    frames = written.get("frames")
-    last = frames[-1] if isinstance(frames, list) and frames else None
-    where = ""
-    if isinstance(last, dict) and (name := text_of(last.get("file"))):
-        where = f" ({PurePath(name).name}:{whole(last.get('line')) or 0})"
-    return shown(": ".join([text_of(written.get("type")) or "error", *first])) + where
+def _message_of(error: documents.ScriptError) -> str:
+    first = error.message.strip().splitlines()[:1]
+    last = documents.ScriptFrame.pick(error.frames[-1] if error.frames else None)
+    name = text_of(last.file)
+    where = f" ({PurePath(name).name}:{last.line})" if name else ""
+    return shown(": ".join([text_of(error.type) or "error", *first])) + where
 
 
 def _last_line(folder: Path, peer: int) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gossip.observe import documents
 from gossip.run import text_of, whole
 
 if TYPE_CHECKING:
@@ -37,26 +37,20 @@ class PeerStage:
 
 def stages_of(config: RunConfig) -> dict[int, PeerStage]:
     """By peer; empty for a run without a plan."""
-    return {} if config.pipeline is None else stages_in(config.pipeline.model_dump())
+    return {} if config.pipeline is None else stages_in(config.pipeline.model_dump(mode="json"))
 
 
 def stages_in(pipeline: object) -> dict[int, PeerStage]:
     """Return the stage of each peer, from the part ``pipeline`` of a run's ``config.json``. Anybody
     may have changed that file, so malformed entries are left out."""
-    told = pipeline if isinstance(pipeline, Mapping) else {}
-    names, found = _list(told.get("names")), dict[int, PeerStage]()
-    for number, stage in enumerate(_list(told.get("stages"))):
-        if not isinstance(stage, Mapping):
-            continue
-        layers = [whole(each) for each in _list(stage.get("layers"))]
-        if len(layers) != 2 or layers[0] is None or layers[1] is None:
-            continue
-        for each in _list(stage.get("peers")):
-            if (peer := whole(each)) is not None:
-                name = text_of(names[peer]) if peer < len(names) else None
-                found[peer] = PeerStage(number, (layers[0], layers[1]), name or "")
+    plan = documents.PipelineSettings.pick(pipeline)
+    names, found = plan.names or [], dict[int, PeerStage]()
+    for number, each in enumerate(plan.stages or ()):
+        stage = documents.StageSettings.pick(each)
+        match stage.layers:
+            case [int(first), int(last)]:
+                for peer in map(whole, stage.peers or ()):
+                    if peer is not None:
+                        name = text_of(names[peer]) if peer < len(names) else None
+                        found[peer] = PeerStage(number, (first, last), name or "")
     return found
-
-
-def _list(value: object) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []

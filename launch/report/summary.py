@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gossip import topologies
 from gossip.config import PipelineConfig, RunConfig
 from gossip.core import DIVERGED, QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.observe import Event, events, read_event
+from gossip.observe import Commit, Event, events, read_commits, read_event
 from gossip.run import (
     JsonLines,
     WriteFailures,
@@ -143,7 +143,7 @@ def build(
     happened = sorted(read_events(folder), key=lambda event: event.t)
     came = _came(happened)
     view = _seen_from(config, happened, came) if seen is None else seen[1]
-    past = history.read(read_lines(folder / "commits.jsonl"))
+    past = history.read(read_commits(read_lines(folder / "commits.jsonl")))
     # With commits a round that has none was lost; topologies without commits report what they lose.
     elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []
     span = _span(config, view, past, whole=not elsewhere and not lacking)
@@ -195,7 +195,7 @@ def build(
             if peer not in view.suspicions
         },
         "unconfirmed": sorted(view.unconfirmed),
-        "suspicion": {str(peer): why for peer, why in sorted(view.suspicions.items())},
+        "suspicion": {str(peer): asdict(why) for peer, why in sorted(view.suspicions.items())},
         "participation": _participation(view),
         "rounds_lost": len(span.lost),
         "samples": samples(counted),
@@ -238,7 +238,7 @@ def _lasted_s(happened: Sequence[Event]) -> float:
 
 def _span(config: RunConfig, view: RunModel, past: history.History, whole: bool) -> _Span:
     """``whole``: all commits that were made are here."""
-    done = {row["round"] for row in past.true if row.get("round") is not None}
+    done = {commit.round for commit in past.true}
     # A side that was given up may have been ahead.
     last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
     # Those before a checkpoint that a run went on from were never its own.
@@ -291,9 +291,7 @@ def _stages(plan: PipelineConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _elsewhere(
-    folder: Path, first: int, came: set[int], commits: Iterable[Mapping[str, Any]]
-) -> list[int]:
+def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Commit]) -> list[int]:
     """Return the peers whose files are not here: those of other launchers, first ones and
     newcomers, or of a host that was lost.
 
@@ -301,7 +299,7 @@ def _elsewhere(
     rounds there were.
     """
     written = {path.parent.name for path in folder.glob("peer-*/commits.jsonl")}
-    contributed = {peer for row in commits for peer in _contributors(row)}
+    contributed = {peer for commit in commits for peer in commit.peers}
     return sorted(
         ({*range(first)} - came) | {peer for peer in contributed if f"peer-{peer}" not in written}
     )
@@ -339,33 +337,24 @@ def write(
     return summary
 
 
-def joins(view: RunModel, commits: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def joins(view: RunModel, commits: Iterable[Commit]) -> list[dict[str, Any]]:
     """Return the peers that came later, with the first round that each contributed to. Reports of
     peers about rounds are thinned out, commits are not."""
-    rows = list(commits)
+    made = list(commits)
     found = []
     for join in view.joins:
         since = join.since or 0.0
         first = next(
-            (
-                row
-                for row in rows
-                if (row.get("t") or 0.0) >= since and join.peer in _contributors(row)
-            ),
-            None,
+            (commit for commit in made if commit.t >= since and join.peer in commit.peers), None
         )
         at, after_s = join.round, join.after_s
         if first is not None:
-            at, after_s = int(first["round"]), first["t"] - since
+            at, after_s = first.round, first.t - since
         after_ms = rounded(after_s * 1000 if after_s is not None else None)
         found.append(
             {"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms}
         )
     return found
-
-
-def _contributors(row: Mapping[str, Any]) -> set[int]:
-    return {each["peer"] for each in row.get("contributors") or ()}
 
 
 def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
@@ -406,19 +395,19 @@ def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
     return found
 
 
-def epochs(commits: Iterable[Mapping[str, Any]]) -> list[dict[str, int]] | None:
+def epochs(commits: Iterable[Commit]) -> list[dict[str, int]] | None:
     """Return for each epoch whose rounds are over how often its samples were used in the run: once,
     twice or more, never. None: no data was sharded."""
-    rows = list(commits)
-    used = history.used(rows)
+    made = list(commits)
+    used = history.used(made)
     if not used:
         return None
     rounds: dict[int, set[int]] = defaultdict(set)
     planned = 0
-    for row in rows:
-        if row.get("epoch") is not None and row.get("round") is not None:
-            rounds[row["epoch"]].add(row["round"])
-            planned = max(planned, row.get("steps_per_epoch") or 0)
+    for commit in made:
+        if commit.epoch is not None:
+            rounds[commit.epoch].add(commit.round)
+            planned = max(planned, commit.steps_per_epoch)
     counted = []
     for epoch, count in sorted(used.items()):
         never, once = int((count == 0).sum()), int((count == 1).sum())
@@ -518,10 +507,10 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
     return len({digest for _, digest in ends}) == 1
 
 
-def _rate(commits: Sequence[Mapping[str, Any]], happened: Iterable[Event]) -> float | None:
+def _rate(commits: Sequence[Commit], happened: Iterable[Event]) -> float | None:
     """Rounds a second, from the first commit to the last;
     start and end of the processes are not in it."""
-    times = [(row["round"], row["t"]) for row in commits if row.get("t") is not None]
+    times = [(commit.round, commit.t) for commit in commits if commit.t]
     if not times:
         times = [
             (event.round, event.t)

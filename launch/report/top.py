@@ -22,7 +22,7 @@ from gossip.run import shown, text_of
 from . import run_state
 from .live_frame import Size
 from .run_model import RunModel
-from .run_record import RunRecord
+from .run_reader import RunReader
 from .screens import is_terminal
 from .top_frame import PeerLine, Standing, frame, peer_lines, trained_at
 
@@ -36,11 +36,11 @@ BEGIN_S = 300.0
 
 
 class TopView:
-    """A run's record, read on before each look at it."""
+    """Screen of a run, whose folder is read on each time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._record = RunRecord(folder)
+        self._reader = RunReader(folder)
         self._standing = standing_of(folder)
         self._looked_at = time.monotonic()
 
@@ -51,25 +51,25 @@ class TopView:
     @property
     def broken(self) -> list[str]:
         """A line on each file that cannot be read, or not wholly."""
-        return self._record.broken
+        return self._reader.broken
 
     def render_lines(self, size: Size) -> list[Text]:
         """The lines that stand for the run at this moment."""
-        record, standing, now = self._now()
-        return frame(record, standing, now, size)
+        reader, standing, now = self._now()
+        return frame(reader, standing, now, size)
 
     def to_json(self) -> dict[str, Any]:
         """The same for scripts."""
-        record, standing, now = self._now()
-        view = record.view
+        reader, standing, now = self._now()
+        view = reader.view
         return {
-            "name": record.config.name if record.config else self.folder.name,
+            "name": reader.name,
             "folder": str(self.folder),
             "state": standing.state,
             "over": standing.over,
             "round": view.round,
             "step": view.step,
-            "steps": view.steps or (record.config.rounds if record.config else None),
+            "steps": view.steps or reader.settings.rounds,
             "local_steps": view.local_steps,
             "steps_per_s": view.pace.per_s(now),
             "loss": view.loss,
@@ -81,21 +81,21 @@ class TopView:
             "broken": self.broken,
         }
 
-    def _now(self) -> tuple[RunRecord, Standing, float]:
+    def _now(self) -> tuple[RunReader, Standing, float]:
         if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
             # asked first: what was written before the end is read after it
             self._standing = standing_of(self.folder)
             self._looked_at = time.monotonic()
-        if self._record.files.replaced:  # a launcher has put all files together at the end
-            self._record = RunRecord(self.folder)
-        self._record.update()
-        now = self._record.last_at if self.over else time.time()
-        self._last = self._record, self._standing, now
+        if self._reader.files.replaced:  # a launcher has put all files together at the end
+            self._reader = RunReader(self.folder)
+        self._reader.update()
+        now = self._reader.last_at if self.over else time.time()
+        self._last = self._reader, self._standing, now
         return self._last
 
 
 def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
-    row, known, stage = line.row, line.known, view.stages.get(line.row.peer)
+    row, known, stage = line.row, line.row.figures, view.stages.get(line.row.peer)
     usage, at = known.usage, trained_at(line, now)
     return {
         "peer": row.peer,
@@ -124,13 +124,13 @@ def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
 
 def standing_of(folder: Path) -> Standing:
     """How the run in a folder stands."""
-    state, hosts, summary = run_state.standing(folder)
+    state, hosts, outcome = run_state.standing(folder)
     over = state in ("ended", "killed", "copy") or (
         state == "not begun" and time.time() - run_state.written_at(folder) > BEGIN_S
     )
     word = f"on {', '.join(hosts)}" if state == "elsewhere" else state
-    if state == "ended" and summary.get("status"):
-        word = f"ended: {text_of(summary['status'])}"
+    if state == "ended" and outcome.status:
+        word = f"ended: {text_of(outcome.status)}"
     return Standing(word, over, "" if state == "elsewhere" else ", ".join(hosts))
 
 

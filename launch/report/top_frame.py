@@ -1,7 +1,7 @@
 """Screen of ``gossip top``: how the run stands, a table of its peers with those in trouble first
 where not all of them fit, and the last events.
 
-Pure: from a record of the run to lines that fit the terminal.
+Pure: from the model of the run to lines that fit the terminal.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from pathlib import Path
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from gossip.observe import Commit
 from gossip.run import shown
+from gossip.topologies import with_option
 
 from . import live_frame, run_state
 from .folding import folded
 from .live_frame import COLOURS, NO_LOSS, Size, behind, clock
 from .run_model import PeerRow, RunModel
-from .run_record import CommitRecord, Happening, PeerRecord, RunRecord
+from .run_reader import Happening, RunReader
 from .screens import MARKS, lacks_loss
 from .words import counted, named, near, short_bytes
 
@@ -89,30 +91,29 @@ class PeerLine:
     """
 
     row: PeerRow
-    known: PeerRecord
     state: str
     trouble: int
     why: str
 
 
-def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list[Text]:
+def frame(reader: RunReader, standing: Standing, now: float, size: Size) -> list[Text]:
     """The lines, none wider than the terminal, and no more than it is high. ``now``: seconds since
     1970; of a run that is over, when it ended."""
     width = max(size.width - 1, live_frame.WIDTH_MIN)
-    lines = peer_lines(record, standing, now)
+    lines = peer_lines(reader, standing, now)
     head = [
-        Text(_title(record, standing, now), style="bold"),
-        _progress(record, now, standing.over, width),
-        _health(record, standing, lines),
-        Text(_serving(record, width), style="dim"),
-        *_machines(record, standing, width),
-        *([Text(NO_LOSS, style="dim")] if lacks_loss(record.view) else []),
+        Text(_title(reader, standing, now), style="bold"),
+        _progress(reader, now, standing.over, width),
+        _health(reader, standing, lines),
+        Text(_serving(reader, width), style="dim"),
+        *_machines(reader, standing, width),
+        *([Text(NO_LOSS, style="dim")] if lacks_loss(reader.view) else []),
     ]
     room = max(size.height - len(head) - 3, live_frame.ROWS_MIN)
     events = min(max(room - _height(lines, width), EVENTS_LEAST), EVENTS_MOST, max(room - 4, 0))
-    table = _table(record.view, lines, now, width, room - events)
-    last, earlier = _events(record, width, events)
-    found = [*head, Text(), *table, *([_not_shown(record, earlier, width), *last] if last else [])]
+    table = _table(reader.view, lines, now, width, room - events)
+    last, earlier = _events(reader, width, events)
+    found = [*head, Text(), *table, *([_not_shown(reader, earlier, width), *last] if last else [])]
     for line in found:
         line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
         line.truncate(width, overflow="ellipsis")
@@ -122,54 +123,54 @@ def frame(record: RunRecord, standing: Standing, now: float, size: Size) -> list
 # --- the run --------------------------------------------------------------------------------------
 
 
-def _title(record: RunRecord, standing: Standing, now: float) -> str:
-    config = record.config
-    name = config.name if config is not None else record.folder.name
-    what = ""
-    if config is not None:
-        peers = counted(max(config.peers, len(record.view.rows)), "peer")
-        what = f"{peers}, {config.weighted_topology}, {config.aggregator} (f={config.f})"
-        if config.pipeline is not None:
-            what += f", {len(config.pipeline.stages)} stages"
-        if config.local_steps > 1:
-            what += f", {config.local_steps} local steps"
-        if config.fragments > 1:
-            what += f" in {config.fragments} fragments"
-        what += ", overlap" if config.overlap else ""
-    since = clock(now - record.began) if record.began is not None else ""
+def _title(reader: RunReader, standing: Standing, now: float) -> str:
+    run = reader.settings
+    peers = counted(max(run.peers, len(reader.view.rows)), "peer")
+    topology = run.topology
+    if run.server_weights:
+        topology = with_option(topology, "weights", run.server_weights)
+    what = f"{peers}, {topology}, {run.aggregator} (f={run.f})"
+    if stages := {each.number for each in reader.view.stages.values()}:
+        what += f", {len(stages)} stages"
+    if run.local_steps > 1:
+        what += f", {run.local_steps} local steps"
+    if run.fragments > 1:
+        what += f" in {run.fragments} fragments"
+    what += ", overlap" if run.overlap else ""
+    since = clock(now - reader.began) if reader.began is not None else ""
     where = f"on {standing.where}" if standing.where else ""
-    return "  ".join(filter(None, (name, standing.state, since, what, where)))
+    return "  ".join(filter(None, (reader.name, standing.state, since, what, where)))
 
 
-def _progress(record: RunRecord, now: float, over: bool, width: int) -> Text:
-    rows = record.view.rows
-    if record.view.round < 0:
-        here = len(rows) - len(record.view.missing)
+def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
+    rows = reader.view.rows
+    if reader.view.round < 0:
+        here = len(rows) - len(reader.view.missing)
         return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
-    return live_frame.progress_line(record.view, None if over else now, _total(record), width)
+    return live_frame.progress_line(reader.view, None if over else now, _total(reader), width)
 
 
-def _total(record: RunRecord) -> int | None:
-    return record.view.steps or (record.config.rounds if record.config else None)
+def _total(reader: RunReader) -> int | None:
+    return reader.view.steps or reader.settings.rounds
 
 
-def _health(record: RunRecord, standing: Standing, lines: Sequence[PeerLine]) -> Text:
+def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) -> Text:
     if standing.over:
         ended = sum(line.state == "done" for line in lines)
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
         without = f"; lost, without a last word: {named(lost)}" if lost else ""
-        told = f"over: {ended} of {of} came to the end{without}; model: {_model(record.view)}"
+        told = f"over: {ended} of {of} came to the end{without}; model: {_model(reader.view)}"
         return Text(told, style="red" if lost else "")
-    line = live_frame.health(record.view)
+    line = live_frame.health(reader.view)
     if silent := [each.row.peer for each in lines if each.state == "silent"]:
         line.append(f"; silent: {named(silent)}", style="yellow")
     return line
 
 
-def _machines(record: RunRecord, standing: Standing, width: int) -> list[Text]:
+def _machines(reader: RunReader, standing: Standing, width: int) -> list[Text]:
     """How the machines do; no line where none has told of itself."""
-    line, is_ill = record.view.machines.line(standing.over)
+    line, is_ill = reader.view.machines.line(standing.over)
     style = "yellow" if is_ill else "dim"
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
 
@@ -178,15 +179,15 @@ def _model(view: RunModel) -> str:
     return near(view.saves_to) if view.saves_to else "not saved through gossip"
 
 
-def _serving(record: RunRecord, width: int) -> str:
+def _serving(reader: RunReader, width: int) -> str:
     """Return the line about the servers: of the last rounds, most often first, as many as there is
     room for."""
-    last = list(record.commits)[-SERVED_ROUNDS:]
+    last = list(reader.view.commits)[-SERVED_ROUNDS:]
     if not last:
-        return "no server: each peer averages with some others" if record.view.round >= 0 else ""
-    if record.view.stages:
+        return "no server: each peer averages with some others" if reader.view.round >= 0 else ""
+    if reader.view.stages:
         return _serving_stages(last)
-    again = sum(commit.attempt > 0 for commit in last)
+    again = sum(commit.made_at > 0 for commit in last)
     line = f"served: round {last[-1].round} by {last[-1].server}; " + (
         f"{again} of the last {len(last)} handed on; " if again else f"the last {len(last)}: "
     )
@@ -199,14 +200,14 @@ def _serving(record: RunRecord, width: int) -> str:
     return line
 
 
-def _serving_stages(last: Sequence[CommitRecord]) -> str:
+def _serving_stages(last: Sequence[Commit]) -> str:
     """The last commit of each stage: its round and who has made it."""
     newest = {commit.stage: commit for commit in last}
     told = ", ".join(
         f"stage {stage} round {commit.round} by {commit.server}"
         for stage, commit in sorted(newest.items())
     )
-    again = sum(commit.attempt > 0 for commit in last)
+    again = sum(commit.made_at > 0 for commit in last)
     more = f"; {again} of the last {counted(len(last), 'commit')} handed on" if again else ""
     return f"served: {told}{more}"
 
@@ -214,33 +215,28 @@ def _serving_stages(last: Sequence[CommitRecord]) -> str:
 # --- the peers ------------------------------------------------------------------------------------
 
 
-def peer_lines(record: RunRecord, standing: Standing, now: float) -> list[PeerLine]:
+def peer_lines(reader: RunReader, standing: Standing, now: float) -> list[PeerLine]:
     """Return the line of every peer, by number."""
-    return [
-        _peer_line(row, record.of(peer), record, standing, now)
-        for peer, row in sorted(record.view.rows.items())
-    ]
+    return [_peer_line(row, reader, standing, now) for _, row in sorted(reader.view.rows.items())]
 
 
-def _peer_line(
-    row: PeerRow, known: PeerRecord, record: RunRecord, standing: Standing, now: float
-) -> PeerLine:
-    state, trouble, why = _state(row, known, standing, now)
-    if state == "done" and row.step < min(record.view.steps or 0, record.view.step):
+def _peer_line(row: PeerRow, reader: RunReader, standing: Standing, now: float) -> PeerLine:
+    state, trouble, why = _state(row, standing, now)
+    if state == "done" and row.step < min(reader.view.steps or 0, reader.view.step):
         state, why = "left early", f"others went on from step {row.step}"
-    if not trouble and row.state == "training" and behind(row, record.view):
+    if not trouble and row.state == "training" and behind(row, reader.view):
         trouble = 2
-    if not trouble and (known.late_share(record.view.round) or 0.0) >= LATE_SHARE:
+    if not trouble and (row.figures.late_share(reader.view.round) or 0.0) >= LATE_SHARE:
         trouble = 1
     if row.suspected:
         trouble, why = max(trouble, 4), why or row.doubt
     lie = f"[{row.lie}]" if row.lie else ""
-    return PeerLine(row, known, state, trouble, "  ".join(filter(None, (lie, why))))
+    return PeerLine(row, state, trouble, "  ".join(filter(None, (lie, why))))
 
 
-def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> tuple[str, int, str]:
+def _state(row: PeerRow, standing: Standing, now: float) -> tuple[str, int, str]:
     """In a word or two, how bad that is, and why it is so."""
-    silent_s = now - known.last_at
+    silent_s = now - row.figures.last_at
     match row.state:
         case "gone":
             return ("ended", 0, "") if row.asked else ("gone", 0 if row.left else 9, row.exit)
@@ -258,8 +254,8 @@ def _state(row: PeerRow, known: PeerRecord, standing: Standing, now: float) -> t
         case "training" if row.pause:
             return "no quorum", 5, row.pause
         case "training" if row.skipped_by:
-            return f"skipped by {len(row.skipped_by)}", 5, known.skipped_for
-        case "starting" if known.rounds:
+            return f"skipped by {len(row.skipped_by)}", 5, row.figures.skipped_for
+        case "starting" if row.figures.rounds:
             return "starting", 3, ""
         case state:
             return state, 0, ""
@@ -309,7 +305,7 @@ def _row(
     line: PeerLine, columns: Sequence[tuple[str, int]], view: RunModel, now: float, width: int
 ) -> list[Text]:
     """A peer's line, and others for a reason that has no room in it."""
-    row, known, trains = line.row, line.known, _trains(line)
+    row, known, trains = line.row, line.row.figures, _trains(line)
     at = trained_at(line, now)
     rate, waits = row.pace.per_s(at), row.pace.waiting(at)
     late, part, cpu = known.late_share(view.round), known.participation, known.cpu()
@@ -373,24 +369,24 @@ def _percent(share: float | None) -> str:
 # --- what happened --------------------------------------------------------------------------------
 
 
-def _not_shown(record: RunRecord, earlier: int, width: int) -> Text:
+def _not_shown(reader: RunReader, earlier: int, width: int) -> Text:
     """How many events there were before those that are shown, and where they are, if that fits."""
     if not earlier:
         return Text()
     count = f"  {counted(earlier, 'event')} before"
-    where = f" (all: gossip report {run_state.word_for(record.folder)})"
+    where = f" (all: gossip report {run_state.word_for(reader.folder)})"
     return Text(count + where if len(count) + cell_len(where) <= width else count, style="dim")
 
 
-def _events(record: RunRecord, width: int, room: int) -> tuple[list[Text], int]:
+def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
     """The last that happened, in so many lines, and how much happened before; what happened several
     times is told once, with a count."""
     found, told = list[Text](), 0
-    happened = _happened(record)
+    happened = _happened(reader)
     for happening, count in reversed(folded(happened, room)):
-        stamp = clock(happening.at - (record.began or happening.at))
+        stamp = clock(happening.at - (reader.began or happening.at))
         times = f"{count}x" if count > 1 else ""
-        words = shown(_near(happening, record.folder))
+        words = shown(_near(happening, reader.folder))
         mark = MARKS.get(happening.text[:1], "")
         lines = textwrap.wrap(words, max(width - EVENT_BEGIN, 20)) or [""]
         if found and len(found) + len(lines) > room:
@@ -399,15 +395,15 @@ def _events(record: RunRecord, width: int, room: int) -> tuple[list[Text], int]:
         others = [Text(" " * EVENT_BEGIN + line, mark) for line in lines[1:]]
         found[:0] = [first, *others]
         told += count
-    return found[:room], record.happened + len(record.notes) - told
+    return found[:room], reader.happened + len(reader.notes) - told
 
 
-def _happened(record: RunRecord) -> list[Happening]:
+def _happened(reader: RunReader) -> list[Happening]:
     """Return the events and the notes of people, by time."""
-    noted = [Happening(note.wall, f"# {note.text} ({note.by})") for note in record.notes]
+    noted = [Happening(note.wall, f"# {note.text} ({note.by})") for note in reader.notes]
     if not noted:
-        return list(record.happenings)
-    return sorted([*record.happenings, *noted], key=lambda each: each.at)
+        return list(reader.happenings)
+    return sorted([*reader.happenings, *noted], key=lambda each: each.at)
 
 
 def _near(happening: Happening, folder: Path) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report import CommitRecord, RunModel, RunRecord, counted, lineage, words
-from gossip.observe import Event, events
+from gossip.launch.report import RunModel, RunReader, counted, lineage, words
+from gossip.observe import Commit, Event, documents, events
 from gossip.run import checkpoints, real, whole
 
 from .base import Point, RunDescription, Told
@@ -36,34 +36,31 @@ class RunPoints:
         points: Callable[[Sequence[Point]], None],
         log_event: Callable[[Told], None],
     ) -> None:
-        self.record = RunRecord(folder)
+        self.reader = RunReader(folder)
         self._points, self._log_event = points, log_event
         self._waiting: list[Point] = []
         self._swarm_at = self._shares_at = 0.0
         self._last: dict[str, float] = {}
-        self._happened = 0
         self._saved: set[int] = set()
         self._begun = False
         self.given = 0
 
     def about(self) -> RunDescription:
         """Return the settings and the origin of the run."""
-        config, environment = (
-            self.record.object("config.json"),
-            self.record.object("environment.json"),
-        )
+        config = self.reader.object("config.json")
+        settings, environment = self.reader.settings, self.reader.environment
         return RunDescription(
-            run=str(config.get("run") or ""),
-            name=str(config.get("name") or self.record.folder.name),
+            run=settings.run,
+            name=self.reader.name,
             settings={key: _in_words(value) for key, value in config.items()},
-            tags=_tags(config, environment, self.record.folder),
-            began=real(environment.get("started")) or 0.0,
+            tags=_tags(settings, environment, self.reader.folder),
+            began=environment.started or 0.0,
         )
 
     def read_on(self) -> None:
         """Hands out what has come since the last time."""
-        self.record.update(self._export_event, self._commit)
-        for row in self.record.files.metrics():
+        self.reader.update(self._export_event, self._commit)
+        for row in self.reader.files.metrics():
             self._logged(row)
         self._checkpoints()
         self._flush()
@@ -71,10 +68,10 @@ class RunPoints:
     def end(self) -> None:
         """Hands out what the run looks like at its end, and tells who came to it. Called once, when
         nothing more comes."""
-        at, step = self.record.last_at, max(self.record.view.round, 0)
+        at, step = self.reader.last_at, max(self.reader.view.round, 0)
         self._add_swarm_points(step, at)
         self._flush()
-        self._log_event(Told(step, at, _end_in_words(self.record.view)))
+        self._log_event(Told(step, at, _end_in_words(self.reader.view)))
 
     def _logged(self, row: Mapping[str, Any]) -> None:
         peer, step = whole(row.get("peer")), whole(row.get("round"))
@@ -85,56 +82,54 @@ class RunPoints:
             if name not in NOT_VALUES and (number := real(value)) is not None:
                 self._add_point(f"{name}/{where}", step, number, row["t"])
 
-    def _commit(self, commit: CommitRecord) -> None:
-        commits = self.record.commits
+    def _commit(self, commit: Commit) -> None:
+        commits = self.reader.view.commits
         before = commits[-2] if len(commits) > 1 else None
         if commit.loss is not None:
-            self._add_point("swarm/loss", commit.round, commit.loss, commit.at)
-        self._add_point("swarm/contributors", commit.round, len(commit.contributors), commit.at)
-        self._add_point("swarm/server", commit.round, commit.server, commit.at)
-        self._add_if_changed("swarm/attempt", commit.round, commit.attempt, commit.at)
-        if before is not None and before.round + 1 == commit.round and commit.at >= before.at:
-            self._add_point("swarm/round_s", commit.round, commit.at - before.at, commit.at)
+            self._add_point("swarm/loss", commit.round, commit.loss, commit.t)
+        self._add_point("swarm/contributors", commit.round, len(commit.contributors), commit.t)
+        self._add_point("swarm/server", commit.round, commit.server, commit.t)
+        self._add_if_changed("swarm/attempt", commit.round, commit.made_at, commit.t)
+        if before is not None and before.round + 1 == commit.round and commit.t >= before.t:
+            self._add_point("swarm/round_s", commit.round, commit.t - before.t, commit.t)
         if commit.rule_s is not None:
-            self._add_point("swarm/rule_s", commit.round, commit.rule_s, commit.at)
-        if commit.at >= self._shares_at + SWARM_EVERY_S:
-            self._shares_at = commit.at
-            for peer, known in self.record.peers.items():
-                if (share := known.participation) is not None:
-                    self._add_point(f"participation/peer-{peer}", commit.round, share, commit.at)
+            self._add_point("swarm/rule_s", commit.round, commit.rule_s, commit.t)
+        if commit.t >= self._shares_at + SWARM_EVERY_S:
+            self._shares_at = commit.t
+            for peer, row in self.reader.view.rows.items():
+                if (share := row.figures.participation) is not None:
+                    self._add_point(f"participation/peer-{peer}", commit.round, share, commit.t)
 
-    def _export_event(self, event: Event) -> None:
+    def _export_event(self, event: Event, lines: Sequence[str]) -> None:
         """After each event: what it made happen, and every now and then how the swarm stands."""
-        view, at = self.record.view, event.t
+        view, at = self.reader.view, event.t
         step = max(view.round, 0)
         if not self._begun and isinstance(event, events.Round):
             self._begun = True
             self._report_resume(at)
-        new = self.record.happened - self._happened
-        for happening in list(self.record.happenings)[-new:] if new else ():
-            self._log_event(Told(step, happening.at, happening.text.strip()))
-        self._happened += new
+        for line in lines:
+            self._log_event(Told(step, at, line.strip()))
         if at >= self._swarm_at + SWARM_EVERY_S and view.round >= 0:
             self._swarm_at = at
             self._add_swarm_points(step, at)
 
     def _report_resume(self, at: float) -> None:
         """Once the first round is there: what the run goes on from, if it does not begin anew."""
-        view, config = self.record.view, self.record.object("config.json")
+        view = self.reader.view
         done = (view.step - 1) * view.local_steps
-        resume = str(config.get("resume") or "")
+        resume = self.reader.settings.resume
         if not resume or done <= 0:
             return
         source = f"from {resume}" if resume != AUTO else "from a checkpoint"
-        began = real(self.record.object("environment.json").get("started"))
+        began = self.reader.environment.started
         if resume == AUTO and began is not None:
-            before = lineage.last_before(self.record.folder, self._saves_to(), began)
+            before = lineage.last_before(self.reader.folder, self._saves_to(), began)
             source += f" of run {before}" if before is not None else ""
         self._log_event(Told(view.round, at, f"= goes on at step {done}, {source}"))
 
     def _add_swarm_points(self, step: int, at: float) -> None:
         """How the swarm and each peer stand."""
-        view = self.record.view
+        view = self.reader.view
         dead = sum(blow.kind != "hang" for blow in view.blows)
         suspected = sum(row.suspected for row in view.rows.values())
         self._add_if_changed("swarm/alive", step, view.alive, at)
@@ -144,7 +139,7 @@ class RunPoints:
         if (rate := view.pace.per_s(at)) is not None:
             self._add_point("swarm/steps_per_s", step, rate, at)
         for peer, row in view.rows.items():
-            known = self.record.of(peer)
+            known = row.figures
             self._add_if_changed(f"trust/peer-{peer}", step, row.trust, at)
             missed_by = 0 if row.left or row.state == "done" else len(row.skipped_by)
             self._add_if_changed(f"skipped_by/peer-{peer}", step, missed_by, at)
@@ -164,7 +159,7 @@ class RunPoints:
         except ConfigError:
             return  # it is told of by whoever lists them
         for step, path in there:
-            began = self.record.began
+            began = self.reader.began
             if step in self._saved or began is None or path.stat().st_mtime < began:
                 continue
             self._saved.add(step)
@@ -173,7 +168,7 @@ class RunPoints:
             self._add_point("swarm/checkpoint", step, step, at)
 
     def _saves_to(self) -> Path | None:
-        return checkpoints.folder_of(self.record.folder)
+        return checkpoints.folder_of(self.reader.folder)
 
     def _add_if_changed(self, name: str, step: int, value: float, at: float) -> None:
         if self._last.get(name) != value:
@@ -193,17 +188,17 @@ class RunPoints:
 
 
 def _tags(
-    config: Mapping[str, Any], environment: Mapping[str, Any], folder: Path
+    settings: documents.RunSettings, environment: documents.Environment, folder: Path
 ) -> dict[str, str]:
-    code = environment.get("code")
+    code = documents.CodeVersion.pick(environment.code)
     found = {
-        "gossip.run": config.get("run"),
+        "gossip.run": settings.run,
         "gossip.folder": str(folder),
-        "gossip.resumed_from": config.get("resume"),
-        "host": environment.get("host"),
-        "command": " ".join(map(str, environment.get("command") or ())),
-        "code.commit": code.get("commit") if isinstance(code, dict) else None,
-        "code.changed_files": code.get("changed_files") if isinstance(code, dict) else None,
+        "gossip.resumed_from": settings.resume,
+        "host": environment.host,
+        "command": " ".join(environment.command or ()),
+        "code.commit": code.commit,
+        "code.changed_files": code.changed_files,
     }
     return {key: _in_words(value) for key, value in found.items() if value not in (None, "")}
 

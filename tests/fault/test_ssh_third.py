@@ -21,6 +21,7 @@ from sshd import inside, why_no_sshd
 from test_ssh_hosts import WAIT_S, SshRun, run_on
 
 from gossip.launch.report import history, summary
+from gossip.observe import Commit, read_commits
 from gossip.run.telemetry import read_lines
 
 pytestmark = [
@@ -122,7 +123,7 @@ def third(tmp_path: Path, **environment: str) -> Iterator[tuple[SshRun, ThirdHos
             machine.close()
 
 
-def commits_of(*folders: Path) -> list[history.Row]:
+def commits_of(*folders: Path) -> list[Commit]:
     """The history of the whole run: who makes a commit writes it down, on its own machine."""
     rows = [
         row
@@ -130,7 +131,7 @@ def commits_of(*folders: Path) -> list[history.Row]:
         for path in folder.glob("peer-*/commits.jsonl")
         for row in read_lines(path)
     ]
-    return list(history.read(rows).true)
+    return list(history.read(read_commits(rows)).true)
 
 
 def ends(rows: Iterable[dict[str, Any]]) -> dict[int, tuple[int, str]]:
@@ -165,10 +166,10 @@ def test_a_third_machine_joins_by_the_line_as_it_is_printed_and_contributes(tmp_
         assert one["samples"]["twice"] == 0
         assert one["rounds_lost"] < 10, "and not those that the others have written down"
     # And the whole: the newcomer's rounds and samples are in it, and no other's are missing.
-    shares = [share for row in commits for share in row["contributors"] if share["peer"] == 2]
+    shares = [each for commit in commits if (each := commit.contribution_of(2)) is not None]
     assert len(shares) > 40
-    assert all(share["samples"] > 0 for share in shares)
-    assert sum(row["server"] == 2 for row in commits) > 5, "it serves in its turn"
+    assert all(share.samples > 0 for share in shares)
+    assert sum(commit.server == 2 for commit in commits) > 5, "it serves in its turn"
     counted = summary.epochs(commits)
     assert counted
     assert sum(each["once"] for each in counted) > 0

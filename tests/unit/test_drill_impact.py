@@ -14,7 +14,7 @@ from gossip.faults.reader import peers_of, seconds_of
 from gossip.faults.world import Partition
 from gossip.launch.drill import impact
 from gossip.launch.drill.command import drawn, healed
-from gossip.observe import read_event
+from gossip.observe import read_commits, read_event
 
 
 def commit(number: int, t: float) -> dict[str, Any]:
@@ -22,6 +22,7 @@ def commit(number: int, t: float) -> dict[str, Any]:
     return {
         "t": t,
         "round": number,
+        "server": 0,
         "shard": 0,
         "parent": f"h{number - 1}",
         "chain": f"h{number}",
@@ -55,9 +56,9 @@ def test_the_pace_is_told_before_during_and_after_with_the_dip_the_longest_pause
 def test_a_run_that_is_no_slower_meanwhile_is_not_said_to_be() -> None:
     for rate, said in ((12.0, "during,"), (5.0, "during (-50%),")):
         made = rounds((94.0, 100.0, 10.0), (100.0, 104.0, rate), (104.0, 110.0, 10.0))
-        assert said in "\n".join(
-            impact.lines(impact.impact(3, [], made, impact.DrillWindow(100.0, 104.0, 110.0)))
-        )
+        window = impact.DrillWindow(100.0, 104.0, 110.0)
+        found = impact.impact(3, [], read_commits(made), window)
+        assert said in "\n".join(impact.lines(found))
 
 
 def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
@@ -66,7 +67,12 @@ def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
     assert (found["recovery_ms"], found["after"]) == (None, pytest.approx(5.0, abs=0.3))
     assert "not yet at its pace of before" in "\n".join(
         impact.lines(
-            impact.impact(3, [], rounds((99.0, 100.0, 10.0)), impact.DrillWindow(100, 101, 110))
+            impact.impact(
+                3,
+                [],
+                read_commits(rounds((99.0, 100.0, 10.0))),
+                impact.DrillWindow(100, 101, 110),
+            )
         )
     )
 
@@ -97,7 +103,7 @@ def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
     found = impact.impact(
         3,
         map(read_event, happened),
-        rounds((95.0, 106.0, 10.0)),
+        read_commits(rounds((95.0, 106.0, 10.0))),
         impact.DrillWindow(100.0, 102.0, 106.0),
     )
     (hit,) = found["hit"]
@@ -215,7 +221,7 @@ def test_who_came_later_counts_and_who_left_is_told() -> None:
     found = impact.impact(
         3,
         map(read_event, happened),
-        rounds((95.0, 106.0, 10.0)),
+        read_commits(rounds((95.0, 106.0, 10.0))),
         impact.DrillWindow(100.0, 102.0, 106.0),
     )
     assert found["left"] == [

@@ -9,7 +9,13 @@ import pytest
 
 from gossip.errors import ConfigError
 from gossip.launch.report import notes
-from gossip.launch.report.growing import RunFiles
+from gossip.launch.report.run_reader import RunReader
+
+
+def read(folder: Path) -> list[notes.Note]:
+    reader = RunReader(folder)
+    reader.update()
+    return reader.notes
 
 
 def test_a_note_is_read_back_and_stands_in_the_logbook(tmp_path: Path) -> None:
@@ -17,7 +23,7 @@ def test_a_note_is_read_back_and_stands_in_the_logbook(tmp_path: Path) -> None:
     written = notes.write(tmp_path, "  lowered the\nlearning rate ")
     notes.write(tmp_path, "and raised it again")
 
-    first, second = notes.read(RunFiles(tmp_path).notes())
+    first, second = read(tmp_path)
 
     assert first == written
     assert (first.text, second.text) == ("lowered the learning rate", "and raised it again")
@@ -34,7 +40,7 @@ def test_a_line_that_was_cut_off_and_one_of_somebody_else_do_not_hide_the_others
     with (tmp_path / notes.FILE).open("a") as file:
         file.write('{"text": 3}\n[1]\n{"wall": 1.0, "te\n')
     notes.write(tmp_path, "two \x1b[2J")
-    assert [note.text for note in notes.read(RunFiles(tmp_path).notes())] == ["one", "two \\x1b[2J"]
+    assert [note.text for note in read(tmp_path)] == ["one", "two \\x1b[2J"]
 
 
 @pytest.mark.parametrize("text", ["", " \n ", "x" * (notes.NOTE_MAX + 1)])
@@ -75,4 +81,4 @@ def test_nor_is_a_second_name_or_a_pipe(name: str, tmp_path: Path) -> None:
 
 
 def test_a_run_without_notes_has_none(tmp_path: Path) -> None:
-    assert notes.read(RunFiles(tmp_path).notes()) == []
+    assert read(tmp_path) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gossip.launch.report.growing import RowParser
-from gossip.observe import EVENTS, Event, events, read_event
+from gossip.observe import EVENTS, Contribution, Event, events, read_commits, read_event
 
 
 def test_an_event_has_the_fields_of_its_row_and_none_in_place_of_the_others() -> None:
@@ -62,3 +62,12 @@ def test_the_end_of_a_line_is_checked_as_its_event_and_under_no_second_name() ->
 def test_a_file_without_events_may_have_anything_as_its_event(file: str) -> None:
     row = {"event": [1], "round": 1, "contributors": []}
     assert RowParser().parse(json.dumps(row, separators=(",", ":")).encode(), file) == row
+
+
+def test_a_commit_has_the_fields_of_its_row_and_defaults_in_place_of_the_others() -> None:
+    part = {"peer": 2, "samples": None, "took_us": 2500}
+    row = {"t": 1.0, "round": 3, "server": 1, "shard": None, "contributors": [part], "x": 1}
+    [commit] = read_commits([row, {"round": 3}, {"server": 1}])
+    assert (commit.round, commit.server, commit.shard, commit.reason) == (3, 1, 0, "")
+    assert commit.contribution_of(2) == Contribution(peer=2, took_us=2500)
+    assert (commit.contributors[0].update_s, commit.contributors[0].samples) == (0.0025, 0)

@@ -46,7 +46,7 @@ def test_the_newest_values_of_a_run_are_served(tmp_path: Path, tracker: Promethe
     assert value(text, 'gossip_loss{run="digits-0a1b",peer="0"} ') == pytest.approx(1 / ROUNDS)
     assert value(text, 'gossip_swarm_loss{run="digits-0a1b"} ') == pytest.approx(2 - 39 / 40)
     assert value(text, 'gossip_round{run="digits-0a1b"} ') == ROUNDS - 1
-    assert value(text, "gossip_events_total") == points.record.happened
+    assert value(text, "gossip_events_total") == points.reader.happened
     assert text.count("# TYPE gossip_loss gauge") == 1
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from gossip.launch.report.html import figures
-from gossip.launch.report.html.columns import Logged, Points, columns_of
+from gossip.launch.report.html.columns import CommitColumns, Logged, Points, columns_of
 from gossip.launch.report.html.downsampling import Buckets
+from gossip.observe import read_commits
 
 
 def test_each_part_of_the_time_has_the_mean_of_its_values_and_a_gap_has_none() -> None:
@@ -83,9 +84,13 @@ def commit(round_id: int, took_us: dict[int, int], **fields: object) -> dict[str
     }
 
 
+def columns_from(rows: list[dict[str, object]]) -> CommitColumns:
+    return columns_of(read_commits(rows))
+
+
 def test_the_slowest_of_each_round_is_who_took_longest() -> None:
     rows = [commit(0, {0: 1000, 1: 3000, 2: 2000}), commit(1, {0: 5000, 2: 2000}), commit(2, {})]
-    who, longest, median = columns_of(rows).slowest()
+    who, longest, median = columns_from(rows).slowest()
     assert who.tolist() == [1, 0, -1]
     np.testing.assert_allclose(longest, [0.003, 0.005, np.nan])
     np.testing.assert_allclose(median, [0.002, 0.0035, np.nan])
@@ -103,7 +108,7 @@ def test_a_commit_counts_once_and_a_branch_that_was_given_up_does_not() -> None:
         )
         for at in (3, 4)
     ]
-    columns = columns_of([*main, *side, *main])
+    columns = columns_from([*main, *side, *main])
     assert columns.round.tolist() == [0, 1, 2, 3, 4, 5]
     assert columns.peers == [0, 1, 2]
     assert [branch.first for branch in columns.given_up] == [3]
@@ -112,7 +117,7 @@ def test_a_commit_counts_once_and_a_branch_that_was_given_up_does_not() -> None:
 
 
 def test_an_uneven_number_of_contributors_keeps_its_rows_with_their_commits() -> None:
-    columns = columns_of([commit(1, {5: 7000}), commit(0, {0: 1000, 1: 2000})])
+    columns = columns_from([commit(1, {5: 7000}), commit(0, {0: 1000, 1: 2000})])
     assert columns.round.tolist() == [0, 1]
     assert columns.who[columns.of == 1].tolist() == [5]
 

@@ -224,7 +224,7 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
         rounds=10,
         handed_on=(5,),
     )
-    assert run.handed_on == {5: "1 is skipped: suspect"}
+    assert run.turns.handed_on == {5: "1 is skipped: suspect"}
     (told,) = rounds.section(run, ()).text
     assert told.endswith("Why, and how often: a server is skipped: suspect (1).")
     assert "1 went to another server" in impact.Impact(run).effect(run.began, None)

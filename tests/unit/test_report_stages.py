@@ -15,7 +15,7 @@ from gossip.launch.report import RunModel, run_state, stages_of, summary
 from gossip.launch.report.explain import explain
 from gossip.launch.report.html import incidents, recorded
 from gossip.launch.report.live_frame import About, Size, frame as live
-from gossip.launch.report.run_record import RunRecord
+from gossip.launch.report.run_reader import RunReader
 from gossip.launch.report.stages import PeerStage, stages_in
 from gossip.launch.report.top import TopView
 from gossip.run.machine import started_at, this_machine
@@ -82,18 +82,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def record_of(folder: Path) -> RunRecord:
-    record = RunRecord(folder)
-    record.update()
-    return record
+def read(folder: Path) -> RunReader:
+    reader = RunReader(folder)
+    reader.update()
+    return reader
 
 
 def test_a_peer_takes_part_in_the_rounds_of_its_stage(folder: Path) -> None:
-    record = record_of(folder)
-    parts = [record.of(peer).participation for peer in range(4)]
-    assert parts == [1.0, 1.0, 1.0, 0.5]
-    assert [record.of(peer).served for peer in range(4)] == [8, 0, 8, 0]
-    assert record.view.alive == 3
+    view = read(folder).view
+    figures = [view.rows[peer].figures for peer in range(4)]
+    assert [each.participation for each in figures] == [1.0, 1.0, 1.0, 0.5]
+    assert [each.served for each in figures] == [8, 0, 8, 0]
+    assert view.alive == 3
 
 
 def test_all_stages_count_for_how_many_are_alive(folder: Path, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_top_and_the_launcher_show_the_stage_of_each_peer(folder: Path) -> None:
     ]
     assert "2 stages" in lines[0]
     assert "served: stage 0 round 7 by 0, stage 1 round 7 by 2" in lines
-    drawn = live(About("pipe", "", ""), record_of(folder).view, 10.0, 0.0, Size(100, 40))
+    drawn = live(About("pipe", "", ""), read(folder).view, 10.0, 0.0, Size(100, 40))
     rows = [line.plain.split()[:3] for line in drawn]
     assert ["peer", "stage", "state"] in rows
     assert ["3", "1", "gone"] in rows
@@ -186,7 +186,7 @@ def test_a_pipeline_saves_to_the_folder_of_all_stages(folder: Path, tmp_path: Pa
     shutil.copytree(folder, run)
     plan = {"steps": 8, "folder": "/x/saved/stage-1", "every": 4}
     write(run, "events.jsonl", stamped(1.0, peer=2, event="plan", **plan))
-    assert record_of(run).view.saves_to == "/x/saved"
+    assert read(run).view.saves_to == "/x/saved"
 
 
 def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder: Path) -> None:

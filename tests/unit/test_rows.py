@@ -70,6 +70,8 @@ def test_so_is_the_trust_of_a_round(trust: Any) -> None:
         ("contributors", [{"peer": 0, "took_us": "long"}]),
         ("rejected", [{"peer": -1}]),
         ("trust", 0.5),
+        ("slices", {"0": [0, 2]}),
+        ("slices", {"one": [[0, 2]]}),
     ],
 )
 def test_so_is_a_part_of_a_commit(name: str, value: Any) -> None:
@@ -100,15 +102,17 @@ def test_a_commit_is_no_row_of_metrics_by_what_it_says() -> None:
 
 def test_lines_that_are_refused_are_counted_and_the_first_is_named(tmp_path: Path) -> None:
     (tmp_path / "peer-0").mkdir()
-    rows = [{"t": 1.0, "n": n} for n in range(5)] + [{"t": 1e15}, {"t": 2.0, "chain": []}]
+    rows: list[dict[str, Any]] = [{"t": 1.0, "round": n, "server": 0} for n in range(5)]
+    rows += [{"t": 1e15}, {"t": 2.0, "chain": []}]
     text = "\n".join(map(json.dumps, rows)) + "\n"
     (tmp_path / "peer-0" / "commits.jsonl").write_text(text)
     files = RunFiles(tmp_path)
-    assert [row["n"] for row in files.commits()] == list(range(5))
+    assert [commit.round for commit in files.commits()] == list(range(5))
     (line,) = files.broken
     assert line.startswith("2 lines of peer-0/commits.jsonl")
     assert "line 6: t is " in line
-    assert [row["n"] for row in read_lines(tmp_path / "peer-0" / "commits.jsonl")] == list(range(5))
+    written = read_lines(tmp_path / "peer-0" / "commits.jsonl")
+    assert [row["round"] for row in written] == list(range(5))
 
 
 def test_a_file_without_line_ends_is_not_read_to_its_end(tmp_path: Path) -> None:

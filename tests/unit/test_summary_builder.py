@@ -8,6 +8,7 @@ import pytest
 
 from gossip.config import resolve
 from gossip.launch.report import history, summary
+from gossip.observe import read_commits
 from gossip.run.telemetry import JsonLines, to_json, write_json
 
 
@@ -28,6 +29,14 @@ def commit(
         "contributors": [{"peer": peer, "samples": 99} for peer in range(4)],
         **fields,
     }
+
+
+def past_of(rows: list[dict[str, Any]]) -> history.History:
+    return history.read(read_commits(rows))
+
+
+def epochs_of(rows: list[dict[str, Any]]) -> list[dict[str, int]] | None:
+    return summary.epochs(read_commits(rows))
 
 
 def folder(
@@ -105,17 +114,17 @@ def test_a_run_that_went_on_from_a_checkpoint_has_not_lost_the_rounds_before_it(
 def test_a_commit_that_its_dying_server_never_sent_does_not_count() -> None:
     unsent = commit(1, 0, chain="unsent")
     real = commit(1, 2, made_at=1)
-    rows = history.read([commit(0), unsent, real, commit(2)]).true
-    assert [row["server"] for row in rows if row["round"] == 1] == [2]
-    assert [row["made_at"] for row in history.read([commit(0), unsent, real]).true] == [0, 1], (
+    rows = past_of([commit(0), unsent, real, commit(2)]).true
+    assert [row.server for row in rows if row.round == 1] == [2]
+    assert [row.made_at for row in past_of([commit(0), unsent, real]).true] == [0, 1], (
         "the last round has no successor"
     )
 
 
 def test_the_commit_that_the_next_round_builds_on_counts_even_if_a_later_attempt_made_another():
     unheard = commit(1, 2, made_at=1, chain="unheard")
-    rows = history.read([commit(0), commit(1, 0), unheard, commit(2)]).true
-    assert [row["server"] for row in rows if row["round"] == 1] == [0]
+    rows = past_of([commit(0), commit(1, 0), unheard, commit(2)]).true
+    assert [row.server for row in rows if row.round == 1] == [0]
 
 
 def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made_stands_for_it():
@@ -127,10 +136,10 @@ def test_the_commit_that_a_lying_server_has_told_is_missing_and_what_it_has_made
         for number in range(21, 25)
     ]
     refused = commit(9, 3, chain="refused9")
-    past = history.read([*(commit(number) for number in range(20)), refused, made, *after])
-    assert [row["round"] for row in past.true] == list(range(25))
-    assert past.true[9]["chain"] == "h9"
-    assert past.true[20]["server"] == 3
+    past = past_of([*(commit(number) for number in range(20)), refused, made, *after])
+    assert [row.round for row in past.true] == list(range(25))
+    assert past.true[9].chain == "h9"
+    assert past.true[20].server == 3
     assert past.given_up == ()
 
 
@@ -159,9 +168,9 @@ def test_a_branch_that_was_given_up_does_not_count_though_it_was_ahead_and_was_m
     heavy = branch(range(2, 12), "heavy", (0, 1, 2, 3, 4))
     after = branch(range(12, 20), "x", tuple(range(8)))
     after[0]["parent"] = "heavy11"
-    past = history.read([*light, *after, commit(0), commit(1), *heavy])
-    assert [row["round"] for row in past.true] == list(range(20))
-    assert {row["chain"][:5] for row in past.true[2:12]} == {"heavy"}
+    past = past_of([*light, *after, commit(0), commit(1), *heavy])
+    assert [row.round for row in past.true] == list(range(20))
+    assert {row.chain[:5] for row in past.true[2:12]} == {"heavy"}
     (given_up,) = past.given_up
     assert (given_up.first, given_up.rounds, given_up.peers) == (2, 28, [5, 6, 7])
 
@@ -172,11 +181,11 @@ def test_a_single_commit_that_was_dropped_outweighs_nobody_who_went_on() -> None
     dropped = commit(
         2, 7, chain="dropped", contributors=[{"peer": peer, "samples": 99} for peer in range(7)]
     )
-    past = history.read(
+    past = past_of(
         [commit(0), commit(1), dropped, *branch(range(2, 30), "real", (0, 1, 2, 3, 7), made_at=2)]
     )
-    assert [row["round"] for row in past.true] == list(range(30))
-    assert past.true[-1]["chain"] == "real29"
+    assert [row.round for row in past.true] == list(range(30))
+    assert past.true[-1].chain == "real29"
     assert past.given_up == ()
 
 
@@ -185,7 +194,7 @@ def test_where_a_run_ends_apart_the_heavier_side_counts() -> None:
         branch(range(2, 30), "light", (5, 6, 7)),
         branch(range(2, 12), "heavy", (0, 1, 2, 3, 4)),
     )
-    assert history.read([commit(0), commit(1), *light, *heavy]).true[-1]["chain"] == "heavy11"
+    assert past_of([commit(0), commit(1), *light, *heavy]).true[-1].chain == "heavy11"
 
 
 def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_given_up(
@@ -263,17 +272,17 @@ def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
         row(1, [6, 8], [8, 10], [{"peer": 0, "samples": 99}]),
         row(2, [0, 1], [8, 8]),
     ]
-    assert summary.epochs(rows) == [{"epoch": 0, "once": 7, "twice": 1, "never": 2, "rounds": 3}]
+    assert epochs_of(rows) == [{"epoch": 0, "once": 7, "twice": 1, "never": 2, "rounds": 3}]
     # what is read in a later epoch counts for the one that it belongs to
     rows += [row(3, [8, 9], [9, 12]), row(4, [12, 15], [15, 18])]
     first = {"epoch": 0, "once": 9, "twice": 1, "never": 0, "rounds": 3}
-    assert summary.epochs(rows) == [first]
+    assert epochs_of(rows) == [first]
     rows += [row(5, [18, 19], [19, 19])]
-    assert summary.epochs(rows) == [
+    assert epochs_of(rows) == [
         first,
         {"epoch": 1, "once": 9, "twice": 0, "never": 1, "rounds": 3},
     ]
-    assert summary.samples(summary.epochs(rows)) == {"once": 18, "twice": 1, "never": 1}
+    assert summary.samples(epochs_of(rows)) == {"once": 18, "twice": 1, "never": 1}
 
 
 def test_a_sample_that_only_some_shards_have_used_is_not_used() -> None:
@@ -286,7 +295,7 @@ def test_a_sample_that_only_some_shards_have_used_is_not_used() -> None:
         commit(1, shard=0, slices=slices[1], contributors=both[1:], **at),
         commit(1, shard=1, slices=slices[1], contributors=both[1:], **at),
     ]
-    assert summary.epochs(rows) == [{"epoch": 0, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
+    assert epochs_of(rows) == [{"epoch": 0, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
 
 
 def test_an_epoch_that_a_run_was_resumed_in_is_not_counted() -> None:
@@ -301,11 +310,11 @@ def test_an_epoch_that_a_run_was_resumed_in_is_not_counted() -> None:
         )
         for at in range(3, 7)
     ]
-    assert summary.epochs(rows) == [{"epoch": 2, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
+    assert epochs_of(rows) == [{"epoch": 2, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
 
 
 def test_without_sharded_data_nothing_is_said_of_samples() -> None:
-    assert summary.epochs([commit(0), commit(1)]) is None
+    assert epochs_of([commit(0), commit(1)]) is None
     assert summary.samples(None) is None
 
 
@@ -561,8 +570,8 @@ def test_a_lone_commit_of_more_peers_is_no_history_where_a_shrunken_swarm_went_o
     went_on = [
         commit(round_id, 0, made_at=int(round_id == 1), contributors=few) for round_id in (1, 2, 3)
     ]
-    past = history.read([commit(0), lone, *went_on])
-    assert [row["chain"] for row in past.true] == ["h0", "h1", "h2", "h3"]
+    past = past_of([commit(0), lone, *went_on])
+    assert [row.chain for row in past.true] == ["h0", "h1", "h2", "h3"]
 
 
 def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_as_lost(

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gossip.faults import plan as faults
+from gossip.launch.report.happenings import SuspicionRecord
 from gossip.launch.report.run_model import RunModel
 from gossip.observe import Event, read_event
 
@@ -198,7 +199,7 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
         "~ 2 on parole from round 115",
         "~ 2 is trusted again",
     ]
-    assert view.suspicions == {2: {"round": 6, "trust": 0.4, "reasons": reasons}}
+    assert view.suspicions == {2: SuspicionRecord(6, 0.4, reasons)}
     assert view.quarantines == {2}
     assert view.rows[2].lie == "sign_flip"
 

@@ -12,7 +12,7 @@ from gossip.errors import ConfigError
 from gossip.launch.report import top
 from gossip.launch.report.folding import folded
 from gossip.launch.report.live_frame import Size
-from gossip.launch.report.run_record import Happening, RunRecord
+from gossip.launch.report.run_reader import Happening, RunReader
 from gossip.launch.report.top_frame import SILENT_S, Standing, frame, peer_lines
 from gossip.launch.report.words import short_bytes
 
@@ -26,9 +26,9 @@ def run(tmp_path: Path) -> RecordedRun:
 
 
 def drawn(run: RecordedRun, standing: Standing, at: float, width: int = 80) -> list[str]:
-    record = RunRecord(run.folder)
-    record.update()
-    return [line.plain for line in frame(record, standing, BEGAN + at, Size(width, 40))]
+    reader = RunReader(run.folder)
+    reader.update()
+    return [line.plain for line in frame(reader, standing, BEGAN + at, Size(width, 40))]
 
 
 def row(lines: list[str], peer: int) -> str:
@@ -74,9 +74,9 @@ def test_of_more_peers_than_rows_those_in_trouble_are_on_top(run: RecordedRun) -
         run.event(0.1, peer, "started", pid=1, incarnation=0)
         run.event(0.2, peer, "ready", present=[0])
     run.rounds(0, 28)
-    record = RunRecord(run.folder)
-    record.update()
-    lines = [line.plain for line in frame(record, RUNNING, BEGAN + 4.0, Size(80, 24))]
+    reader = RunReader(run.folder)
+    reader.update()
+    lines = [line.plain for line in frame(reader, RUNNING, BEGAN + 4.0, Size(80, 24))]
     assert len(lines) <= 24
     table = lines[lines.index(next(line for line in lines if line.startswith("peer"))) + 1 :]
     order = [int(line.split()[0]) for line in table if line[:5].strip().isdecimal()]
@@ -189,9 +189,9 @@ def test_bytes_have_four_characters() -> None:
 
 def test_lines_of_peers_are_those_of_the_view(run: RecordedRun) -> None:
     run.rounds(0, 28)
-    record = RunRecord(run.folder)
-    record.update()
-    lines = peer_lines(record, RUNNING, BEGAN + 4.0)
+    reader = RunReader(run.folder)
+    reader.update()
+    lines = peer_lines(reader, RUNNING, BEGAN + 4.0)
     assert [line.row.peer for line in lines] == [0, 1, 2, 3]
     assert [line.trouble for line in lines] == [0, 9, 1, 6]
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugin_util import markdown_to_safe_html
 
 from gossip.errors import ConfigError
-from gossip.launch.report import RunRecord
+from gossip.launch.report import RunReader
 from gossip.launch.track import beside
 from gossip.launch.track.base import Point, Told
 from gossip.launch.track.exporting import export
@@ -269,9 +269,9 @@ def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
             [1 / (n + 1) for n in range(ROUNDS)], rel=1e-6
         )
         texts = [each.tensor_proto.string_val[0].decode() for each in read.Tensors("events")]
-        record = RunRecord(exported.folder)
-        record.update()
-        assert texts[:-1] == [each.text for each in record.happenings]
+        reader = RunReader(exported.folder)
+        reader.update()
+        assert texts[:-1] == [each.text for each in reader.happenings]
         assert texts[-1] == "= over in round 39: 4 of 4 peers came to the end"
         settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
         assert "|aggregator|guarded_mean|" in settings

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gossip.launch.report import history
+from gossip.observe import Commit, Contribution, PeerEvent, Row, events
 from gossip.run import real
 
 from .downsampling import Floats
 
-Row = Mapping[str, Any]
 NAMES_MAX = 6
 """Maximum number of different values of scripts that are drawn. Names in ``FIRST`` are drawn beyond
 it, too."""
+USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 
@@ -41,6 +42,11 @@ class Points:
     @property
     def peers(self) -> list[int]:
         return sorted(self._x)
+
+    @property
+    def highest(self) -> float:
+        """Largest value of any peer; 0.0: there is none above it."""
+        return max([0.0, *(float(self.y(peer).max()) for peer in self.peers)])
 
     def x(self, peer: int) -> Floats:
         return np.frombuffer(self._x[peer]) if peer in self._x else np.empty(0)
@@ -100,6 +106,40 @@ class Logged:
         return [*(name for name in FIRST if name in self.by_time), *others]
 
 
+class Series:
+    """Values that peers reported, by peer and time.
+
+    Attributes:
+        steps: Steps of its script that each peer has done, several a round with local steps.
+        losses, consensus: Losses and consensus distances, as peers measured them each round.
+        trust: Trust in each peer, where rounds have no server.
+        used: Resources, by the names in ``USED``. Counters restart at 0 with each life of a peer.
+        logged: Values that scripts logged.
+    """
+
+    def __init__(self) -> None:
+        self.steps, self.losses, self.consensus, self.trust = (Points() for _ in range(4))
+        self.used = {name: Points() for name in USED}
+        self.logged = Logged()
+
+    def record_round(self, event: events.Round, local_steps: int) -> None:
+        if event.round is None:
+            return
+        self.steps.add(event.peer, event.t, (event.step or event.round + 1) * local_steps)
+        if event.loss is not None:
+            self.losses.add(event.peer, event.t, event.loss)
+        if event.consensus_distance is not None:
+            self.consensus.add(event.peer, event.t, event.consensus_distance)
+        if event.server is None:
+            for subject, score in event.scores.items():
+                self.trust.add(subject, event.t, score)
+
+    def record_usage(self, event: PeerEvent, used: Mapping[str, Any]) -> None:
+        for name, points in self.used.items():
+            if (value := used.get(name)) is not None:
+                points.add(event.peer, event.t, value)
+
+
 class CommitColumns:
     """Commits of all branches; ``settle`` leaves those of the history that counts.
 
@@ -110,8 +150,8 @@ class CommitColumns:
     """
 
     def __init__(self) -> None:
-        self._rows: list[dict[str, Any]] = []
-        self._groups: dict[tuple[int, ...], list[dict[str, int]]] = {}
+        self._commits: list[Commit] = []  # only what their history needs
+        self._groups: dict[tuple[int, ...], tuple[Contribution, ...]] = {}
         self._columns: dict[str, array[Any]] = {
             **{name: array("d") for name in ("t", "took_s", "weight")},
             **{name: array("q") for name in ("round", "server", "attempt", "who", "of")},
@@ -120,62 +160,55 @@ class CommitColumns:
         self._trust: Any = None
         self.given_up: tuple[history.Branch, ...] = ()
 
-    def add(self, row: Row) -> None:
-        round_id = row.get("round")
-        if round_id is None:
-            return
-        contributors = row.get("contributors") or ()
-        who = tuple(one["peer"] for one in contributors)
-        self._rows.append(
-            {
-                "at": len(self._rows),
-                "t": row["t"],
-                "round": round_id,
-                "shard": row.get("shard") or 0,
-                "made_at": row.get("made_at") or 0,
-                "stage": row.get("stage") or 0,
-                "chain": row.get("chain"),
-                "parent": row.get("parent"),
-                "contributors": self._groups.setdefault(who, [{"peer": peer} for peer in who]),
-            }
+    def add(self, commit: Commit) -> None:
+        who = tuple([each.peer for each in commit.contributors])
+        if who not in self._groups:
+            self._groups[who] = tuple([Contribution(peer=peer) for peer in who])
+        self._commits.append(
+            Commit(
+                t=commit.t,
+                round=commit.round,
+                server=commit.server,
+                shard=commit.shard,
+                stage=commit.stage,
+                made_at=commit.made_at,
+                chain=commit.chain,
+                parent=commit.parent,
+                contributors=self._groups[who],
+            )
         )
-        self._put(row, round_id, contributors)
-
-    def _put(self, row: Row, round_id: int, contributors: Sequence[Row]) -> None:
         columns = self._columns
         at = len(columns["t"])
-        columns["t"].append(row["t"])
-        columns["round"].append(round_id)
-        server = row.get("server")
-        columns["server"].append(-1 if server is None else server)
-        columns["attempt"].append(row.get("made_at") or 0)
-        for one in contributors:
+        columns["t"].append(commit.t)
+        columns["round"].append(commit.round)
+        columns["server"].append(commit.server)
+        columns["attempt"].append(commit.made_at)
+        for each in commit.contributors:
             columns["of"].append(at)
-            columns["who"].append(one["peer"])
-            columns["took_s"].append((one.get("took_us") or np.nan) / 1e6)
-            columns["weight"].append(_or_nan(one.get("weight")))
-        self._note_trust(row)
+            columns["who"].append(each.peer)
+            columns["took_s"].append((each.took_us or np.nan) / 1e6)
+            columns["weight"].append(np.nan if each.weight is None else each.weight)
+        self._note_trust(commit)
 
-    def _note_trust(self, row: Row) -> None:
+    def _note_trust(self, commit: Commit) -> None:
         """Only where it has changed: mostly all are trusted."""
-        trust = row.get("trust")
-        if trust and trust != self._trust:
-            self._trust = trust
-            for peer, score in trust.items():
-                if score is not None:
-                    self.trust.add(int(peer), row["t"], score)
+        if commit.trust and commit.trust != self._trust:
+            self._trust = commit.trust
+            for peer, score in commit.scores.items():
+                self.trust.add(peer, commit.t, score)
 
     def settle(self) -> None:
         """Leaves out what was given up, and the shards beyond the first."""
-        pasts = [history.read(rows) for rows in self._by_stage()]
+        at = {id(commit): place for place, commit in enumerate(self._commits)}
+        pasts = [history.read(commits) for commits in self._by_stage()]
         self.given_up = tuple(branch for past in pasts for branch in past.given_up)
-        kept = [[row for row in past.true if not row["shard"]] for past in pasts]
-        keep = np.array([row["at"] for row in kept[-1]], np.int64)
-        at_round = {row["round"]: at for at, row in enumerate(kept[-1])}
-        place = np.full(len(self._rows), -1, np.int64)
-        for row in (row for rows in kept for row in rows):
-            place[row["at"]] = at_round.get(row["round"], -1)
-        everybody = np.array([row["at"] for rows in kept for row in rows], np.int64)
+        kept = [[commit for commit in past.true if not commit.shard] for past in pasts]
+        keep = np.array([at[id(commit)] for commit in kept[-1]], np.int64)
+        at_round = {commit.round: number for number, commit in enumerate(kept[-1])}
+        place = np.full(len(self._commits), -1, np.int64)
+        for commit in (commit for commits in kept for commit in commits):
+            place[at[id(commit)]] = at_round.get(commit.round, -1)
+        everybody = np.array([at[id(each)] for commits in kept for each in commits], np.int64)
         self.makers = self._whole("server")[everybody]
         of = place[self._whole("of")] if len(self._columns["of"]) else np.empty(0, np.int64)
         inside = of >= 0
@@ -183,12 +216,12 @@ class CommitColumns:
         self.server, self.attempt = self._whole("server")[keep], self._whole("attempt")[keep]
         self.of, self.who = of[inside], self._whole("who")[inside]
         self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
-        self._rows, self._columns = [], {}
+        self._commits, self._columns = [], {}
 
-    def _by_stage(self) -> list[list[dict[str, Any]]]:
-        found: dict[int, list[dict[str, Any]]] = {0: []}
-        for row in self._rows:
-            found.setdefault(row["stage"], []).append(row)
+    def _by_stage(self) -> list[list[Commit]]:
+        found: dict[int, list[Commit]] = {0: []}
+        for commit in self._commits:
+            found.setdefault(commit.stage, []).append(commit)
         return [found[stage] for stage in sorted(found)]
 
     def _real(self, name: str) -> Floats:
@@ -227,13 +260,9 @@ class CommitColumns:
         return who, longest, median
 
 
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value
-
-
-def columns_of(rows: Iterable[Row]) -> CommitColumns:
+def columns_of(commits: Iterable[Commit]) -> CommitColumns:
     found = CommitColumns()
-    for row in rows:
-        found.add(row)
+    for commit in commits:
+        found.add(commit)
     found.settle()
     return found

@@ -44,7 +44,7 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
 def _by_step(runs: Sequence[RecordedRun], name: str) -> LineChart | None:
     """The mean of the honest peers of each run, by step: so runs of different speed can be
     compared."""
-    points = [(run, run.logged.rounds.get(name)) for run in runs]
+    points = [(run, run.series.logged.rounds.get(name)) for run in runs]
     last = max(
         (float(each.all_x().max()) for _, each in points if each is not None and each.peers),
         default=0.0,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from gossip.observe import documents
 from gossip.run import shown
 
 from .charts import Section, TextTable
@@ -22,8 +22,8 @@ def section(run: RecordedRun) -> Section:
     found = Section("configuration", "Configuration")
     rows = [(label, value) for label, value in _facts(run.environment) if value]
     found.parts.append(TextTable("Where and how it was started", ("What", "Value"), tuple(rows)))
-    own = tuple(row for row in run.settings if row[2] != "default")
-    rest = tuple(row for row in run.settings if row[2] == "default")
+    own = tuple(row for row in run.sources if row[2] != "default")
+    rest = tuple(row for row in run.sources if row[2] == "default")
     head = ("Setting", "Value", "From")
     if own:
         found.parts.append(TextTable("Settings that are not the default", head, own))
@@ -32,35 +32,29 @@ def section(run: RecordedRun) -> Section:
     return found
 
 
-def _facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    command = environment.get("command")
-    hardware, packages = environment.get("hardware"), environment.get("packages")
-    hardware = hardware if isinstance(hardware, dict) else {}
-    packages = packages if isinstance(packages, dict) else {}
-    memory = hardware.get("memory_bytes")
-    told = shlex.join(map(str, command)) if isinstance(command, list) else ""
+def _facts(environment: documents.Environment) -> list[tuple[str, str]]:
+    hardware = documents.Hardware.pick(environment.hardware)
+    memory, packages = hardware.memory_bytes, environment.packages or {}
+    versions = [f"{name} {version}" for name, version in packages.items() if version]
     return [
-        ("Command", shown(told)),
-        ("Folder", shown(environment.get("folder") or "")),
-        ("Code", _code(environment.get("code"))),
-        ("Host", shown(environment.get("host") or "")),
-        ("Platform", shown(environment.get("platform") or "")),
-        ("Processors", shown(hardware.get("usable_cores") or "")),
-        ("Memory", f"{memory / 2**30:.1f} GiB" if isinstance(memory, int) else ""),
-        ("Python", shown(environment.get("python") or "")),
-        (
-            "Packages",
-            shown(", ".join(f"{name} {version}" for name, version in packages.items() if version)),
-        ),
+        ("Command", shown(shlex.join(environment.command or ()))),
+        ("Folder", shown(environment.folder)),
+        ("Code", _describe_code(environment)),
+        ("Host", shown(environment.host)),
+        ("Platform", shown(environment.platform)),
+        ("Processors", str(hardware.usable_cores or "")),
+        ("Memory", f"{memory / 2**30:.1f} GiB" if memory is not None else ""),
+        ("Python", shown(environment.python)),
+        ("Packages", shown(", ".join(versions))),
     ]
 
 
-def _code(code: Any) -> str:
-    if not isinstance(code, dict):
+def _describe_code(environment: documents.Environment) -> str:
+    if environment.code is None:
         return "not in git"
-    changed = code.get("changed_files")
-    more = f", {changed} files changed" if changed else ""
-    return shown(f"git {str(code.get('commit'))[:12]}{more}")
+    code = documents.CodeVersion.pick(environment.code)
+    more = f", {code.changed_files} files changed" if code.changed_files else ""
+    return shown(f"git {(code.commit or '')[:12]}{more}")
 
 
 def differences(runs: Sequence[RecordedRun]) -> TextTable:

@@ -21,7 +21,7 @@ LEAST = 24
 
 def buckets_for(run: RecordedRun, rounds_each: int = 2, most: int = BUCKETS) -> Buckets:
     """Parts of the time of a run, of so many rounds each where it was short."""
-    longest = max((len(run.steps.x(peer)) for peer in run.steps.peers), default=0)
+    longest = max((len(run.series.steps.x(peer)) for peer in run.series.steps.peers), default=0)
     rounds = max(len(run.commits), longest)
     return Buckets(0.0, run.duration_s, max(LEAST, min(most, rounds // rounds_each)))
 

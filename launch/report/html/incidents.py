@@ -24,8 +24,7 @@ from gossip.faults import (
 from gossip.launch.report import divergence, lost_stages, missed
 from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
-from gossip.observe import Event, Judgement, PeerEvent, events, read_event, select
-from gossip.run import real
+from gossip.observe import Event, Judgement, PeerEvent, documents, events, read_event, select
 
 from . import membership
 from .charts import Span
@@ -204,8 +203,8 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
         told.append((first.t, f"{JUDGED[kind]} at {_moment(run, first.t, first.round)}{many}"))
     if not told:
         return "nobody suspected it"
-    reasons = [why.get("reasons") for peer, why in run.view.suspicions.items() if peer in who]
-    because = [str(each[0]) for each in reasons if each]
+    reasons = [why.reasons for peer, why in run.view.suspicions.items() if peer in who]
+    because = [each[0] for each in reasons if each]
     return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
 
 
@@ -261,7 +260,7 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             until=run.ended,
             noticed=_suspected(run, (peer,)),
             back=_trusted(run, (peer,)),
-            effect=_weight(run, (peer,)) or f"lowest trust {number(real(why.get('trust')))}",
+            effect=_weight(run, (peer,)) or f"lowest trust {number(why.trust)}",
             grave=2,
         )
 
@@ -385,7 +384,7 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
         woken = _first(run, events.Continued, at, peer=peer)
         if woken is None:
             return None, "not woken before the end"
-        steps = run.steps.x(peer)
+        steps = run.series.steps.x(peer)
         after = steps[steps > woken.t]
         if not len(after):
             return woken.t, f"woken after {lasted(woken.t - at)}, in no round again"
@@ -447,7 +446,7 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
     while."""
     return any(
         f"{peer} was paused" in reasons
-        for (round_id, _), reasons in run.attempts.items()
+        for (round_id, _), reasons in run.turns.attempts.items()
         if abs(round_id - around) <= STOOD_STILL_ROUNDS
     )
 
@@ -740,7 +739,7 @@ def _refused_results(run: RecordedRun) -> dict[int, str]:
     """By round: why a result was refused in it."""
     return {
         round_id: reason
-        for (round_id, _), reasons in run.attempts.items()
+        for (round_id, _), reasons in run.turns.attempts.items()
         for reason in reasons
         if "is refused" in reason
     }
@@ -776,7 +775,7 @@ def _end(run: RecordedRun, resumed_by: Continuation | None) -> list[Incident]:
 def _steps_lost(run: RecordedRun, resumed_by: Continuation | None) -> str:
     """Return the steps that are gone behind the checkpoint from which the next run went on. Without
     one it is the newest that is left: older ones may have been deleted since."""
-    steps = int(max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0))
+    steps = int(run.series.steps.highest)
     text = f"the last words are of step {steps}"
     if resumed_by is not None and resumed_by.step > 0:
         lost = max(0, steps - resumed_by.step)
@@ -800,25 +799,26 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
     """Faults of the plan that did not take place, of a run that is over."""
     if not run.state.over:
         return
-    told = run.summary.get("faults_missed")
-    if not isinstance(told, list):
-        rounds = [{"event": "round", "peer": peer, "t": run.ended} for peer in run.steps.peers]
+    told = run.outcome.faults_missed
+    if told is None:
+        trained = run.series.steps.peers
+        rounds = [{"event": "round", "peer": peer, "t": run.ended} for peer in trained]
         ready = list(map(read_event, rounds))
         told = missed.missed(run.plan, [*run.events, *ready], run.view, run.view.round, ())
     for row in told:
-        if isinstance(row, dict):
-            half = "took place by half" if row.get("struck") else "never took place"
-            yield Incident(
-                what=f"planned, and {half}: {row.get('fault')}",
-                who=(),
-                t=None,
-                round=None,
-                until=None,
-                noticed=NONE,
-                back=NONE,
-                effect=str(row.get("why") or ""),
-                grave=0,
-            )
+        fault = documents.MissedFault.pick(row)
+        half = "took place by half" if fault.struck else "never took place"
+        yield Incident(
+            what=f"planned, and {half}: {fault.fault}",
+            who=(),
+            t=None,
+            round=None,
+            until=None,
+            noticed=NONE,
+            back=NONE,
+            effect=fault.why,
+            grave=0,
+        )
 
 
 def who(run: RecordedRun, one: Incident) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
-from typing import Any
 
 from gossip.launch.report.words import bytes_word
-from gossip.run import whole
+from gossip.observe import documents
 
 from .charts import Section, TextTable
 from .figures import NONE, clock
@@ -36,12 +34,12 @@ def samples(run: RecordedRun) -> Section:
             "An epoch has as many rounds as it takes when all peers are there. Where some are away "
             "its rounds read fewer samples; those wait, and later epochs read them first."
         )
-    total = run.summary.get("samples")
-    if isinstance(total, dict):
+    if run.outcome.samples is not None:
+        total = documents.SampleCounts.pick(run.outcome.samples)
         found.text.append(
             "Of this run alone, counted from its commits, without epochs of which another run has "
-            f"read a part: {_count(total, 'once')} used once, {_count(total, 'twice')} twice or "
-            f"more, {_count(total, 'never')} never."
+            f"read a part: {_count(total.once)} used once, {_count(total.twice)} twice or "
+            f"more, {_count(total.never)} never."
         )
     shown = rows[-EPOCHS_MAX:]
     return_rows = tuple(
@@ -66,8 +64,7 @@ def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def _count(found: Mapping[str, Any], name: str) -> str:
-    value = whole(found.get(name))
+def _count(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 

@@ -34,11 +34,11 @@ class Topic:
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("training", "Training")
-    found.parts += [_logged(run, name, marks) for name in run.logged.names]
-    if "loss" not in run.logged.by_time and run.losses.peers:
+    found.parts += [_logged(run, name, marks) for name in run.series.logged.names]
+    if "loss" not in run.series.logged.by_time and run.series.losses.peers:
         topic = Topic("loss", "Loss", "As rounds report it.")
-        found.parts.append(_chart(run, topic, run.losses, marks))
-    if not run.logged.by_time and not run.losses.peers:
+        found.parts.append(_chart(run, topic, run.series.losses, marks))
+    if not run.series.logged.by_time and not run.series.losses.peers:
         found.text.append(
             "The script logged no loss. peer.log(loss=loss.item()) before optimizer.step() does."
         )
@@ -46,18 +46,18 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.parts.append(speed)
     if computing := _computing(run, marks):
         found.parts.append(computing)
-    if run.consensus.peers:
+    if run.series.consensus.peers:
         about = "How far the parameters of the peers are from their mean, as each peer measures it."
         topic = Topic("consensus", "Consensus distance", about)
-        found.parts.append(_chart(run, topic, run.consensus, marks))
+        found.parts.append(_chart(run, topic, run.series.consensus, marks))
     return found
 
 
 def _logged(run: RecordedRun, name: str, marks: tuple[Mark, ...]) -> LineChart:
-    lost = run.logged.lost.get(name, 0)
+    lost = run.series.logged.lost.get(name, 0)
     about = f"{lost:,} values were no finite numbers, and are left out." if lost else ""
     title = {"loss": "Loss", "accuracy": "Accuracy"}.get(name, f"Logged: {name}")
-    return _chart(run, Topic(name, title, about), run.logged.by_time[name], marks)
+    return _chart(run, Topic(name, title, about), run.series.logged.by_time[name], marks)
 
 
 def named(run: RecordedRun, peer: int) -> str:
@@ -95,7 +95,7 @@ def wants_log(lines: tuple[Line, ...]) -> bool:
 def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     buckets = curves.buckets_for(run, rounds_each=6, most=160)
     edges = np.linspace(0.0, run.duration_s, buckets.count + 1)
-    peers = [peer for peer in run.steps.peers if len(run.steps.x(peer)) > 1]
+    peers = [peer for peer in run.series.steps.peers if len(run.series.steps.x(peer)) > 1]
     if not peers:
         return None
     taken = {peer: list[float]() for peer in peers}
@@ -103,7 +103,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
         if event.peer in taken:
             taken[event.peer].append(event.t)
     rows = [_rate(run, peer, np.array(taken[peer]), edges) for peer in peers]
-    ends = [float(np.nanmax(run.steps.y(p))) for p in peers]
+    ends = [float(np.nanmax(run.series.steps.y(p))) for p in peers]
     about = (
         f"Means of {lasted(buckets.width)}. Rounds that a peer only took over after an absence "
         "do not count."
@@ -119,8 +119,8 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
 def _rate(run: RecordedRun, peer: int, taken: Floats, edges: Floats) -> Floats:
     """Steps a second between edges. Who went back to an earlier step did none meanwhile, nor who
     took over what others had done. ``taken``: when it took over a state of theirs."""
-    x = run.steps.x(peer) - run.began
-    done = np.diff(np.maximum.accumulate(run.steps.y(peer)))
+    x = run.series.steps.x(peer) - run.began
+    done = np.diff(np.maximum.accumulate(run.series.steps.y(peer)))
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = done / np.diff(x)
     moving = pace[np.isfinite(pace) & (done > 0)]

@@ -96,9 +96,9 @@ def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
                 lives.hold_dead(t, event.peer, event.subject, HOLDS_DEAD[kind])
             if kind in ABOUT and event.subject in lives.of:
                 lives.of[event.subject].change(t, *ABOUT[kind])
-    for peer in run.steps.peers:
+    for peer in run.series.steps.peers:
         if peer not in lives.of:  # its first events are lost
-            lives.of[peer].change(run.since(float(run.steps.x(peer)[0])), ("training",), ())
+            lives.of[peer].change(run.since(float(run.series.steps.x(peer)[0])), ("training",), ())
     return {peer: lives.of[peer].close(run.duration_s) for peer in sorted(lives.of)}
 
 

@@ -62,7 +62,7 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 
 def nothing_noticed(run: RecordedRun) -> str:
     """Return the text on a run without incidents."""
-    refused = sum(run.refused.values())
+    refused = sum(run.turns.refused.values())
     told = "Nothing went wrong that anybody noticed"
     if not refused:
         return f"{told}."
@@ -74,7 +74,7 @@ def facts(run: RecordedRun) -> list[Fact]:
     """Figures of the run, the most wanted first."""
     each = run.view.local_steps
     told, planned = float(run.view.step * each), (run.view.steps or 0) * each
-    steps = max([told, *(float(run.steps.y(p).max()) for p in run.steps.peers)])
+    steps = max(told, run.series.steps.highest)
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {planned:,}" if planned else ""),
         Fact("Duration", clock(run.duration_s), _when(run.began)),
@@ -94,15 +94,14 @@ def facts(run: RecordedRun) -> list[Fact]:
         if took_part.least is not None:
             about += f"; at least {took_part.least:.0%} in any {WINDOW} rounds"
         found.append(Fact("Took part in a round", f"{took_part.mean:.0%}", about))
-    lost = run.summary.get("rounds_lost")
-    lost = lost if isinstance(lost, int) else len(run.view.lost_rounds)
-    handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""
+    lost = run.outcome.rounds_lost
+    lost = len(run.view.lost_rounds) if lost is None else lost
+    handed = f"{len(run.turns.handed_on):,} went to another server" if run.turns.handed_on else ""
     found.append(Fact("Rounds lost", f"{lost:,}", handed))
-    sent = run.summary.get("bytes_sent")
-    known = sent if isinstance(sent, int) and sent else sent_in_all(run)
+    known = run.outcome.bytes_sent or sent_in_all(run)
     if known:
         found.append(Fact("Sent", bytes_word(known)))
-    same = run.summary.get("replicas_identical")
+    same = run.outcome.replicas_identical
     if same is not None:
         found.append(Fact("Replicas", "identical" if same else "different"))
     return found
@@ -126,8 +125,8 @@ def _pace(run: RecordedRun) -> tuple[str, str]:
 def _pace_of_steps(run: RecordedRun) -> str:
     """Return the rounds a second of the fastest peer, for a topology without commits."""
     rates = [0.0]
-    for peer in run.steps.peers:
-        x, steps = run.steps.x(peer), run.steps.y(peer)
+    for peer in run.series.steps.peers:
+        x, steps = run.series.steps.x(peer), run.series.steps.y(peer)
         if x[-1] > x[0]:
             rounds = float(steps[-1] - steps[0]) / run.view.local_steps
             rates.append(rounds / float(x[-1] - x[0]))
@@ -137,7 +136,7 @@ def _pace_of_steps(run: RecordedRun) -> str:
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
     """Return the mean of the last tenth of what honest peers logged, and the mean of the first
     tenth; None: they logged nothing."""
-    points = run.logged.by_time.get(name) or run.losses
+    points = run.series.logged.by_time.get(name) or run.series.losses
     ends, firsts = [], []
     for peer in points.peers:
         row, y = run.view.rows.get(peer), points.y(peer)

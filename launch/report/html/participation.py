@@ -52,7 +52,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if not traffic:
         found.text.append("How many bytes were sent is not known: no node has said so.")
     else:
-        steps = max((float(run.steps.y(peer).max()) for peer in run.steps.peers), default=0.0)
+        steps = run.series.steps.highest
         rounds = max(1.0, len(run.commits) or steps / run.view.local_steps)
         sent, silent = sent_in_all(run), len(run.peers) - len(traffic)
         found.text.append(
@@ -87,7 +87,7 @@ def _usage(run: RecordedRun, marks: tuple[Mark, ...]) -> list[LineChart]:
     reported it."""
     sent = _rates(run, "sent_bytes", 1024.0)
     busy = _rates(run, "cpu_s", 1.0)
-    memory = run.used["memory"]
+    memory = run.series.used["memory"]
     found = []
     if sent:
         about = "By each node, to all other peers together."
@@ -107,7 +107,7 @@ Rows = Mapping[int, tuple[Floats, Floats]]
 
 def _rates(run: RecordedRun, name: str, unit: float) -> Rows:
     """How fast counters have grown between two reports, at the time of the later one."""
-    points, found = run.used[name], {}
+    points, found = run.series.used[name], {}
     for peer in points.peers:
         x, total = points.x(peer), points.grown(peer)
         inside = np.diff(x) > LEAST_S
@@ -183,7 +183,7 @@ def sent_in_all(run: RecordedRun) -> float:
 def _traffic(run: RecordedRun) -> dict[int, tuple[float, float]]:
     """Return the bytes that all lives of each peer have sent and received, as far as they have
     reported it."""
-    sent, received = run.used["sent_bytes"], run.used["received_bytes"]
+    sent, received = run.series.used["sent_bytes"], run.series.used["received_bytes"]
     return {
         peer: (float(sent.grown(peer)[-1]), float(received.grown(peer)[-1:].sum()))
         for peer in sent.peers
@@ -212,7 +212,7 @@ def _row(
     traffic: Mapping[int, tuple[float, float]],
 ) -> tuple[str, ...]:
     commits, row = run.commits, run.view.rows.get(peer)
-    steps = run.steps.y(peer)
+    steps = run.series.steps.y(peer)
     mine = commits.who == peer
     weights = commits.weight[mine]
     known = weights[np.isfinite(weights)]
@@ -230,7 +230,7 @@ def _row(
         share(int(mine.sum()), len(commits)),
         share(int((known <= 0).sum()), len(known)),
         f"{int((commits.makers == peer).sum()):,}",
-        f"{run.refused.get(peer, 0):,}",
+        f"{run.turns.refused.get(peer, 0):,}",
         lasted(membership.away_s(spans.get(peer, ()))),
         lasted(membership.quarantined_s(spans.get(peer, ()))),
         bytes_word(sent) if sent else NONE,
@@ -248,7 +248,7 @@ def _all_row(
     size = max(run.peers, default=0) + 1
     parts = np.bincount(commits.who, minlength=size)[run.peers] if len(commits) else np.zeros(1)
     served = np.bincount(commits.makers[commits.makers >= 0], minlength=size)
-    steps = [run.steps.y(peer).max() for peer in run.steps.peers]
+    steps = [run.series.steps.y(peer).max() for peer in run.series.steps.peers]
     away = [membership.away_s(each) for each in spans.values()]
     out = [membership.quarantined_s(each) for each in spans.values()]
     sent = [sent for sent, _ in traffic.values() if sent]

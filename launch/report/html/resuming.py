@@ -19,7 +19,7 @@ def resumed(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, RecordedRun,
         later = [
             other
             for other in ordered[at + 1 :]
-            if other.config.get("resume")
+            if other.settings.resume
             and run.saves_to is not None
             and other.saves_to == run.saves_to
             and other.began >= run.ended
@@ -50,14 +50,15 @@ def _begins_after(run: RecordedRun) -> int:
     each = run.view.local_steps
     if len(run.commits):
         return int(run.commits.round.min()) * each
-    return int(min([float(run.steps.y(peer)[0]) for peer in run.steps.peers], default=each)) - each
+    steps = run.series.steps
+    return int(min([float(steps.y(peer)[0]) for peer in steps.peers], default=each)) - each
 
 
 def resumed_from(run: RecordedRun) -> tuple[str, int] | None:
     """Name of the last run beside this one from whose checkpoint it went on, and after how many
     steps; None: it began anew, or that is not known."""
     step = _begins_after(run)
-    if not run.config.get("resume") or step <= 0:
+    if not run.settings.resume or step <= 0:
         return None
     name = lineage.last_before(run.folder, run.saves_to, run.began)
     return (name, step) if name is not None else None

@@ -30,9 +30,9 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     if (who >= 0).any():
         found.parts.append(_slowest(run, who, longest, median))
     found.parts.append(_longest(run, duration, who, longest))
-    handed = len(run.handed_on)
+    handed = len(run.turns.handed_on)
     if handed:
-        reasons = Counter(_kind(reason) for reason in run.handed_on.values())
+        reasons = Counter(_kind(reason) for reason in run.turns.handed_on.values())
         told = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
         found.text.append(f"{handed:,} rounds went to another server. Why, and how often: {told}.")
     return found
@@ -143,10 +143,10 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
     cut = run.view.outage_at(stop)
     if cut is not None and run.view.outages[cut].at >= start:
         told.append(f"the network was hurt: {run.view.outages[cut].fault}")
-    if round_id in run.handed_on:
-        told.append(f"handed on to another server: {run.handed_on[round_id]}")
-    if round_id in run.late:
-        missing, waited = run.late[round_id]
+    if round_id in run.turns.handed_on:
+        told.append(f"handed on to another server: {run.turns.handed_on[round_id]}")
+    if round_id in run.turns.late:
+        missing, waited = run.turns.late[round_id]
         told.append(f"{peers(missing)} came too late (waited {lasted(waited)})")
     skipped = {
         event.subject

@@ -25,7 +25,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
         found.parts.append(served)
     elif len(run.commits) == 0:
         found.text.append(
-            f"With the topology {run.config.get('topology') or NONE} no peer serves a round."
+            f"With the topology {run.settings.topology or NONE} no peer serves a round."
         )
     return found
 

@@ -19,7 +19,7 @@ LISTED_MAX = 12
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("trust", "Trust")
-    trust = run.commits.trust if run.commits.trust.peers else run.trust
+    trust = run.commits.trust if run.commits.trust.peers else run.series.trust
     if not trust.peers:
         found.text.append("This run has recorded no trust.")
         return found
@@ -55,7 +55,7 @@ def unseen_liars(run: RecordedRun) -> list[int]:
 
 def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> Chart:
     about = "1 is full trust. A peer is suspected, and later quarantined, below the lines of " + (
-        f"{number(_setting(run, 'suspect_below'))} and {number(_setting(run, 'quarantine_below'))}."
+        f"{number(run.settings.suspect_below)} and {number(run.settings.quarantine_below)}."
     )
     if len(trust.peers) <= curves.EACH_MAX:
         buckets = curves.buckets_for(run)
@@ -90,11 +90,6 @@ def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> Chart:
     )
 
 
-def _setting(run: RecordedRun, name: str) -> float | None:
-    value = run.config.get(name)
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
     first: dict[tuple[type[Event], int], Judgement] = {}
     for event in select(run.events, events.Suspected, events.Quarantined):
@@ -109,7 +104,7 @@ def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for peer, why in sorted(run.view.suspicions.items()):
         scores = trust.y(peer)
-        lowest = float(scores.min()) if len(scores) else why.get("trust")
+        lowest = float(scores.min()) if len(scores) else why.trust
         lies = run.view.rows[peer].lie if peer in run.view.rows else ""
         found.append(
             (
@@ -117,7 +112,7 @@ def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
                 when(events.Suspected, peer),
                 when(events.Quarantined, peer),
                 number(lowest, 2),
-                "; ".join(map(str, why.get("reasons") or ())) or NONE,
+                "; ".join(why.reasons) or NONE,
                 lies or "no",
             )
         )

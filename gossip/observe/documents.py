@@ -1,0 +1,141 @@
+"""JSON objects in a run's folder, as far as their readers need them.
+
+A folder may be another user's, or of another version. ``pick`` leaves out what has another type.
+"""
+
+from __future__ import annotations
+
+from .event import Declared
+from .fields import Count, Counts, Flag, Json, Object, Real, Text, Texts
+
+
+class RunSettings(Declared):
+    """Settings of a run, from ``config.json``. ``RunConfig`` has all of them, and refuses those of
+    another version."""
+
+    run: str = ""
+    name: str = ""
+    peers: int = 0
+    topology: str = ""
+    server_weights: str = ""
+    aggregator: str = ""
+    f: Count = None
+    rounds: Count = None
+    resume: str = ""
+    local_steps: int = 1
+    fragments: int = 1
+    overlap: int = 0
+    faults: Texts = None
+    suspect_below: Real = None
+    quarantine_below: Real = None
+    pipeline: Object = None
+
+    @property
+    def steps_per_round(self) -> int:
+        """Steps that each peer takes by itself between two rounds."""
+        return max(1, self.local_steps // max(1, self.fragments))
+
+
+class PipelineSettings(Declared):
+    """Part ``pipeline`` of ``config.json``: names of peers, and stages."""
+
+    names: Texts = None
+    stages: Json = None
+
+
+class StageSettings(Declared):
+    """A stage of ``PipelineSettings``. ``layers``: its first and its last."""
+
+    layers: Counts = None
+    peers: Json = None
+
+
+class Environment(Declared):
+    """Where and how a run was started, from ``environment.json``."""
+
+    started: Real = None
+    command: Texts = None
+    folder: str = ""
+    host: str = ""
+    platform: str = ""
+    python: str = ""
+    code: Object = None
+    hardware: Object = None
+    packages: Object = None
+
+
+class Hardware(Declared):
+    """Part ``hardware`` of ``environment.json``."""
+
+    usable_cores: Count = None
+    memory_bytes: Count = None
+
+
+class CodeVersion(Declared):
+    """Part ``code`` of ``environment.json``: a commit of git."""
+
+    commit: Text = None
+    changed_files: Count = None
+
+
+class Outcome(Declared):
+    """How a run went, from ``summary.json``. All fields are None while there is no summary."""
+
+    status: Text = None
+    exit_code: Count = None
+    rounds: Count = None
+    loss: Real = None
+    accuracy: Object = None
+    rounds_lost: Count = None
+    bytes_sent: Count = None
+    replicas_identical: Flag = None
+    samples: Object = None
+    faults_missed: Json = None
+
+
+class Accuracy(Declared):
+    """Part ``accuracy`` of ``summary.json``."""
+
+    mean_model: Real = None
+    worst_replica: Real = None
+
+
+class SampleCounts(Declared):
+    """Part ``samples`` of ``summary.json``: samples by how often they were used."""
+
+    once: Count = None
+    twice: Count = None
+    never: Count = None
+
+
+class MissedFault(Declared):
+    """A row of ``faults_missed`` in ``summary.json``. ``struck``: only the return is missing."""
+
+    fault: str = ""
+    struck: Flag = None
+    why: str = ""
+
+
+class ScriptError(Declared):
+    """Error that ended a script, from ``error.json`` of its peer."""
+
+    type: Text = None
+    message: str = ""
+    frames: Json = None
+
+
+class ScriptFrame(Declared):
+    """A row of ``frames`` in ``error.json``."""
+
+    file: Text = None
+    line: int = 0
+
+
+class GpuUsage(Declared):
+    """A row of ``gpus`` in an event ``usage``."""
+
+    index: Real = None
+    busy: Real = None
+    memory: Real = None
+    memory_total: Real = None
+    celsius: Real = None

@@ -1,0 +1,67 @@
+"""Figures of one peer: its part in the rounds, and the resources that it uses."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from gossip.observe import events
+
+RECENT_ROUNDS = 100
+"""Number of last rounds over which a peer's share of late rounds is computed."""
+
+
+@dataclass(slots=True)
+class PeerFigures:
+    """Figures of one peer.
+
+    Attributes:
+        rounds: Committed rounds since it contributed for the first time.
+        contributed: Of these, rounds whose result has its update, with a weight or without.
+        served: Commits that it has made.
+        usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
+        last_at: Time of its own last report.
+        skipped_for: Reason why it was skipped the last time.
+        late_rounds: Rounds that were closed without it after a grace period, among the last
+            ``RECENT_ROUNDS`` of which it was in the roster.
+    """
+
+    rounds: int = 0
+    contributed: int = 0
+    served: int = 0
+    usage: events.Usage | None = None
+    usage_before: events.Usage | None = None
+    last_at: float = 0.0
+    skipped_for: str = ""
+    late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+
+    def record_late(self, round_id: int) -> None:
+        """Note that a round was closed without the peer. Each of its shards reports that."""
+        if not self.late_rounds or self.late_rounds[-1] != round_id:
+            self.late_rounds.append(round_id)
+
+    def record_usage(self, usage: events.Usage) -> None:
+        self.usage_before, self.usage = self.usage, usage
+
+    def record_commit(self, contributed: bool) -> None:
+        """Note a commit of the peer's stage."""
+        self.contributed += contributed
+        self.rounds += bool(self.rounds) or contributed
+
+    @property
+    def participation(self) -> float | None:
+        """Share of the rounds to which it has contributed; None: there was none."""
+        return self.contributed / self.rounds if self.rounds else None
+
+    def late_share(self, last_round: int) -> float | None:
+        """Share of the last rounds that were closed without it; None: there was none."""
+        count = min(self.rounds, RECENT_ROUNDS)
+        late = sum(number > last_round - RECENT_ROUNDS for number in self.late_rounds)
+        return min(1.0, late / count) if count else None
+
+    def cpu(self) -> float | None:
+        """Processors that it kept busy between its last two reports of usage; None: unknown."""
+        now, before = self.usage, self.usage_before
+        if now is None or before is None or now.t <= before.t or now.cpu_s < before.cpu_s:
+            return None
+        return (now.cpu_s - before.cpu_s) / (now.t - before.t)

@@ -1,0 +1,137 @@
+"""A run's folder, read on while it grows: for ``gossip top``, ``explain`` and the trackers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gossip.errors import GossipError
+from gossip.faults import FaultPlan, parse
+from gossip.observe import PEERS_MAX, Commit, Event, documents, events
+from gossip.run import shown, text_of
+
+from . import notes
+from .growing import RunFiles
+from .machines import Machines
+from .run_model import RunModel
+from .run_state import read_known
+from .stages import stages_in
+
+HAPPENINGS_KEPT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """A line that is worth telling, as ``RunModel`` words it. ``at``: seconds since 1970."""
+
+    at: float
+    text: str
+
+
+class RunReader:
+    """Reader of a run's folder. Its model has the state of the run. Nothing is read before
+    ``update`` is called.
+
+    Attributes:
+        settings: Settings of the run; ``environment``: where and how it was started.
+        plan: Faults that are planned; none, if the plan is of another version.
+        view: Model of the run. Its times are seconds since 1970.
+        happenings: Last lines of the model; ``happened``: how many there were.
+        notes: What people have noted, in the order of the file.
+        began: When the first event was; None: there is none.
+        last_at: When the last event or commit was.
+        broken: A line on each file that is none of a run's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = RunFiles(folder)
+        self._unreadable: list[str] = []
+        self.settings = documents.RunSettings.pick(self.object("config.json"))
+        self.environment = documents.Environment.pick(self.object("environment.json"))
+        self.plan = _read_plan(self.settings)
+        self.view = RunModel(
+            min(self.settings.peers, PEERS_MAX),
+            self.plan,
+            self.settings.steps_per_round,
+            stages_in(self.settings.pipeline),
+        )
+        self.view.machines = Machines(self.environment)
+        self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
+        self.happened = 0
+        self.notes: list[notes.Note] = []
+        self.began: float | None = None
+        self.last_at = 0.0
+
+    @property
+    def name(self) -> str:
+        return text_of(self.settings.name) or shown(self.folder.name)
+
+    @property
+    def broken(self) -> list[str]:
+        return [*self._unreadable, *self.files.broken]
+
+    def object(self, name: str) -> dict[str, Any]:
+        """Return the JSON object in a file of the folder. {}: there is none, or it cannot be
+        read."""
+        return read_known(self.folder, name, self._unreadable) or {}
+
+    def update(
+        self,
+        event_taken: Callable[[Event, list[str]], None] | None = None,
+        commit_taken: Callable[[Commit], None] | None = None,
+    ) -> None:
+        """Read what has come since the last time, and apply it to the model.
+
+        Args:
+            event_taken: Gets each event once it is applied, and the lines of the model about it.
+            commit_taken: Gets each commit of a round that was not known before, once it is applied.
+        """
+        self.read_events(event_taken)
+        for commit in self.files.commits():
+            if not commit.shard:
+                self.last_at = max(self.last_at, commit.t)
+            if self.view.apply_commit(commit) and commit_taken is not None:
+                commit_taken(commit)
+
+    def read_events(self, event_taken: Callable[[Event, list[str]], None] | None) -> None:
+        """Read new notes and events, as ``update`` does, and leave the commits."""
+        for row in self.files.notes():
+            if len(self.notes) < notes.NOTES_MAX and (note := notes.note_of(row)) is not None:
+                self.notes.append(note)
+        for event in self.files.events():
+            lines = self._apply(event)
+            if event_taken is not None:
+                event_taken(event, lines)
+
+    def _apply(self, event: Event) -> list[str]:
+        at, peer = event.t, event.peer
+        if self.began is None or at < self.began:
+            self.began = at
+        if at > self.last_at:
+            self.last_at = at
+        if peer is None:
+            return []
+        row = self.view.rows.get(peer)
+        if row is None:
+            self.view.expect(peer)
+        elif row.state == "elsewhere":
+            row.state = "starting"  # it was only spoken of until now
+        if lines := self.view.apply(event):  # of most rows there is nothing to tell
+            self.happenings.extend(Happening(at, line) for line in lines)
+            self.happened += len(lines)
+        if isinstance(event, events.Halted) and event.exit_code:
+            # With a launcher, its own row reports the same in a moment.
+            row = self.view.rows[peer]
+            row.state, row.exit = "gone", text_of(event.reason) or ""
+        return lines
+
+
+def _read_plan(settings: documents.RunSettings) -> FaultPlan:
+    try:
+        return parse(settings.faults or [])
+    except GossipError:  # of another version
+        return FaultPlan()
