@@ -171,7 +171,7 @@ class Supervisor:
             if self._warm is not None:
                 self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
-            for line in self.view.untold_epochs():
+            for line in self.view.epochs.rest():
                 self._remind(line)
             self.screen.close(self.view)
             self.record(events.LauncherEnded(exit_code=self.outcome.exit_code, joins=self.joins))

@@ -18,10 +18,8 @@ from gossip.run import text_of
 from . import divergence, run_state
 from .html import lines_of
 from .live_frame import clock
-from .lost_stages import rebuilt
 from .run_reader import RunReader
-from .speeds import unlike_profile
-from .stages import PeerStage
+from .stages import PeerStage, describe_rebuilt_stage, describe_unlike_profile
 from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, counted, named, numbers
 
@@ -83,7 +81,8 @@ def time_of(commit: Commit, before: Commit | None) -> RoundTime:
 
 
 class Story:
-    """A run's folder, read once from its beginning.
+    """Events, times and contributions that ``explain`` keeps while a run's folder is read into its
+    model.
 
     Args:
         peer: Of whom every contribution is kept; None: of nobody.
@@ -436,7 +435,7 @@ def _describe_subject_event(event: SubjectEvent) -> str:
             why = "slower than most, or away" if share < was else "quick enough for more"
             return f"it gets {share:.0%} of a whole batch ({why})."
         case events.UnlikeProfile():
-            return f"it {unlike_profile(event)}."
+            return f"it {describe_unlike_profile(event)}."
         case events.PassedOver():
             return "it serves no more for a while, as its results did not come."
         case events.ServesAgain():
@@ -477,7 +476,7 @@ def _describe_own_event(event: Event) -> str:
         case events.Divergence() if event.peers_differ:
             return f"It {divergence.describe(event)}."
         case events.StageRebuilt():
-            return f"It made the state of its stage anew: {rebuilt(event)}."
+            return f"It made the state of its stage anew: {describe_rebuilt_stage(event)}."
         case events.Error():
             return f"Error: {text_of(event.message)}."
         case events.Restarting():

@@ -18,7 +18,8 @@ from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.observe import Commit, Event, Judgement, SubjectEvent, events
 from gossip.run import ROOM_HINT, in_words, text_of
 
-from . import divergence, lost_stages, speeds
+from . import divergence
+from .epochs import Epochs
 from .happenings import (
     SLACK_S,
     Blow,
@@ -33,7 +34,7 @@ from .machines import Machines
 from .pace import StepPace
 from .participation import BOUND, LowWindow, Participation, low_influence
 from .peer_figures import PeerFigures
-from .stages import PeerStage
+from .stages import PeerStage, describe_rebuilt_stage, describe_unlike_profile
 from .words import at_round, counted, named, numbers
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
@@ -41,7 +42,6 @@ State = Literal["starting", "here", "training", "stopped", "gone", "done", "else
 NO_FAULTS = FaultPlan()
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
-EPOCHS_EVERY_S, EPOCHS_EVERY_S_MAX = 5.0, 60.0  # short epochs share a line, later on longer ones
 UNMET_S = 10.0  # peers say every 5 s whom they wait for
 ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
 NOTICED_S = 10.0  # no longer after the end of a hang is a death one of it
@@ -152,13 +152,11 @@ class RunModel:
         # what was lost each time that the swarm began anew, with fresh weights
         self.anew: list[dict[str, Any]] = []
         self.machines = Machines()
-        self._cannot_write: set[str] = set()
         self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
         # who could not tell whether others hold the parameters that it has ended with
         self.unconfirmed: set[int] = set()
         # peer that the plan has killed -> seconds after which to start it again
         self.restarts: dict[int, float] = {}
-        self._identical = False  # whether that was said
         self.divergences: list[dict[str, Any]] = []
         self.unequal_updates: float | None = None  # by how much more than by chance
         # peer -> mean weight of 20 updates in multiples of an equal one, where it was below half
@@ -167,15 +165,11 @@ class RunModel:
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, events.Halted] = {}
         self._early_ends = {-1}  # steps
-        # completed ones, as the first peer that came to their end tells
-        self.epochs: dict[int, events.Epoch] = {}
+        self.epochs = Epochs()
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
-        self._unlike_profile: set[int] = set()  # of whom it was said
         self._shares: dict[int, int] = {}  # in which round a peer's share changed last
-        self._epochs_told, self._epochs_told_at = 0, float("-inf")
-        self._epochs_every_s = EPOCHS_EVERY_S
-        self._left_told = False  # whether an epoch that has left samples was told of
         self._told: dict[tuple[type[Event], object], float] = {}
+        self._told_ever: set[tuple[type[Event], object]] = set()
         # who here lacks whom at the start, and when it last said so
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}
 
@@ -235,12 +229,13 @@ class RunModel:
         self.holders.apply(event)
         if event.t > row.figures.last_at:
             row.figures.last_at = event.t
+        about = []
         if isinstance(event, SubjectEvent):
-            subject = self._subject(event.subject)
-            if isinstance(event, Judgement) and not subject.is_news(event):
+            about = [self._subject(event.subject)]
+            if isinstance(event, Judgement) and not about[0].is_news(event):
                 return []
         handler = HANDLERS.get(type(event))
-        return [] if handler is None else handler(self, row, event)
+        return [] if handler is None else handler(self, row, event, *about)
 
     def apply_commit(self, commit: Commit) -> bool:
         """Apply a commit. Return whether it is the first of its round and stage. Of two branches
@@ -375,10 +370,12 @@ class RunModel:
 
     def _stage_rebuilt(self, row: PeerRow, event: events.StageRebuilt) -> list[str]:
         row.state = "training"
-        return [f"+ {lost_stages.rebuilt(event)}"]
+        return [f"+ {describe_rebuilt_stage(event)}"]
 
     def _stage_lost(self, row: PeerRow, event: events.StageLost) -> list[str]:
-        return self._once(event, event.stage, f"x {lost_stages.lost(event)}")
+        who = "?" if event.peers is None else _in_line(event.peers)
+        line = f"x stage {event.stage} has lost all its peers ({who}): the others wait for one"
+        return self._once(event, event.stage, line)
 
     def _lingering(self, row: PeerRow, event: events.Lingering) -> list[str]:
         lost, most = named(event.for_ or ()), event.at_most_s
@@ -426,15 +423,12 @@ class RunModel:
         return [f"! {row.peer}: {event.message} ({event.hint})"]
 
     def _identical_updates(self, row: PeerRow, event: events.IdenticalUpdates) -> list[str]:
-        if self._identical:
-            return []
-        self._identical = True
-        peers = _in_line(event.peers)
-        return [
-            f"! the updates of {peers} are the same to the last bit: they learn from the same "
-            "batches, and count as one. Read data through peer.shard(loader), or draw it without "
-            "a seed of your own"
-        ]
+        line = (
+            f"! the updates of {_in_line(event.peers)} are the same to the last bit: they learn "
+            "from the same batches, and count as one. Read data through peer.shard(loader), or "
+            "draw it without a seed of your own"
+        )
+        return self._once_ever(event, None, line)
 
     def _unequal_updates(self, row: PeerRow, event: events.UnequalUpdates) -> list[str]:
         if self.unequal_updates is not None:
@@ -459,11 +453,9 @@ class RunModel:
 
     def _write_failed(self, row: PeerRow, event: events.CannotWrite) -> list[str]:
         why = str(event.why)
-        if why in self._cannot_write:
-            return []
-        self._cannot_write.add(why)  # each process says so once, and they share the disk
         message, hint = in_words(str(event.path), why)
-        return [f"! {message}", f"  {hint}"]
+        # Each process reports it once, and they share the disk.
+        return self._once_ever(event, why, f"! {message}", f"  {hint}")
 
     def _unannounced(self, row: PeerRow, event: events.Unannounced) -> list[str]:
         why = self.unannounced[row.peer] = str(event.why)
@@ -533,39 +525,33 @@ class RunModel:
 
     # --- what a peer says of another --------------------------------------------------------------
 
-    def _joined(self, row: PeerRow, event: events.Joined) -> list[str]:
-        subject = self._subject(event.subject)
+    def _joined(self, row: PeerRow, event: events.Joined, subject: PeerRow) -> list[str]:
         if subject.state != "elsewhere" or self._is_new(row):
             return []
         return self._once(event, subject.peer, f"+ {subject.peer} has come")
 
-    def _unskipped(self, row: PeerRow, event: events.Unskip) -> list[str]:
-        subject = self._subject(event.subject)
+    def _unskipped(self, row: PeerRow, event: events.Unskip, subject: PeerRow) -> list[str]:
         subject.skipped_by.discard(row.peer)
         return []
 
-    def _alive_again(self, row: PeerRow, event: events.AliveAgain) -> list[str]:
-        subject = self._subject(event.subject)
+    def _alive_again(self, row: PeerRow, event: events.AliveAgain, subject: PeerRow) -> list[str]:
         subject.skipped_by.discard(row.peer)
         blow = self.blow(subject.peer)
         if blow is not None and event.t > blow.at:
             blow.returned = True
         return self._once(event, subject.peer, f"~ {subject.peer} is back")
 
-    def _has_left(self, row: PeerRow, event: events.Left) -> list[str]:
-        subject = self._subject(event.subject)
+    def _has_left(self, row: PeerRow, event: events.Left, subject: PeerRow) -> list[str]:
         subject.left = True
         return []
 
-    def _trusted(self, row: PeerRow, event: events.Trusted) -> list[str]:
-        subject = self._subject(event.subject)
+    def _trusted(self, row: PeerRow, event: events.Trusted, subject: PeerRow) -> list[str]:
         was = subject.suspected
         subject.suspected, subject.quarantined = False, False
         subject.reasons, subject.reasons_round = (), None
         return [f"~ {subject.peer} is trusted again"] if was else []
 
-    def _quarantined(self, row: PeerRow, event: events.Quarantined) -> list[str]:
-        subject = self._subject(event.subject)
+    def _quarantined(self, row: PeerRow, event: events.Quarantined, subject: PeerRow) -> list[str]:
         if subject.quarantined:
             return []
         subject.quarantined = True
@@ -575,8 +561,7 @@ class RunModel:
         trust = f"trust {_trust(event)}{_because(event)}"
         return [f"- {subject.peer} quarantined at round {event.round}: {trust}"]
 
-    def _parole(self, row: PeerRow, event: events.Parole) -> list[str]:
-        subject = self._subject(event.subject)
+    def _parole(self, row: PeerRow, event: events.Parole, subject: PeerRow) -> list[str]:
         if not subject.quarantined:
             return []
         subject.quarantined = False
@@ -674,9 +659,8 @@ class RunModel:
             "as it is"
         ]
 
-    def _share(self, row: PeerRow, event: events.Share) -> list[str]:
+    def _share(self, row: PeerRow, event: events.Share, subject: PeerRow) -> list[str]:
         """Note the share, as the first peer tells it."""
-        subject = self._subject(event.subject)
         peer = subject.peer
         if self._shares.get(peer, 0) >= (event.round or 0):
             return []
@@ -695,57 +679,24 @@ class RunModel:
             why = "it was slower than most, or away"
         return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
-    def _low_influence(self, row: PeerRow, event: events.LowInfluence) -> list[str]:
+    def _low_influence(
+        self, row: PeerRow, event: events.LowInfluence, subject: PeerRow
+    ) -> list[str]:
         """Report a peer once, unless it is suspected or quarantined."""
-        subject = self._subject(event.subject)
         if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
             return []
         self.low_influence[subject.peer] = event.share or 0.0
         return low_influence({subject.peer: self.low_influence[subject.peer]})
 
-    def _is_unlike_profile(self, row: PeerRow, event: events.UnlikeProfile) -> list[str]:
+    def _is_unlike_profile(
+        self, row: PeerRow, event: events.UnlikeProfile, subject: PeerRow
+    ) -> list[str]:
         """Note the difference from the profile, as the first peer tells it."""
-        subject = self._subject(event.subject)
-        if subject.peer in self._unlike_profile:
-            return []
-        self._unlike_profile.add(subject.peer)
-        return [f"! {subject.peer} {speeds.unlike_profile(event)}"]
+        line = f"! {subject.peer} {describe_unlike_profile(event)}"
+        return self._once_ever(event, subject.peer, line)
 
     def _epoch(self, row: PeerRow, event: events.Epoch) -> list[str]:
-        """A line for each epoch, or for several together where they are short. One that has used
-        samples twice is told at once, and so is the first that has left some."""
-        epoch = event.epoch
-        if epoch is None or epoch in self.epochs:
-            return []
-        self.epochs[epoch] = event
-        at_once = event.twice or (event.left and not self._left_told)
-        self._left_told = self._left_told or bool(event.left)
-        if event.t < self._epochs_told_at + self._epochs_every_s and not at_once:
-            return []
-        if self._epochs_told:
-            self._epochs_every_s = min(2 * self._epochs_every_s, EPOCHS_EVERY_S_MAX)
-        self._epochs_told_at = event.t
-        return self.untold_epochs()
-
-    def untold_epochs(self) -> list[str]:
-        """Return the lines about epochs that no line has told of: also when the run is over."""
-        new = list(self.epochs.items())[self._epochs_told :]
-        self._epochs_told = len(self.epochs)
-        if not new:
-            return []
-        once, twice, skipped, given_up, rounds = (
-            sum(getattr(epoch, name) or 0 for _, epoch in new)
-            for name in ("once", "twice", "skipped", "given_up", "rounds")
-        )
-        left = new[-1][1].left or 0
-        more = f"skipped by scripts {skipped}, " * bool(skipped)
-        more += f"given up {given_up}, " * bool(given_up)
-        which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
-        mark = "!" if twice or given_up else "="
-        return [
-            f"{mark} {which}: samples used once {once}, twice {twice}, {more}left for the "
-            f"next {left}, in {counted(rounds, 'round')}"
-        ]
+        return self.epochs.apply(event)
 
     def _fault(self, row: PeerRow, event: events.Fault) -> list[str]:
         kind, at = str(event.kind), event.round or 0
@@ -820,8 +771,9 @@ class RunModel:
             if other.kind == "hang"
         )
 
-    def _noticed(self, row: PeerRow, event: events.Dead | events.Skip) -> list[str]:
-        subject = self._subject(event.subject)
+    def _noticed(
+        self, row: PeerRow, event: events.Dead | events.Skip, subject: PeerRow
+    ) -> list[str]:
         subject.skipped_by.add(row.peer)
         if isinstance(event, events.Skip):
             subject.figures.skipped_for = text_of(event.reason) or ""
@@ -890,8 +842,7 @@ class RunModel:
         since = event.round - (row.round + 1)  # rounds that its events do not tell of yet
         return row.step + since >= self.steps
 
-    def _suspected(self, row: PeerRow, event: events.Suspected) -> list[str]:
-        subject = self._subject(event.subject)
+    def _suspected(self, row: PeerRow, event: events.Suspected, subject: PeerRow) -> list[str]:
         if event.trust is not None:
             subject.trust = event.trust
         subject.set_reasons(event)
@@ -940,12 +891,24 @@ class RunModel:
         self._told[type(event), about] = event.t
         return [] if last is not None and event.t - last < QUIET_S else [*lines]
 
+    def _once_ever(self, event: Event, about: object, *lines: str) -> list[str]:
+        """Return the lines, unless an event of this kind about the same had some before."""
+        told = (type(event), about)
+        if told in self._told_ever:
+            return []
+        self._told_ever.add(told)
+        return [*lines]
 
-def _handlers() -> Iterator[tuple[type[Event], Callable[[RunModel, PeerRow, Any], list[str]]]]:
-    """Yield each kind of event with the method that applies it, whose parameter has that type."""
+
+def _handlers() -> Iterator[tuple[type[Event], Callable[..., list[str]]]]:
+    """Yield each kind of event with the method that applies it, whose parameter has that type. An
+    event about another peer comes with that peer's row."""
     for method in vars(RunModel).values():
         match getattr(method, "__annotations__", {}):
-            case {"row": "PeerRow", "event": kinds, "return": "list[str]", **more} if not more:
+            case {"row": "PeerRow", "event": kinds, "return": "list[str]", **more} if more in (
+                {},
+                {"subject": "PeerRow"},
+            ):
                 for kind in kinds.split(" | "):
                     yield getattr(events, kind.removeprefix("events.")), method
 

@@ -1,11 +1,12 @@
-"""Stage of a pipeline that each peer of a run is in, by the run's settings."""
+"""Stage of a pipeline that each peer of a run is in, by the run's settings; messages about
+stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gossip.observe import documents
+from gossip.observe import documents, events
 from gossip.run import text_of, whole
 
 if TYPE_CHECKING:
@@ -54,3 +55,37 @@ def stages_in(pipeline: object) -> dict[int, PeerStage]:
                         name = text_of(names[peer]) if peer < len(names) else None
                         found[peer] = PeerStage(number, (first, last), name or "")
     return found
+
+
+def describe_rebuilt_stage(event: events.StageRebuilt) -> str:
+    """Return the message about an event ``stage_rebuilt``."""
+    stage, behind = event.stage, event.lost
+    match event.source:
+        case "checkpoint":
+            made = f"of its last checkpoint, {behind} rounds older than the others"
+        case "own":
+            made = f"with what its trainer had, {behind} rounds older than the others"
+        case "neighbours":
+            made = "of the layers of the stages beside it"
+        case _:
+            made = "of fresh weights: all that it had learnt is lost"
+    fresh = event.fresh if event.source == "neighbours" else 0
+    rest = f"; {fresh} of its layers have no like and are fresh" if fresh else ""
+    return f"stage {stage} goes on in round {event.round}, {made}{rest}"
+
+
+def describe_unlike_profile(event: events.UnlikeProfile) -> str:
+    """Return the message about an event ``unlike_profile``: the measured and the predicted time,
+    and what to do."""
+    measured, predicted = event.measured_us or 0.0, event.predicted_us or 0.0
+    apart, slower = measured / predicted if predicted else 0.0, measured > predicted
+    factor, word = (apart, "slower") if slower else (1 / apart if apart else 0.0, "faster")
+    return (
+        f"takes {_ms(measured)} for a micro-batch where its profile says {_ms(predicted)}: "
+        f"{factor:.1f} times {word}. Does it do anything else, or is the profile of another "
+        "machine? Profile it again (gossip plan profile ... --again) and plan again (gossip plan)"
+    )
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.3g} ms"

@@ -421,7 +421,7 @@ def epochs(commits: Iterable[Commit]) -> list[dict[str, int]] | None:
 def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
     """Return the same as the peers count it, for epochs whose end they saw: what the rounds of each
     used, also of the epochs before, and what the last one left."""
-    ended = [event for _, event in sorted(view.epochs.items())]
+    ended = [event for _, event in sorted(view.epochs.ended.items())]
     counted = [
         {
             "epoch": event.epoch or 0,

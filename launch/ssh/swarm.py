@@ -217,7 +217,7 @@ class HostsLauncher:
             watcher.cancel()
             signal.signal(signal.SIGTSTP, former)
             self.outcome.wall_s = time.monotonic() - began
-            for line in self.view.untold_epochs():
+            for line in self.view.epochs.rest():
                 self._print_line(line)
             self.screen.close(self.view)
             at = words.at_round(self.view.round)

@@ -319,10 +319,10 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
         "= epochs 4 to 5: samples used once 197, twice 0, left for the next 3, in 8 rounds"
     ]
     assert told(view, ended(6, 1, 6.3)) == []
-    assert view.untold_epochs() == [
+    assert view.epochs.rest() == [
         "= epoch 6: samples used once 100, twice 0, left for the next 0, in 4 rounds"
     ]
-    assert view.untold_epochs() == []
+    assert view.epochs.rest() == []
 
 
 def test_a_long_run_tells_of_short_epochs_less_and_less_often() -> None:

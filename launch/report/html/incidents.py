@@ -21,9 +21,10 @@ from gossip.faults import (
     Slow,
     peers_word,
 )
-from gossip.launch.report import divergence, lost_stages, missed
+from gossip.launch.report import divergence, missed
 from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
+from gossip.launch.report.stages import describe_rebuilt_stage
 from gossip.observe import Event, Judgement, PeerEvent, documents, events, read_event, select
 
 from . import membership
@@ -345,7 +346,7 @@ def _lost_stage(
     who = [peer for peer, place in run.view.stages.items() if place.number == stage]
     back = "never"
     if rebuilt is not None:
-        back = f"{lost_stages.rebuilt(rebuilt)}; after {lasted(rebuilt.t - t)}"
+        back = f"{describe_rebuilt_stage(rebuilt)}; after {lasted(rebuilt.t - t)}"
     return Incident(
         what=f"stage {stage} lost all its peers",
         who=tuple(sorted(who)),

@@ -60,7 +60,7 @@ def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
     """Epoch, samples used twice, left, used once, rounds: as the peers told it."""
     return [
         (epoch, event.twice or 0, event.left or 0, event.once or 0, event.rounds or 0)
-        for epoch, event in sorted(run.view.epochs.items())
+        for epoch, event in sorted(run.view.epochs.ended.items())
     ]
 
 

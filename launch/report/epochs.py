@@ -1,0 +1,58 @@
+"""Completed epochs of a run, and the lines about them."""
+
+from __future__ import annotations
+
+from gossip.observe import events
+
+from .words import counted
+
+EVERY_S, EVERY_S_MAX = 5.0, 60.0
+"""Short epochs share a line, and later on longer ones do."""
+
+
+class Epochs:
+    """Completed epochs.
+
+    Attributes:
+        ended: By number, as the first peer reports that has completed it.
+    """
+
+    def __init__(self) -> None:
+        self.ended: dict[int, events.Epoch] = {}
+        self._printed, self._printed_at, self._every_s = 0, float("-inf"), EVERY_S
+        self._printed_left = False  # whether a line was about an epoch that has left samples
+
+    def apply(self, event: events.Epoch) -> list[str]:
+        """Return a line for an epoch, or for several together where they are short. One that has
+        used samples twice has its line at once, and so has the first that has left some."""
+        if event.epoch is None or event.epoch in self.ended:
+            return []
+        self.ended[event.epoch] = event
+        at_once = event.twice or (event.left and not self._printed_left)
+        self._printed_left = self._printed_left or bool(event.left)
+        if event.t < self._printed_at + self._every_s and not at_once:
+            return []
+        if self._printed:
+            self._every_s = min(2 * self._every_s, EVERY_S_MAX)
+        self._printed_at = event.t
+        return self.rest()
+
+    def rest(self) -> list[str]:
+        """Return the line about the epochs that no line was about: also when the run is over."""
+        new = list(self.ended.items())[self._printed :]
+        self._printed = len(self.ended)
+        if not new:
+            return []
+        once, twice, skipped, given_up, rounds = (
+            sum(getattr(epoch, name) or 0 for _, epoch in new)
+            for name in ("once", "twice", "skipped", "given_up", "rounds")
+        )
+        left = new[-1][1].left or 0
+        more = f"skipped by scripts {skipped}, " * bool(skipped)
+        more += f"given up {given_up}, " * bool(given_up)
+        which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
+        mark = "!" if twice or given_up else "="
+        return [
+            f"{mark} {which}: samples used once {once}, twice {twice}, {more}left for the "
+            f"next {left}, in {counted(rounds, 'round')}"
+        ]
