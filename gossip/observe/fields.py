@@ -86,7 +86,7 @@ def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object]
     return lambda value: (
         isinstance(value, dict)
         and not find_problem(value, types)
-        and all(value.get(name) is not None for name in needs)
+        and None not in map(value.get, needs)
     )
 
 

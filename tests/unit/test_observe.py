@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from gossip.launch.report.growing import RowParser
-from gossip.observe import EVENTS, Contribution, Event, events, read_commits, read_event
+from gossip.observe import (
+    EVENTS,
+    Contribution,
+    Event,
+    documents,
+    events,
+    read_commits,
+    read_event,
+)
 
 
 def test_an_event_has_the_fields_of_its_row_and_none_in_place_of_the_others() -> None:
@@ -71,3 +79,10 @@ def test_a_commit_has_the_fields_of_its_row_and_defaults_in_place_of_the_others(
     assert (commit.round, commit.server, commit.shard, commit.reason) == (3, 1, 0, "")
     assert commit.contribution_of(2) == Contribution(peer=2, took_us=2500)
     assert (commit.contributors[0].update_s, commit.contributors[0].samples) == (0.0025, 0)
+
+
+def test_a_document_has_what_is_of_its_type_and_defaults_in_place_of_the_rest() -> None:
+    told = {"name": "digits", "peers": "many", "rounds": 7.5, "resume": None, "faults": ["x", 1]}
+    assert documents.RunSettings.pick(told) == documents.RunSettings(name="digits")
+    assert documents.RunSettings.pick(told).local_steps == 1
+    assert documents.RunSettings.pick([told]) == documents.RunSettings()
