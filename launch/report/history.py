@@ -8,15 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gossip.observe import Commit
 
 RECENT_ROUNDS = 8  # as the core weighs a branch
 # a commit that nothing was built on may have been applied by nobody:
 # its maker died before it sent it
 BRANCH_ROUNDS = 2
+EPOCHS_MAX = 1000
+"""Epochs that one slice of a round may span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +185,19 @@ def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key
     return len(seen)
 
 
-def used(commits: Iterable[Commit]) -> dict[int, NDArray[np.int64]]:
-    """By epoch: how often each of its samples was used in a round of the commits, also in one of a
-    later epoch. A sample counts if it went into the commits of all shards: others are given out
-    again."""
-    counts: dict[int, NDArray[np.int64]] = {}
+Ranges: TypeAlias = list[tuple[int, int]]
+
+
+def used(commits: Iterable[Commit]) -> tuple[int, dict[int, Ranges]]:
+    """Return the number of samples of an epoch, and the samples that the rounds of the commits
+    used, by epoch. A sample counts if it went into the commits of all shards: others are given out
+    again.
+
+    Memory and time follow from the number of slices, whatever numbers a folder of others holds.
+    """
+    ranges: dict[int, Ranges] = {}
     sharded = [commit for commit in commits if commit.epoch is not None and commit.samples_total]
+    total = sharded[0].samples_total if sharded else 0
     shares: dict[tuple[str, int], dict[int, int]] = {}
     for commit in sharded:
         given = {each.peer: each.samples for each in commit.contributors}
@@ -199,39 +205,48 @@ def used(commits: Iterable[Commit]) -> dict[int, NDArray[np.int64]]:
         for peer in tuple(share):
             share[peer] = min(share[peer], given.get(peer, 0))
     for commit in sharded:
-        if commit.shard or commit.epoch is None:
+        if commit.shard or commit.epoch is None or commit.samples_total != total:
             continue
-        total = commit.samples_total
-        counts.setdefault(commit.epoch, np.zeros(total, np.int64))
+        ranges.setdefault(commit.epoch, [])
         left = dict(shares[commit.lineage, commit.round])
-        for name, ranges in commit.slices.items():
+        for name, slices in commit.slices.items():
             peer = int(name)
-            for start, stop in ranges:
+            for start, stop in slices:
                 end = min(stop, start + left.get(peer, 0))
                 left[peer] = left.get(peer, 0) - (end - start)
-                _count(counts, total, max(0, start), end, commit.epoch)
-    return counts
+                _add_slice(ranges, total, (max(0, start), end), commit.epoch)
+    return total, ranges
 
 
-def _count(
-    counts: dict[int, NDArray[np.int64]], total: int, start: int, stop: int, last: int
-) -> None:
-    """A slice of the line of all epochs up to the ``last``."""
-    while start < min(stop, total * (last + 1)):
+def _add_slice(ranges: dict[int, Ranges], total: int, of_line: tuple[int, int], last: int) -> None:
+    """Add a slice of the line of all epochs up to the ``last``, cut at the ends of epochs."""
+    start, stop = of_line[0], min(of_line[1], total * (last + 1))
+    if stop - start > EPOCHS_MAX * total:
+        return  # no round has used so many epochs
+    while start < stop:
         epoch, at = divmod(start, total)
         here = min(total - at, stop - start)
-        counts.setdefault(epoch, np.zeros(total, np.int64))[at : at + here] += 1
+        ranges.setdefault(epoch, []).append((at, at + here))
         start += here
+
+
+def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
+    """Return how many of ``total`` samples are in none of the ranges, in one, and in several."""
+    found, depth, before = [0, 0, 0], 0, 0
+    for at, change in sorted([*((a, 1) for a, _ in ranges), *((b, -1) for _, b in ranges)]):
+        found[min(depth, 2)] += at - before
+        depth, before = depth + change, at
+    return found[0] + total - before, found[1], found[2]
 
 
 def cost(branch: Branch, true: Sequence[Commit]) -> dict[str, int]:
     """Return the cost of giving up a branch: the number of samples that were given back, and how
     many of these the others also read."""
-    ours, theirs = used(true), used(branch.commits)
-    given_back = sum(int(count.sum()) for count in theirs.values())
-    both = sum(
-        int(((count > 0) & (ours[epoch] > 0)).sum())
-        for epoch, count in theirs.items()
-        if epoch in ours
-    )
+    (total, ours), (_, theirs) = used(true), used(branch.commits)
+    given_back = sum(stop - start for ranges in theirs.values() for start, stop in ranges)
+    both = 0
+    for epoch, ranges in theirs.items():
+        others = ours.get(epoch, [])
+        for sign, each in ((1, ranges), (1, others), (-1, ranges + others)):
+            both += sign * (total - count_uses(each, total)[0])
     return {"samples_given_back": given_back, "samples_read_twice": both}

@@ -399,7 +399,7 @@ def epochs(commits: Iterable[Commit]) -> list[dict[str, int]] | None:
     """Return for each epoch whose rounds are over how often its samples were used in the run: once,
     twice or more, never. None: no data was sharded."""
     made = list(commits)
-    used = history.used(made)
+    total, used = history.used(made)
     if not used:
         return None
     rounds: dict[int, set[int]] = defaultdict(set)
@@ -409,11 +409,11 @@ def epochs(commits: Iterable[Commit]) -> list[dict[str, int]] | None:
             rounds[commit.epoch].add(commit.round)
             planned = max(planned, commit.steps_per_epoch)
     counted = []
-    for epoch, count in sorted(used.items()):
-        never, once = int((count == 0).sum()), int((count == 1).sum())
+    for epoch, ranges in sorted(used.items()):
         if epoch in (min(used), max(used)) and len(rounds[epoch]) < planned:
             continue  # the run went on in the middle of it, or ended there
-        counts = {"once": once, "twice": len(count) - once - never, "never": never}
+        never, once, twice = history.count_uses(ranges, total)
+        counts = {"once": once, "twice": twice, "never": never}
         counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
     return counted
 

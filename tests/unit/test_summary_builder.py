@@ -313,6 +313,19 @@ def test_an_epoch_that_a_run_was_resumed_in_is_not_counted() -> None:
     assert epochs_of(rows) == [{"epoch": 2, "once": 4, "twice": 0, "never": 0, "rounds": 2}]
 
 
+@pytest.mark.timeout(20)
+def test_numbers_of_a_strangers_folder_cost_neither_memory_nor_time() -> None:
+    """Once a sample took eight bytes: 4 PiB for this row."""
+    huge = 2**49
+    one = [{"peer": 0, "samples": huge}]
+    plan = {"samples_total": huge, "steps_per_epoch": 1, "contributors": one}
+    rows = [commit(0, epoch=0, slices={"0": [[0, huge]]}, **plan)]
+    assert epochs_of(rows) == [{"epoch": 0, "once": huge, "twice": 0, "never": 0, "rounds": 1}]
+    rows = [commit(0, epoch=huge, slices={"0": [[0, huge]]}, **{**plan, "samples_total": 1})]
+    assert summary.samples(epochs_of(rows)) == {"once": 0, "twice": 0, "never": 1}
+
+
+
 def test_without_sharded_data_nothing_is_said_of_samples() -> None:
     assert epochs_of([commit(0), commit(1)]) is None
     assert summary.samples(None) is None
