@@ -48,11 +48,11 @@ class Epochs:
             for name in ("once", "twice", "skipped", "given_up", "rounds")
         )
         left = new[-1][1].left or 0
-        more = f"skipped by scripts {skipped}, " * bool(skipped)
-        more += f"given up {given_up}, " * bool(given_up)
+        more = f"{skipped} skipped by scripts, " * bool(skipped)
+        more += f"{given_up} given up, " * bool(given_up)
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
         mark = "!" if twice or given_up else "="
         return [
-            f"{mark} {which}: samples used once {once}, twice {twice}, {more}left for the "
-            f"next {left}, in {counted(rounds, 'round')}"
+            f"{mark} {which}: {once} samples used once, {twice} twice, {more}{left} carried over, "
+            f"in {counted(rounds, 'round')}"
         ]

@@ -104,11 +104,11 @@ class RunModel:
     """State of a whole run. ``apply`` takes the events in the order in which they arrive.
 
     Args:
-        peers: Whose events come: how many, from 0 on, or which. Others are only spoken of.
-        local_steps: Of the script in a round. What peers tell counts rounds; people, who are shown
-            it, count steps.
-        stages: Of a pipeline, by peer. A round is then one of each stage, and what a peer tells of
-            it is about its own.
+        peers: Number of peers, whose ids begin at 0, or the ids. Only events that these peers
+            wrote are applied; others are only named in events.
+        local_steps: Local steps in a round. Events count rounds, printed lines steps.
+        stages: Stage of each peer of a pipeline. A round is then one round of each stage, and an
+            event of a peer is about its stage.
     """
 
     def __init__(
@@ -365,8 +365,7 @@ class RunModel:
     def _restored(self, row: PeerRow, event: events.Restored) -> list[str]:
         self.unconfirmed.discard(row.peer)
         row.state = "training"
-        took = f"took the state of round {event.round} from {event.from_}"
-        return [f"+ {row.peer} {took}"]
+        return [f"+ peer {row.peer} re-synced from peer {event.from_} at round {event.round}"]
 
     def _stage_rebuilt(self, row: PeerRow, event: events.StageRebuilt) -> list[str]:
         row.state = "training"
@@ -791,12 +790,11 @@ class RunModel:
             if blow is not None and not blow.told_skip:
                 blow.told_skip = True
                 after = f"after {(event.t - blow.at) * 1000:.0f} ms"
-                return [f"! {subject.peer} skipped by {row.peer} {after}: {event.reason}"]
+                return [f"! peer {subject.peer} skipped by peer {row.peer} {after}: {event.reason}"]
             if blow is not None or self._ending(event.t) or self._is_through(row, event):
                 return []
-            return self._once(
-                event, subject.peer, f"! {subject.peer} skipped by {row.peer}: {event.reason}"
-            )
+            line = f"! peer {subject.peer} skipped by peer {row.peer}: {event.reason}"
+            return self._once(event, subject.peer, line)
         return self._died(row, subject, event, blow)
 
     def _died(
@@ -804,25 +802,22 @@ class RunModel:
     ) -> list[str]:
         """Return the lines when a peer holds another for dead. ``blow``: the fault that explains
         it."""
+        accuser = row.peer if event.by is None else event.by
+        declared = f"x peer {subject.peer} declared dead by peer {accuser}"
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
-            by = f", says {event.by}" if event.by is not None else ""
             skip = (
-                f"; the last of {len(blow.skips)} skipped it after {blow.skip_ms:.0f} ms"
+                f"; {counted(len(blow.skips), 'peer')} skipped it within {blow.skip_ms:.0f} ms"
                 if blow.skips and blow.skip_ms is not None
                 else ""
             )
-            return [f"x {subject.peer} dead after {(event.t - blow.at) * 1000:.0f} ms{by}{skip}"]
+            return [f"{declared} after {event.t - blow.at:.1f} s{skip}"]
         if blow is None and self._apart(row.peer, subject.peer, event.t):
             line = f"! {subject.peer} is dead for {row.peer}: the partition is between them"
             return self._once(event, ("apart", subject.peer), line)
         if blow is not None:
             return []
-        return self._once(
-            event,
-            subject.peer,
-            f"x {subject.peer} dead, says {row.peer if event.by is None else event.by}",
-        )
+        return self._once(event, subject.peer, declared)
 
     def _apart(self, one: int, other: int, t: float) -> bool:
         """Whether a partition is between two peers, or was until just now."""

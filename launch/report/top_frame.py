@@ -189,7 +189,9 @@ def _serving(reader: RunReader, width: int) -> str:
         return _serving_stages(last)
     again = sum(commit.made_at > 0 for commit in last)
     line = f"served: round {last[-1].round} by {last[-1].server}; " + (
-        f"{again} of the last {len(last)} handed on; " if again else f"the last {len(last)}: "
+        f"{again} of the last {len(last)} needed a backup server; "
+        if again
+        else f"the last {len(last)}: "
     )
     counts = Counter(commit.server for commit in last).most_common()
     parts = [f"{peer} {count}x" for peer, count in counts]
@@ -208,7 +210,11 @@ def _serving_stages(last: Sequence[Commit]) -> str:
         for stage, commit in sorted(newest.items())
     )
     again = sum(commit.made_at > 0 for commit in last)
-    more = f"; {again} of the last {counted(len(last), 'commit')} handed on" if again else ""
+    more = (
+        f"; {again} of the last {counted(len(last), 'commit')} needed a backup server"
+        if again
+        else ""
+    )
     return f"served: {told}{more}"
 
 

@@ -325,7 +325,6 @@ def test_numbers_of_a_strangers_folder_cost_neither_memory_nor_time() -> None:
     assert summary.samples(epochs_of(rows)) == {"once": 0, "twice": 0, "never": 1}
 
 
-
 def test_without_sharded_data_nothing_is_said_of_samples() -> None:
     assert epochs_of([commit(0), commit(1)]) is None
     assert summary.samples(None) is None

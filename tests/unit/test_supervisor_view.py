@@ -39,8 +39,8 @@ def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
     assert abs(blow.dead_ms - 900) < 0.01
     assert lines == [
         "* injected: SIGKILL peer 1, which serves it at round 50",
-        "! 1 skipped by 0 after 10 ms: disconnected",
-        "x 1 dead after 800 ms, says 0; the last of 3 skipped it after 30 ms",
+        "! peer 1 skipped by peer 0 after 10 ms: disconnected",
+        "x peer 1 declared dead by peer 0 after 0.8 s; 3 peers skipped it within 30 ms",
     ]
 
 
@@ -77,7 +77,7 @@ def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_c
         event("skip", 1, 15.0, subject=0, reason="suspect"),
         event("dead", 1, 16.0, subject=0, by=1),
     )
-    assert lines == ["! 0 skipped by 1: suspect", "x 0 dead, says 1"]
+    assert lines == ["! peer 0 skipped by peer 1: suspect", "x peer 0 declared dead by peer 1"]
 
 
 def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> None:
@@ -307,20 +307,20 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
 
     view = RunModel(2)
     assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == [
-        "= epoch 0: samples used once 100, twice 0, left for the next 0, in 4 rounds"
+        "= epoch 0: 100 samples used once, 0 twice, 0 carried over, in 4 rounds"
     ]
     assert told(view, ended(1, 0, 2.0), ended(2, 0, 3.0), ended(2, 1, 3.0)) == []
     assert told(view, ended(3, 0, 6.0)) == [
-        "= epochs 1 to 3: samples used once 300, twice 0, left for the next 0, in 12 rounds"
+        "= epochs 1 to 3: 300 samples used once, 0 twice, 0 carried over, in 12 rounds"
     ]
     assert told(view, ended(4, 0, 6.1)) == []
     # One that has left samples is told at once, and the end of the run tells the rest.
     assert told(view, ended(5, 1, 6.2, left=3)) == [
-        "= epochs 4 to 5: samples used once 197, twice 0, left for the next 3, in 8 rounds"
+        "= epochs 4 to 5: 197 samples used once, 0 twice, 3 carried over, in 8 rounds"
     ]
     assert told(view, ended(6, 1, 6.3)) == []
     assert view.epochs.rest() == [
-        "= epoch 6: samples used once 100, twice 0, left for the next 0, in 4 rounds"
+        "= epoch 6: 100 samples used once, 0 twice, 0 carried over, in 4 rounds"
     ]
     assert view.epochs.rest() == []
 
@@ -434,7 +434,9 @@ def test_on_the_two_sides_of_a_partition_nobody_is_called_dead() -> None:
         "! 2 is dead for 3: the partition is between them",
     ]
     # On one side of it a death is one.
-    assert told(view, event("dead", 0, 6.5, subject=1, by=0)) == ["x 1 dead, says 0"]
+    assert told(view, event("dead", 0, 6.5, subject=1, by=0)) == [
+        "x peer 1 declared dead by peer 0"
+    ]
 
 
 def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() -> None:
@@ -446,7 +448,11 @@ def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() ->
         event("alive_again", 0, 13.0, subject=1),
         event("dead", 2, 40.0, subject=1, by=2),
     )
-    assert lines[1:] == ["x 1 dead after 1000 ms, says 0", "~ 1 is back", "x 1 dead, says 2"]
+    assert lines[1:] == [
+        "x peer 1 declared dead by peer 0 after 1.0 s",
+        "~ 1 is back",
+        "x peer 1 declared dead by peer 2",
+    ]
     assert view.blows[0].dead_ms == 1000.0
 
 
@@ -459,7 +465,7 @@ def test_a_death_long_after_a_short_hang_is_not_counted_from_it() -> None:
         event("skip", 0, 10.3, subject=1, by=0, reason="no answer"),
         event("dead", 2, 165.0, subject=1, by=2),
     )
-    assert lines[-1] == "x 1 dead, says 2"
+    assert lines[-1] == "x peer 1 declared dead by peer 2"
     assert view.blows[0].dead_ms is None
 
 
@@ -468,7 +474,9 @@ def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
     over = event("halted", 0, 30.0, reason="finished", exit_code=0, round=9)
     gone = {"subject": 1, "reason": "disconnected"}
     assert told(view, over, event("skip", 2, 30.1, **gone)) == []
-    assert told(view, event("skip", 2, 60.0, **gone)) == ["! 1 skipped by 2: disconnected"]
+    assert told(view, event("skip", 2, 60.0, **gone)) == [
+        "! peer 1 skipped by peer 2: disconnected"
+    ]
 
 
 @pytest.mark.parametrize(("local_steps", "means"), [(1, 0), (10, 0), (10, 3)])
@@ -482,7 +490,7 @@ def test_who_has_had_all_steps_is_in_no_trouble_when_links_close(
     gone = {"subject": 1, "reason": "disconnected"}
     told(view, event("round", 2, 1.0, round=7 + means, step=8))
     assert told(view, event("skip", 2, 2.0, round=10 + means, **gone)) == lines == []
-    said = ["! 0 skipped by 2: disconnected"]
+    said = ["! peer 0 skipped by peer 2: disconnected"]
     gone["subject"] = 0
     assert told(view, event("skip", 2, 2.1, round=9 + means, **gone)) == said
 
