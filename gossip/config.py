@@ -40,7 +40,7 @@ from gossip.core import (
 )
 from gossip.errors import ConfigError, UnknownName
 from gossip.faults import FaultPlan, plan as fault_plans
-from gossip.topologies import read_weights, with_option, write_weights
+from gossip.topologies import load as load_topology, read_weights, with_option, write_weights
 from gossip.transport import is_loopback, is_one_host
 from gossip.vectors import load_encoding
 
@@ -468,6 +468,11 @@ class RunConfig(BaseModel):
         if self.keys is not None:
             return self.keys
         return not (self.insecure or is_loopback(self.host.strip("[]")))
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether rounds have a server, and a commit that decides."""
+        return load_topology(self.topology).rolling
 
     @property
     def has_local_steps(self) -> bool:

@@ -37,20 +37,10 @@ def test_a_session_offers_this_and_no_more():
     of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every", "each_step"}
     of_the_user |= {"no_sync", "close"}
     facts = {"id", "round", "step", "count", "peers", "alive", "is_main", "run_dir", "finished"}
-    facts |= {"confirmed", "answered", "stepped"}
+    facts |= {"confirmed", "answered", "stepped", "planned_peers", "closed"}
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}
-    of_the_loader = {
-        "resume_pass",
-        "next_round",
-        "pass_round",
-        "hand_out",
-        "least",
-        "planned_peers",
-        "unused",
-    }
-    of_the_loader |= {"end_pass", "next_batch"}
-    assert public == of_the_user | facts | collective | of_the_loader
+    assert public == of_the_user | facts | collective
 
 
 def test_signatures_that_users_rely_on():

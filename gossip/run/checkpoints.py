@@ -162,16 +162,16 @@ class Checkpoint:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def store(out: Path, pieces: Iterator[bytes]) -> None:
+def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
     """Writes a file, whole and durable or not at all. Raises OSError, and what ``pieces`` does."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
-        _store(scratch, pieces)
+        store_new(scratch, pieces)
         os.rename(scratch, out)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(scratch)
-    _sync(out.parent)
+    sync_folder(out.parent)
 
 
 def write(
@@ -270,7 +270,7 @@ class OutgoingCheckpoint:
                 _conclude(self._scratch, self._step, self._written, about)
                 _put(self._scratch, self.place, about)
                 self._clear()
-            _sync(self._folder)
+            sync_folder(self._folder)
             _point_latest(self._folder)
             _tidy(self._folder, self._step, max(1, keep))
         finally:
@@ -335,11 +335,11 @@ class IncomingCheckpoint:
             for path in self._scratch.iterdir():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
-            _sync(self._scratch)
+            sync_folder(self._scratch)
             _put(self._scratch, self._place, found.manifest)
         finally:
             self.drop()
-        _sync(self._place.parent)
+        sync_folder(self._place.parent)
         _point_latest(self._place.parent)
 
     def drop(self) -> None:
@@ -365,8 +365,8 @@ def _conclude(
     }
     text = _manifest_text({**manifest, "digest": _manifest_digest(manifest)})
     assert len(text) <= MANIFEST_BYTES_MAX, f"the manifest has {len(text)} bytes"
-    _store(scratch / MANIFEST, _pieces(text))
-    _sync(scratch)
+    store_new(scratch / MANIFEST, _pieces(text))
+    sync_folder(scratch)
 
 
 def _put(scratch: Path, place: Path, about: Mapping[str, Any]) -> None:
@@ -392,7 +392,7 @@ def _pieces(data: Buffer) -> Iterator[memoryview]:
             yield view[at : at + CHUNK_BYTES]
 
 
-def _store(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
+def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
     """Writes a new file, durably. Returns what the manifest says of it."""
     fd = _create(path)
     try:
@@ -421,7 +421,7 @@ def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str
     return {"bytes": size, "blake2b": digest.hexdigest()}
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Flush a folder to disk, so that the names in it survive a loss of power. Some file systems
     cannot flush a folder: they do it by themselves, or not at all."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -439,7 +439,7 @@ def _make_folder(folder: Path) -> None:
         _make_folder(folder.parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
 
 
 def _point_latest(folder: Path) -> None:
@@ -458,12 +458,12 @@ def _replace(path: Path, scratch: Path, data: bytes) -> None:
     """Writes a small file, whole and durable or not at all."""
     try:
         _remove(scratch)
-        _store(scratch, _pieces(data))
+        store_new(scratch, _pieces(data))
         os.rename(scratch, path)
     finally:
         with contextlib.suppress(OSError):
             _remove(scratch)
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _text_in(folder: Path, name: str) -> str:

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from .feedback import UpdateEncoder
     from .loader import ShardedLoader
     from .local_model import TrainedModel
+    from .peer_run import PeerRun
     from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
     from .searching import SearchingPeer
     from .session import Session
     from .spawning import spawn
-    from .stage import NORMS, GradientNorms, MadeState, OwnStage, StageSite, Step, is_norm
+    from .stage import NORMS, GradientNorms, MadeState, OwnStage, Step, is_norm
     from .start import init
     from .state import (
         TRAINING_FILE,

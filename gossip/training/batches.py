@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossip.core import Ranges
 from gossip.errors import ConfigError
+from gossip.ipc import StartRoundCommand
 
 from .optimizer import version_of
 
@@ -65,12 +66,16 @@ class BatchTracker:
     """Batches of the current round that the user's loop has received.
 
     Attributes:
-        expected: Number of batches before each step.
+        expected: Number of batches before each step; 0: there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
+        reading: Round, or guess of it, of the batches in hand.
+        is_outdated: The batches in hand do not belong to the round that comes.
     """
 
     def __init__(self) -> None:
-        self.expected = self.least = 1
+        self.expected, self.least = 0, 1
+        self.reading: StartRoundCommand | None = None
+        self.is_outdated = False
         # samples up to each batch of the round, that one included; None: no batch is in hand
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
@@ -114,11 +119,27 @@ class BatchTracker:
                 "step outside of it, after the last of the backward passes",
             )
 
-    def end_round(self) -> int:
-        """The round is over: the samples that its steps are on."""
+    def belong_to(self, go: StartRoundCommand) -> bool:
+        """Whether the batches in hand are samples of this round."""
+        reading = self.reading
+        return reading is None or (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
+
+    def note_collective(
+        self, before: StartRoundCommand | None, after: StartRoundCommand | None
+    ) -> None:
+        """Note that a collective operation has taken the round ``before``, and ``after`` comes."""
+        if before is not None and after is not None and self.unused:
+            self.is_outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
+
+    def end_round(self, steps: int) -> int:
+        """Return the number of samples of the ``steps`` of the round; 0 if the samples were
+        assigned to other peers meanwhile. Without a loader each step counts for one."""
+        if not self.expected:
+            return steps
         samples = self._upto[-1] if self._upto else 0
         self.drop()
-        return samples
+        outdated, self.is_outdated = self.is_outdated, False
+        return 0 if outdated else samples
 
     def skip(self, steps: int) -> None:
         """A step changed nothing: the batches behind the ``steps`` before it are to come again."""
@@ -128,6 +149,8 @@ class BatchTracker:
     def check_batches(self, steps: int) -> None:
         """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
         soon."""
+        if not self.expected:
+            return
         self._has_stepped, self._steps_training = True, self._order.is_training
         self._order.check_step()
         if self._upto is None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import distributed
 
+from gossip.aggregators import BoundRule
+from gossip.config import RunConfig
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import SHAPES_BYTES_MAX
 from gossip.vectors import WireFormat
@@ -89,3 +91,21 @@ def check_shapes(wire: WireFormat) -> None:
             f"{SHAPES_BYTES_MAX * len(wire.shapes) // len(wire.packed_shapes)}",
             "take --encoding int4, which knows of no shapes",
         )
+
+
+def check_rule(rule: BoundRule, config: RunConfig, has_judge: bool) -> None:
+    """Raises ConfigError: The rule lacks something, or does not fit the run."""
+    if rule.needs_trainer and not has_judge:
+        raise ConfigError(
+            f"the rule {rule.name} needs the loss of the model on samples that it can trust",
+            "write peer.prepare(model, optimizer, "
+            "judge=lambda batch: loss_fn(model(batch[0]), batch[1])), "
+            "or take a rule without a judge: --aggregator suspicion",
+        )
+    if rule.needs_trainer and config.overlap:
+        raise ConfigError(
+            f"overlap = 1, and the rule {rule.name} needs the trainer in every round",
+            "leave out one of both",
+        )
+    if config.has_local_steps:
+        rule.check_model_differences()

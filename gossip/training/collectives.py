@@ -9,7 +9,6 @@ got, because it keeps the answers of the last commits.
 from __future__ import annotations
 
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from gossip.core import COLLECTED_BYTES_MAX
 from gossip.errors import ConfigError
-from gossip.run import shown
+from gossip.run import checkpoints, shown
 from gossip.transport import PARSER_ERRORS
 
 ANSWERS = "gossip.collectives"  # in the state beside the model
@@ -189,41 +188,34 @@ class Collectives:
     """The operations, out of one: ``collect`` gives bytes and returns what each peer has given.
 
     Args:
-        peer: The local one.
-        f: Peers that may lie.
-        peers: The most that the run can have.
+        run: The ``PeerRun`` of this peer, which has their answers.
         contribute: Gives what ``packed`` made to the next round, and returns when that is over:
             whether the others trained in it. Raises RunOver: There will be none.
-        alone: Told of an operation that no other peer has called there.
     """
 
-    def __init__(
-        self,
-        peer: int,
-        f: int,
-        peers: int,
-        contribute: Callable[[bytes], bool],
-        alone: Callable[[str], None] = lambda operation: None,
-    ) -> None:
-        self._peer, self._f, self._contribute, self._alone = peer, f, contribute, alone
-        self._most = bytes_max(peers)
-        self.answers = CollectiveAnswers(f)
+    def __init__(self, run: Any, contribute: Callable[[bytes], bool]) -> None:
+        self._run, self._peer, self._f = run, run.peer, run.config.f or 0
+        self._contribute = contribute
+        self.answers: CollectiveAnswers = run.answers
+        self._most = bytes_max(run.config.peers_max)
         self.answered: tuple[int, ...] = ()
+        self._has_warned = False
 
-    def collect(self, operation: str, data: bytes, most: int | None = None) -> dict[int, bytes]:
-        """Peer -> what it has given, the same at all peers. Whoever is alone with the end of the
-        run gets only its own, and so does whoever is left alone while the others train."""
-        return self.collect_made(operation, lambda: data, most)
-
-    def collect_made(
-        self, operation: str, make: Callable[[], bytes], most: int | None = None
+    def collect(
+        self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, bytes]:
-        """Likewise of what ``make`` returns, which is not called where the answer is known: by a
-        peer that comes late."""
+        """Peer -> what it has given, the same at all peers. A peer that is alone with the end of
+        the run gets only its own, and so does a peer that is left alone while the others train.
+
+        Args:
+            data: Given by this peer, or makes it. That is not called where the answer is known:
+                by a peer that comes late.
+            most: Bytes that one peer can give.
+        """
         place = self.answers.next_place(operation)
         found = self.answers.find(place)
         if found is None:
-            found = self._collected(place, make(), most)
+            found = self._collected(place, data() if callable(data) else data, most)
         self.answered = tuple(sorted(found))
         return found
 
@@ -234,10 +226,29 @@ class Collectives:
                 passed += self._contribute(whole)
             found = {self._peer: data} if found is None else found
             if found.keys() == {self._peer}:
-                self._alone(place[2])
+                self._warn_of_lone_call(place[2])
         except RunOver:
             found = {self._peer: data}
         return found
+
+    def _warn_of_lone_call(self, operation: str) -> None:
+        """Warn once that no other peer has called the operation at this place."""
+        if self._run.roster.alive < 2 or self._has_warned:
+            return
+        self._has_warned = True
+        name = {"once": "save", "done": "save"}.get(operation, operation)
+        self._run.notify(
+            f"{name} has the answer of this peer alone: no other has called it at this place, or "
+            "long ago. All peers must call the same operations in the same order, also those that "
+            "are not is_main"
+        )
+
+    def _objects(
+        self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
+    ) -> dict[int, Any]:
+        """Peer -> the object that it has given, in the order of the peers."""
+        given = self.collect(operation, data, most)
+        return {peer: plain_of(each) for peer, each in sorted(given.items())}
 
     def mean(self, numbers: Mapping[str, Any]) -> Means:
         own = numbers_of(numbers)
@@ -246,23 +257,20 @@ class Collectives:
         return means
 
     def gather(self, value: object) -> dict[int, Any]:
-        given = self.collect("gather", pack_object(value))
-        return {peer: plain_of(data) for peer, data in sorted(given.items())}
+        return self._objects("gather", pack_object(value))
 
     def gather_made(self, operation: str, make: Callable[[], object]) -> dict[int, Any]:
         """``gather`` under another name, of what ``make`` returns; likewise not called late."""
-        given = self.collect_made(operation, lambda: pack_object(make()))
-        return {peer: plain_of(data) for peer, data in sorted(given.items())}
+        return self._objects(operation, lambda: pack_object(make()))
 
     def broadcast(self, value: object) -> Any:
-        given = self.collect("broadcast", pack_object(value), COLLECTED_BYTES_MAX // 2)
-        values = (plain_of(data) for _, data in sorted(given.items()))
-        return next((each for each in values if each is not None), None)
+        given = self._objects("broadcast", pack_object(value), COLLECTED_BYTES_MAX // 2)
+        return next((each for each in given.values() if each is not None), None)
 
     def any(self, flag: bool) -> bool:
-        given = self.collect("any", pack_object(bool(flag)))
+        given = self._objects("any", pack_object(bool(flag)))
         liars = min(self._f, len(given) - 1)
-        return sum([plain_of(data) is True for data in given.values()]) > liars
+        return sum([each is True for each in given.values()]) > liars
 
     def once(self, work: Callable[[], None]) -> str:
         """Lets one peer do ``work``, and another when that one has failed or does not answer.
@@ -272,10 +280,10 @@ class Collectives:
             chosen = min(left)
             left.discard(chosen)
             outcome = _tried(work) if chosen == self._peer else ""
-            said = self.collect("done", pack_object(outcome))
+            said = self._objects("done", pack_object(outcome))
             if chosen not in said:
                 continue
-            why = shown(str(plain_of(said[chosen])))
+            why = shown(str(said[chosen]))
             if not why:
                 return ""
         return why
@@ -293,23 +301,10 @@ def _tried(work: Callable[[], None]) -> str:
     return ""
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """The file is there whole, and durable, or as it was. Raises OSError."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.incomplete")
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """Write a file, whole and durable or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with open(scratch, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    checkpoints.store(path, iter((memoryview(content),)))
 
 
 # --- what is given --------------------------------------------------------------------------------

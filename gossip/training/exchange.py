@@ -17,22 +17,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-import torch
-
 from gossip.aggregators import Sender
 from gossip.core import QUORUM_LOST, is_further, record, squeeze, stretch
 from gossip.errors import GossipError, LocalError
 from gossip.ipc import PATH_MAX, Channel, ChannelClosed, clip, map_bytes, messages as control
 
-from .confirmation import StateConfirmation
-from .copies import copy_state
 from .judging import JudgeService
 from .last_state import LastState
-from .local_model import ExtraState, LocalModel, TrainedModel
+from .local_model import LocalModel
 from .node_link import NodeLink
 from .node_start import NodeHandle, PeerPlace, StartNode
 from .optimizer import in_train_mode
-from .replicas import Divergence, ReplicaCheck
+from .replicas import ReplicaCheck
 from .stage import OwnStage, StageWork
 from .stepping import StepsTaken
 
@@ -57,7 +53,6 @@ class _UpdateOffer:
     samples: int
     loss: float | None
     collective: bytes = b""
-    skipped: bool = False  # the script was handed the samples
     steps: StepsTaken = _ONE_STEP
     lasted_s: float = 0.0  # since the user was handed over to
     rates: tuple[float, ...] = ()  # what the optimizer would step with
@@ -74,15 +69,8 @@ class _UnsettledUpdate:
 
     @property
     def step(self) -> int:
-        """Return the step that the round is for."""
-        return _step_of(self.go)
-
-
-def _memory_of(command: control.StageCommand, fds: deque[int]) -> memoryview | None:
-    """Return the memory that came along with a command."""
-    if not isinstance(command, control.PassCommand) or not command.nbytes:
-        return None
-    return _mapped(command.nbytes, fds.popleft())
+        """Return the step that the round makes if it makes one."""
+        return self.go.round_id - self.go.collectives
 
 
 def _is_of_operation(message: Any) -> bool:
@@ -97,15 +85,6 @@ def _is_operation(applied: control.ApplyCommand) -> bool:
     return not (applied.is_step or is_further(applied.kind))
 
 
-def _step_of(message: control.StartRoundCommand | control.ApplyCommand) -> int:
-    """The step that a round makes if it makes one."""
-    return message.round_id - message.collectives
-
-
-def _have_same_samples(one: control.StartRoundCommand, other: control.StartRoundCommand) -> bool:
-    return (one.sharded, one.epoch, one.ranges) == (other.sharded, other.epoch, other.ranges)
-
-
 def _mapped(nbytes: int, fd: int) -> memoryview:
     try:
         return map_bytes(fd, nbytes)
@@ -113,20 +92,29 @@ def _mapped(nbytes: int, fd: int) -> memoryview:
         os.close(fd)
 
 
-@dataclass
-class ExchangeHooks:
-    """Functions of the session that the exchange calls.
+@dataclass(slots=True)
+class StateConfirmation:
+    """Whether enough other peers hold the parameters that a script ends with.
 
-    Attributes:
-        on_step: Called after each round that is a step of the run, or a further one, once it is
-            applied.
-        on_divergence: If this replica differs from that of most: called with the difference.
-        on_replaced: Called once a state of others is loaded.
+    ``said``: the node's answer to the last question; None: there is none yet. ``asked_at``: the
+    question was about the parameters before this round; -1: nothing was asked.
     """
 
-    on_step: Callable[[control.ApplyCommand], None] = lambda applied: None
-    on_divergence: Callable[[Divergence], None] = lambda found: None
-    on_replaced: Callable[[], None] = lambda: None
+    said: control.ConfirmReply | None = None
+    asked_at: int = -1
+
+    def ask(self, round_id: int) -> control.ConfirmRequest:
+        """The script has had all its rounds before ``round_id``."""
+        self.said, self.asked_at = None, round_id
+        return control.ConfirmRequest(round_id)
+
+    def is_known(self, round_id: int) -> bool:
+        """Whether enough others hold what we hold before ``round_id``."""
+        return self.said == control.ConfirmReply(round_id, True)
+
+    def verdict(self, round_id: int) -> bool | None:
+        """Likewise; None when nobody was asked about that round."""
+        return self.is_known(round_id) if self.asked_at >= 0 else None
 
 
 class Exchange:
@@ -140,9 +128,12 @@ class Exchange:
         step: How many steps are in the parameters: rounds, but for collective operations and
             further steps of other optimizers.
         main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
-        replica_check: Makes the digests by which replicas are compared; None: they are not.
-        hooks: What the session does at certain moments.
+        replicas: Compares replicas; None: they are not compared.
+        on_step: Called after each round that is a step of the run, or a further one, once it is
+            applied.
         on_collected: Told what peers have given to collective operations, round by round.
+        is_prepared: Whether the node has the model.
+        halted: Why the node has ended, or will.
         has_begun: Whether any ``StartRoundCommand`` has come, by which the others are known.
         peers, alive: Size of the roster, and who of it is alive, as the same command says.
         restores: How often a state of others was taken over.
@@ -152,7 +143,7 @@ class Exchange:
     _offered_kind = 0  # of the step that is under way, or was last; 0: of any
     _answered = -1  # the last round that made one of that kind, or none
     _puts_off_rounds = False
-    replica_check: ReplicaCheck | None = None
+    replicas: ReplicaCheck | None = None
     _ended_at, _digest = -1, b""  # of the replica as training ended: its changes until then
 
     def __init__(
@@ -176,7 +167,7 @@ class Exchange:
         self._overlaps = place.config.overlap > 0
         self._in_flight: _UnsettledUpdate | None = None
         self.last_state: LastState | None = None
-        self._interrupt = interrupt
+        self.interrupt = interrupt
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.lost = 0
@@ -184,12 +175,12 @@ class Exchange:
         self.collectives = 0  # of the rounds before, those that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
-        self.hooks = ExchangeHooks()
+        self.on_step: Callable[[control.ApplyCommand], None] = lambda applied: None
         self.peers = self.alive = 1
         self.has_begun = False
         self._judging = JudgeService()
         self._shard: control.Shard | None = None
-        self._halted: control.Halted | None = None
+        self.halted: control.Halted | None = None
         self.confirmation = StateConfirmation()
         self._confirmed_step = -1  # that others were asked about last
         # when an update was offered last; never, with parameters as they have been since
@@ -198,7 +189,7 @@ class Exchange:
         self._in_step = False
         # whether steps are short; when we last handed over to the user
         self._brief, self._left_at = False, 0.0
-        self._prepared = False
+        self.is_prepared = False
         self._filled: int | None = None  # the update slot that was offered last
         self._offered = -1  # the round that it was offered to
         self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
@@ -211,13 +202,8 @@ class Exchange:
 
     # --- the model --------------------------------------------------------------------------------
 
-    def prepare(
-        self,
-        trained: TrainedModel,
-        judging: JudgeService,
-        extra: ExtraState,
-    ) -> None:
-        """Shows the node the model, and waits until the swarm has begun.
+    def prepare(self, judging: JudgeService) -> None:
+        """Shows the node the model that is attached, and waits until the swarm has begun.
 
         Rounds that others have had without this peer are applied by the next call that waits:
         until then the script can say what belongs to a step.
@@ -226,8 +212,8 @@ class Exchange:
             judging: Answers the node's questions for the loss.
         """
         self._judging = judging
-        self.model.attach(trained, extra)
-        self._prepared = True
+        self.model.open_arena()
+        self.is_prepared = True
         self._introduce()
         self._puts_off_rounds = True
         self._serve(lambda: self.go is not None or bool(self.link.put_off))
@@ -254,8 +240,7 @@ class Exchange:
         )
         self.link.queue(about, os.dup(self.model.arena.fd))
         if self._shard is not None:
-            self.link.queue(self._shard)
-        self.link.flush()
+            self.link.send(self._shard)
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
         """Ask for rounds with samples from now on, and for a guess at those of the next ``ahead``.
@@ -264,9 +249,8 @@ class Exchange:
         ahead += self._overlaps  # those that are read beside a round, too
         self._shard = control.Shard(samples_total, batch, ahead, extended)
         self.go = None
-        if self._prepared:
-            self.link.queue(self._shard)
-            self.link.flush()
+        if self.is_prepared:
+            self.link.send(self._shard)
 
     def note_progress(self) -> None:
         """The trainer has come further on its own."""
@@ -322,11 +306,6 @@ class Exchange:
         return int(self.step <= pending.step)
 
     @property
-    def unsettled(self) -> tuple[torch.Tensor, ...]:
-        """The parameters of the update whose round ``settle`` waits for; none: there is none."""
-        return () if self._in_flight is None else self.model.exchanged
-
-    @property
     def state_step(self) -> int:
         """The next step in the state that was taken over last; 0 without any."""
         return max(0, self.restored_at - self.collectives)
@@ -342,9 +321,8 @@ class Exchange:
         """Return the part of a checkpoint of the present state that belongs to the node; waits for
         it until ``expired``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
-        self.link.queue(control.LedgerRequest())
-        self.link.flush()
-        self._serve(lambda: self._ledger is not None or self._halted is not None or expired())
+        self.link.send(control.LedgerRequest())
+        self._serve(lambda: self._ledger is not None or self.halted is not None or expired())
         said = self._ledger
         if said is None or said.round_id != self.round_id or not said.ledger:
             return b""
@@ -353,9 +331,8 @@ class Exchange:
     def serve_while(self, busy: Callable[[], bool]) -> None:
         """Answers the node for as long as ``busy``, looked at about twice a second or oftener, and
         as long as it lives. No round is applied that the caller does not see in ``round_id``."""
-        while busy() and self._halted is None:
-            self._snapshot()
-            self.link.flush()
+        while busy() and self.halted is None:
+            self.send_snapshot()
             try:
                 self._process_packet(*self.link.receive(BRIEF_S))
             except ChannelClosed:
@@ -413,7 +390,6 @@ class Exchange:
         loss: float | None,
         before_send: Callable[[], None] | None = None,
         steps: StepsTaken = _ONE_STEP,
-        skipped: bool = False,
     ) -> None:
         """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
         round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
@@ -427,7 +403,6 @@ class Exchange:
         Args:
             before_send: Called when the update is ready and not yet sent.
             steps: That it is of.
-            skipped: The script was handed the samples of the round, and they were of no use.
         """
         lasted_s = time.monotonic() - self._left_at
         self._brief = lasted_s < BRIEF_S
@@ -441,12 +416,11 @@ class Exchange:
             if before_send is not None:
                 before_send()
             rates = self.model.rates if samples else ()
-            check = None if is_further(steps.kind) else self.replica_check
+            check = None if is_further(steps.kind) else self.replicas
             replica = check.compare(self.step, go.compares) if check is not None else b""
             offer = _UpdateOffer(
                 samples,
                 loss,
-                skipped=skipped,
                 steps=steps,
                 lasted_s=lasted_s,
                 rates=rates,
@@ -455,8 +429,7 @@ class Exchange:
             self._offer(go, offer)
             if self._overlaps and samples:
                 self._in_flight = _UnsettledUpdate(go, offer, self.model.changes)
-                self._snapshot()  # there is no wait in which it would be made
-                self.link.flush()
+                self.send_snapshot()  # there is no wait in which it would be made
             else:
                 self._settle(go, offer, self.model.changes)
         finally:
@@ -464,10 +437,10 @@ class Exchange:
         if self._in_flight is not None:
             self._left_at = time.monotonic()
             return
-        if self._shard is None and self._halted is None:
+        if self._shard is None and self.halted is None:
             # A halt after our round was applied is for the next call to tell:
             # this one has done its work.
-            self._serve(lambda: self._may_go or self._halted is not None)
+            self._serve_until_go()
         self._left_at = time.monotonic()
 
     def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
@@ -488,6 +461,7 @@ class Exchange:
             self._settle(pending.go, pending.offer, pending.changes, expired)
         finally:
             self._in_flight = None
+        self.model.stepper.mark_exchanged(self.model.exchanged)
         return self.restores == restores and self.step == pending.step + 1
 
     def abandon(self) -> None:
@@ -509,8 +483,8 @@ class Exchange:
                 self._run_passes(round_id, stage)
         finally:
             self._in_step = False
-        if self._halted is None:
-            self._serve(lambda: self._may_go or self._halted is not None)
+        if self.halted is None:
+            self._serve_until_go()
 
     def _run_passes(self, round_id: int, stage: StageWork) -> None:
         """Until the round is applied, or another may be computed, or this one anew."""
@@ -521,7 +495,7 @@ class Exchange:
             if self.round_id > round_id or self._may_go:
                 return
             self._follow(stage, *self._stage_commands.popleft())
-            self.model.arena.note_progress(self.round_id)
+            self.note_progress()
             self.link.flush()
 
     def _follow(
@@ -574,22 +548,21 @@ class Exchange:
             each for each in self._stage_commands if each[0].round_id >= round_id
         )
 
-    def gather_directly(self, data: bytes) -> None:
-        """Gives ``data`` to a collective operation where there are no commits. It takes no round.
-        ``on_collected`` is told what was gathered."""
-        go = self.wait_go()
-        self._offer(go, _UpdateOffer(0, None, data))
-        self._serve(lambda: self._may_go or self._halted is not None)
+    def run_collective(self, data: bytes, commits: bool) -> None:
+        """Gives ``data`` to a collective operation, and returns when it is over and a round may be
+        computed. ``on_collected`` is told what was collected.
 
-    def run_collective(self, data: bytes) -> None:
-        """Gives ``data`` to a collective operation, in the next round, and returns when that is
-        applied and another may be computed. ``on_collected`` is told what that round collected."""
+        Args:
+            commits: The operation is the next round, whose commit has the data. Else there are no
+                commits, and it takes no round.
+        """
         self.settle()
         go = self.wait_go()
         offer = _UpdateOffer(0, None, data)
         self._offer(go, offer)
-        self._settle(go, offer, self.model.changes)
-        self._serve(lambda: self._may_go or self._halted is not None)
+        if commits:
+            self._settle(go, offer, self.model.changes)
+        self._serve_until_go()
 
     def _offer(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
         """Sends what is in the update slot of ``go``, as an answer to that."""
@@ -599,7 +572,7 @@ class Exchange:
         self.go, self._filled, self._offered = None, go.slot, go.round_id
         self._offered_kind = offer.steps.kind
         self._offered_at = time.monotonic()
-        self.model.arena.note_progress(self.round_id)
+        self.note_progress()
         loss = loss if loss is not None and math.isfinite(loss) else None
         finite = samples > 0 and self.model.is_finite
         self.link.queue(
@@ -613,7 +586,7 @@ class Exchange:
                 finite,
                 offer.rates,
                 offer.collective,
-                offer.skipped,
+                offer.steps.is_skipped,
                 (offer.steps.taken, offer.steps.total),
                 lasted_us=round(1e6 * offer.steps.lasted_s),
                 replica=offer.replica,
@@ -628,7 +601,7 @@ class Exchange:
         if (
             halted.exit_code != QUORUM_LOST
             or self.last_state is None
-            or not self._prepared
+            or not self.is_prepared
             or self.round_id == 0
         ):
             return control.error_of(halted)
@@ -677,32 +650,36 @@ class Exchange:
     ) -> _UpdateOffer:
         """Offers to another ``go`` what was offered to the one ``before``, and returns that: no
         update where the samples of this peer are others now."""
-        uses = (offer.samples or offer.skipped) and not is_further(offer.steps.kind)
-        if uses and not _have_same_samples(before, go):
-            self.log(json.dumps({"round": go.round_id, "skipped": "slice"}))
-            offer, self.model.exchanged = replace(offer, samples=0, skipped=False, rates=()), ()
+        steps = offer.steps
+        uses = (offer.samples or steps.is_skipped) and not is_further(steps.kind)
+        samples = before.sharded, before.epoch, before.ranges
+        if uses and samples != (go.sharded, go.epoch, go.ranges):
+            self.log_skipped("slice")
+            steps = replace(steps, is_skipped=False)
+            offer, self.model.exchanged = replace(offer, samples=0, steps=steps, rates=()), ()
         if offer.samples and go.slot != before.slot:
             self.model.move_update(before.slot, go.slot)
         if offer.samples and go.round_id > before.round_id:
             self.model.encode_again(go)
-            if not offer.steps.lasted_s:  # it is not of the time since this round began
-                offer = replace(offer, steps=replace(offer.steps, lasted_s=offer.lasted_s))
+            if not steps.lasted_s:  # it is not of the time since this round began
+                offer = replace(offer, steps=replace(steps, lasted_s=offer.lasted_s))
         self._offer(go, offer)
         return offer
 
-    def confirm(self, given_up: Callable[[], object]) -> None:
+    def confirm(self, expired: Callable[[], object] | None = None) -> None:
         """The script has had all its rounds: waits until enough others hold the same parameters,
         and takes theirs over where this peer was told another result of its last round. Not for
         long, and not again once that is known.
 
         Args:
-            given_up: Looked at about twice a second, and may raise; once it is true,
-                nobody is waited for.
+            expired: Looked at about twice a second, and may raise; once it is true,
+                nobody is waited for. None: the wait may be interrupted as every other.
         """
+        expired = expired or self.interrupt
         until = time.monotonic() + CONFIRM_S
         if (
-            not self._prepared
-            or self._halted is not None
+            not self.is_prepared
+            or self.halted is not None
             or self.confirmation.is_known(self.round_id)
         ):
             return
@@ -711,13 +688,12 @@ class Exchange:
         try:
             while (
                 self.confirmation.said is None
-                and self._halted is None
+                and self.halted is None
                 and time.monotonic() < until
-                and not given_up()
+                and not expired()
             ):
-                self.model.arena.note_progress(self.round_id)
-                self._snapshot()
-                self.link.flush()
+                self.note_progress()
+                self.send_snapshot()
                 self._process_packet(*self.link.receive(WAKE_S))
         except ChannelClosed:
             # the node has died: who goes on starts another, and who closes asks nobody any more
@@ -735,13 +711,13 @@ class Exchange:
     def _serve(self, done: Callable[[], bool]) -> None:
         """Does what the node asks for until ``done``. Starts another node when it dies."""
         while not done():
-            self._interrupt()
-            if self._halted is not None:
-                raise self._error_of(self._halted)
-            if self._prepared:
+            self.interrupt()
+            if self.halted is not None:
+                raise self._error_of(self.halted)
+            if self.is_prepared:
                 # Who waits for the swarm is not stalled. Otherwise a slow round would make
                 # everybody skip everybody else.
-                self.model.arena.note_progress(self.round_id)
+                self.note_progress()
                 self._snapshot(at_leisure=True)
             self.link.flush()
             try:
@@ -764,6 +740,10 @@ class Exchange:
         )
         if not self.link.may_wait(1 if current else 0):
             self.link.flush()
+
+    def _serve_until_go(self) -> None:
+        """Serve until a round may be computed, or the run has ended."""
+        self._serve(lambda: self._may_go or self.halted is not None)
 
     def _serve_until_over(
         self, go: control.StartRoundCommand, offer: _UpdateOffer, expired: Callable[[], bool]
@@ -807,7 +787,7 @@ class Exchange:
             case control.LedgerReply():
                 self._ledger = message
             case control.Halted():
-                self._halted = message
+                self.halted = message
             case _ as never:
                 assert_never(never)
 
@@ -830,8 +810,10 @@ class Exchange:
                 self._beside[message.stage] = _mapped(message.nbytes, fds.popleft())
             case control.RebuildCommand():
                 self._make_state(message)
+            case control.PassCommand(nbytes=nbytes) if nbytes:
+                self._stage_commands.append((message, _mapped(nbytes, fds.popleft())))
             case _:
-                self._stage_commands.append((message, _memory_of(message, fds)))
+                self._stage_commands.append((message, None))
 
     def _apply(self, message: control.ApplyCommand) -> None:
         self._snapshot()
@@ -855,13 +837,13 @@ class Exchange:
             same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
             if same if kind else message.is_step:
                 self._answered = message.round_id
-            self.hooks.on_step(message)
-            if self.replica_check is not None:
+            self.on_step(message)
+            if self.replicas is not None:
                 is_own = message.round_id == self._offered == self._answered
-                self.replica_check.follow_step(self.step, is_own)
-        if message.replica and self.replica_check is not None and self._offered == message.round_id:
-            self.hooks.on_divergence(self.replica_check.explain(message.round_id, message.replica))
-        self.model.arena.note_progress(self.round_id)
+                self.replicas.follow_step(self.step, is_own)
+        if message.replica and self.replicas is not None and self._offered == message.round_id:
+            self.replicas.note_difference(message.round_id, message.replica)
+        self.note_progress()
         self.link.queue(control.AppliedReply(message.round_id, message.slot))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
@@ -870,7 +852,7 @@ class Exchange:
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
             with in_train_mode(self.model.trained.optimizer):
-                copied = copy_state(self.round_id, self.model.plan_state)
+                copied = self.model.copy_state(self.round_id)
             self.link.queue(*copied)
 
     def _restore(self, message: control.RestoreCommand, fd: int) -> None:
@@ -882,14 +864,15 @@ class Exchange:
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
             self.restores += 1
-            self.hooks.on_replaced()
+            if self.replicas is not None:
+                self.replicas.note_replaced()
             self._offered_at = math.inf
             if self.model.encoder is not None:
                 self.model.encoder.forget()
             self.round_id = self.restored_at = message.round_id
             self._answered = max(self._answered, message.round_id - 1)
             self.go = None
-            self.model.arena.note_progress(self.round_id)
+            self.note_progress()
         self.link.queue(control.RestoredReply(message.round_id, error))
 
     def _make_state(self, message: control.RebuildCommand) -> None:
@@ -909,7 +892,7 @@ class Exchange:
         # What the script has kept, such as a scheduler, is of that round.
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None
-        self.model.arena.note_progress(self.round_id)
+        self.note_progress()
         self.link.queue(control.RebuiltReply(*about, self.model.plan_state().digest(), made.fresh))
 
     # --- sending ----------------------------------------------------------------------------------
@@ -921,6 +904,10 @@ class Exchange:
         if now or self.link.log_is_due:
             self.link.flush()
 
+    def log_skipped(self, why: str) -> None:
+        """Log that this peer has no update for the round."""
+        self.log(json.dumps({"round": self.round_id, "skipped": why}))
+
     def plan(self, steps: int | None, folder: str, every: int | None) -> None:
         """Says what the script is going to do: how many steps, where its checkpoints go, and how
         often. It travels with the next packet."""
@@ -928,8 +915,7 @@ class Exchange:
 
     def report_divergence(self, report: control.DivergenceReport) -> None:
         """Have it recorded that replicas differ, or will."""
-        self.link.queue(report)
-        self.link.flush()
+        self.link.send(report)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -943,15 +929,15 @@ class Exchange:
         self._judging.forget()
         self._stage_commands.clear()
         self.link.revive(self.round_id)
-        if self._prepared:
+        if self.is_prepared:
             self.model.renew_arena(self._filled)
             self._introduce()
 
     def note_end(self) -> None:
         """Note the replica as the training leaves it. What the script does to it behind that, such
         as to restore the best weights on one peer, is no difference between peers."""
-        self._ended_at, check = self.model.changes, self.replica_check
-        if self._prepared:
+        self._ended_at, check = self.model.changes, self.replicas
+        if self.is_prepared:
             layout = self.model.trained.layout
             with in_train_mode(self.model.trained.optimizer):
                 self._digest = layout.digest_parameters() if check is None else check.digest()
@@ -977,9 +963,8 @@ class Exchange:
             digest = self._digest if reason == "finished" else b""
             goodbye = control.Close(reason, self.round_id, digest, clip(not_saved))
             hurried = False
-            self.link.queue(goodbye)
-            self.link.flush()
-            while self._halted is None and time.monotonic() < until:
+            self.link.send(goodbye)
+            while self.halted is None and time.monotonic() < until:
                 messages, fds = self.link.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
@@ -987,8 +972,8 @@ class Exchange:
                 self._process_closing_packet(messages, fds)
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
-        self.link.close(max(2.0, until - time.monotonic()) if self._halted is not None else 0.5)
-        if self._prepared:
+        self.link.close(max(2.0, until - time.monotonic()) if self.halted is not None else 0.5)
+        if self.is_prepared:
             self.model.close()
         self._judging.forget()
 
@@ -1007,10 +992,5 @@ class Exchange:
                 case control.RestoreCommand():
                     self.link.queue(control.RestoredReply(message.round_id, "this peer is leaving"))
                 case control.Halted():
-                    self._halted = message
-        self._snapshot()
-        self.link.flush()
-
-    @property
-    def halted(self) -> control.Halted | None:
-        return self._halted
+                    self.halted = message
+        self.send_snapshot()

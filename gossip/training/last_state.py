@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from hashlib import blake2b
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
+from gossip.run import checkpoints
 
 from .state import PackingPlan
 
@@ -43,7 +42,7 @@ class LastState:
             shutil.rmtree(new, ignore_errors=True)
             new.mkdir(parents=True)
             written = {
-                part: _write(new / f"{part}.safetensors", file.blocks())
+                part: checkpoints.store_new(new / f"{part}.safetensors", file.blocks())
                 for part, file in make_plan().files.items()
             }
             manifest = {
@@ -54,7 +53,7 @@ class LastState:
                 "files": written,
             }
             text = json.dumps(manifest, indent=2).encode() + b"\n"
-            _write(new / MANIFEST, [memoryview(text)])
+            checkpoints.store_new(new / MANIFEST, iter((text,)))
             _put(new, place)
         except (OSError, ConfigError) as error:
             shutil.rmtree(new, ignore_errors=True)
@@ -84,23 +83,6 @@ def _put(new: Path, place: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Flush a folder to disk, so that the names in it survive a loss of power.
-    Some file systems cannot do that for a folder."""
+    """Flush a folder to disk, so that the names in it survive a loss of power."""
     with contextlib.suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-
-def _write(path: Path, blocks: Iterable[memoryview]) -> dict[str, Any]:
-    digest, size = blake2b(digest_size=16), 0
-    with path.open("xb") as file:
-        for block in blocks:
-            file.write(block)
-            digest.update(block)
-            size += len(block)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": size, "blake2b": digest.hexdigest()}
+        checkpoints.sync_folder(folder)

@@ -24,6 +24,7 @@ from gossip.errors import UnsupportedModel
 from gossip.vectors import PayloadDigest, cut_layers
 
 from .staging import Staging
+from .unprepared import parameters_of
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
@@ -64,16 +65,12 @@ class Layout:
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Raises: UnsupportedModel: Something cannot be exchanged;
         the message names the parameter."""
-        owned = {
-            id(parameter): parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        owned = {id(parameter) for parameter in parameters_of(optimizer)}
         named = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned
         ]
         of_model = {id(parameter) for parameter in model.parameters()}
-        strangers = sum(key not in of_model for key in owned)
+        strangers = len(owned - of_model)
         if strangers:
             raise UnsupportedModel(
                 f"the optimizer holds {strangers} parameter(s) that the model does not have",

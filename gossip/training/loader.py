@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,62 +26,11 @@ from gossip.topologies import draw
 
 from .batches import length_of, pieces_of
 from .fetching import Fetcher, Key
+from .loops import TrainingLoop
 from .reference import ReferenceData
 
 ORDERS_KEPT = 3
 """Permutations: of this epoch, of the one that is fetched next, and of one with samples left."""
-
-
-class RoundSource(Protocol):
-    """The part of the session that the loader needs."""
-
-    @property
-    def id(self) -> int:
-        """Number of this peer."""
-        ...
-
-    @property
-    def planned_peers(self) -> int:
-        """Peers that epochs are planned for."""
-        ...
-
-    def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
-        """The round to compute, with its samples; None when the run is over. Within an epoch of
-        ``epoch_steps``, what follows its last step is still to be done."""
-        ...
-
-    def resume_pass(self, number: int) -> int:
-        """A batch of the pass ``number`` is asked for; 0: of a new one. Returns its number. Where
-        another pass went on before, that one is over. If it had but one batch, that is handed out
-        again, unless a step or the gradient of a loss has followed it."""
-        ...
-
-    def end_pass(self, epoch: int | None = None) -> None:
-        """The pass has come to its end, wherever the run is; that over ``epoch``."""
-
-    def pass_round(self, skipped: bool = False) -> None:
-        """Takes part in the current round without an update; ``skipped``: its samples were handed
-        to the script."""
-
-    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
-        """Batch number ``batch`` of the round goes to the loop as ``content``: a step that follows
-        is on ``samples`` samples, those of the batches before included; 0: it counts for
-        nothing."""
-
-    @property
-    def least(self) -> int:
-        """Samples that the model needs in a batch."""
-        ...
-
-    @property
-    def unused(self) -> bool:
-        """A batch was handed out, and no step has followed."""
-        ...
-
-    @property
-    def next_batch(self) -> int | None:
-        """The batch of the round that is to be handed out next; None: the round is over."""
-        ...
 
 
 class ShardedLoader:
@@ -111,7 +60,7 @@ class ShardedLoader:
     def __init__(
         self,
         loader: DataLoader[Any],
-        rounds: RoundSource,
+        loop: TrainingLoop,
         seed: int,
         alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
@@ -124,7 +73,8 @@ class ShardedLoader:
         dataset: Any = loader.dataset
         self.dataset = dataset
         self.batch_size = loader.batch_size
-        self._rounds, self._seed, self._accumulate = rounds, seed, accumulate
+        self._loop, self._batches = loop, loop.rounds.batches
+        self._seed, self._accumulate = seed, accumulate
         self._collate = loader.collate_fn
         self._sampler: Any = loader.sampler
         chosen = isinstance(loader.sampler, SubsetRandomSampler)
@@ -133,7 +83,7 @@ class ShardedLoader:
         self.samples_total = len(dataset) if self._chosen is None else len(self._chosen)
         if self.samples_total == 0:
             raise ConfigError("the data set is empty")
-        self._fetcher = Fetcher(loader, self._indices, seed, rounds.id)
+        self._fetcher = Fetcher(loader, self._indices, seed, loop.run.peer)
         self.ahead = self._fetcher.ahead
         self._alter = alter
         self._orders: dict[int, Tensor] = {}
@@ -147,7 +97,7 @@ class ShardedLoader:
     def steps(self) -> int:
         """Steps per epoch. It never changes."""
         batch = self.batch_size * self._accumulate
-        return -(-self.samples_total // (batch * self._rounds.planned_peers))
+        return -(-self.samples_total // (batch * self._loop.run.planned_peers))
 
     @property
     def plan(self) -> tuple[int, int, int]:
@@ -157,7 +107,7 @@ class ShardedLoader:
     def __iter__(self) -> Iterator[Any]:
         """The batches of this peer in the rest of the current epoch."""
         self._check_unchanged()
-        number = self._rounds.resume_pass(0)
+        number = self._batches.resume_pass(0)
         go = self._next_round()
         if go is None:
             return
@@ -176,14 +126,14 @@ class ShardedLoader:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
                     batch = batch if self._alter is None else self._alter(batch)
                     # pieces of a small slice repeat it, and those of none are used for nothing
-                    self._rounds.hand_out(min(upto[at], total), at, batch)
+                    self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
-                    number = self._rounds.resume_pass(number)
-                    at = self._rounds.next_batch
-                if self._rounds.unused:
-                    self._rounds.pass_round(skipped=True)
+                    number = self._batches.resume_pass(number)
+                    at = self._batches.next_batch
+                if self._batches.unused:
+                    self._loop.steps.pass_round(skipped=True)
                 go = self._next_round(self.steps)
-            self._rounds.end_pass(epoch)
+            self._loop.end_pass(epoch)
         finally:
             self._fetcher.rest()
 
@@ -206,19 +156,19 @@ class ShardedLoader:
         return [
             (epoch, piece)
             for epoch, ranges in [(go.epoch, now), *go.coming]
-            for piece in pieces_of(ranges, self._accumulate, self._rounds.least)
+            for piece in pieces_of(ranges, self._accumulate, self._batches.least)
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:
         """Return the batch that this peer reads in a round without samples for it: one of the epoch
         that others read, too."""
         size = min(self.batch_size * self._accumulate, self.samples_total)
-        first = draw("for nothing", self._seed, self._rounds.id, go.round_id)
+        first = draw("for nothing", self._seed, self._loop.run.peer, go.round_id)
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
         return ((start, start + size),)
 
     def _next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
-        go = self._rounds.next_round(epoch_steps)
+        go = self._loop.next_round(epoch_steps)
         if go is not None and go.last:
             self.report = EpochReport(*go.last, given_up_ranges=go.given_up_ranges)
         return go
@@ -233,7 +183,7 @@ class ShardedLoader:
 
     def reference(self, size: int) -> ReferenceData:
         """The same data, as this peer draws from it what it judges others by."""
-        return self._drawn(size, (self._seed, self._rounds.id))
+        return self._drawn(size, (self._seed, self._loop.run.peer))
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
         """Set batches of the same data apart for trials: a held-out batch, and what draws batches

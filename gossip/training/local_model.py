@@ -14,7 +14,8 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_ve
 
 from gossip.aggregators import Memory, Sender
 from gossip.config import RunConfig
-from gossip.ipc import Arena, map_bytes, messages as control
+from gossip.errors import GossipError
+from gossip.ipc import Arena, allocate, clip, map_bytes, messages as control
 from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
 
@@ -22,9 +23,11 @@ from .compiling import CompileWatch
 from .feedback import UpdateEncoder
 from .layout import Layout
 from .optimizer import only_reads_gradients, staying_in_mode
+from .own_state import OwnParts, plan_own, plan_whole
 from .rates import learning_rate_of, rates_of, stepping_with
 from .seeding import drawing_from
-from .state import PackingPlan, plan_state, unpack_state
+from .state import PackingPlan, StateFile, plan_state, unpack_state
+from .stepping import EveryStep
 
 
 @dataclass(frozen=True)
@@ -46,28 +49,14 @@ class TrainedModel:
     parts: tuple[Layout, ...]
 
 
-@dataclass(frozen=True)
-class ExtraState:
-    """State beside model and optimizer.
-
-    Attributes:
-        now: Gives it.
-        check: Raises StateMismatch when what came with a state cannot be taken over. Changes
-            nothing.
-        load: Takes it over.
-    """
-
-    now: Callable[[], dict[str, Any]]
-    check: Callable[[dict[str, Any]], object]
-    load: Callable[[dict[str, Any]], None]
-
-
 class LocalModel:
     """The model of this peer, and the memory that it shares with its node.
 
     Attributes:
-        trained: Model, optimizer and layout, once they are there (``attach``).
-        arena: The shared memory, likewise.
+        trained: Model, optimizer and layout; once they are there (``attach``).
+        extra: The state beside them (``ExtraState``).
+        stepper: Takes the steps between two rounds.
+        arena: The shared memory (``open_arena``).
         updates: Slots for updates in that memory.
         encoder: Encodes updates; None: they are sent as they are.
         sender_memory: Memory of this peer's sender, such as its momentum, of one fragment of the
@@ -85,6 +74,7 @@ class LocalModel:
     """
 
     trained: TrainedModel
+    extra: Any
     arena: Arena
 
     def __init__(self, config: RunConfig, sender: Sender | None) -> None:
@@ -92,7 +82,8 @@ class LocalModel:
         Args:
             sender: Transforms an update before it leaves.
         """
-        self._sender, self._seed = sender, config.seed
+        self._sender, self._config = sender, config
+        self.stepper = EveryStep()
         self._lends = config.peers_max > 1  # results, to the script
         self.encoder: UpdateEncoder | None = None
         self.sender_memory: Memory | None = None
@@ -103,15 +94,14 @@ class LocalModel:
 
     # --- memory -----------------------------------------------------------------------------------
 
-    def encode_with(self, wire: WireFormat, fragments: int) -> None:
-        self.encoder = None if wire.is_plain else UpdateEncoder(wire, fragments)
+    def attach(self, trained: TrainedModel, stepper: EveryStep) -> None:
+        """Take the model that was prepared."""
+        self.trained, self.stepper = trained, stepper
+        plain, fragments = trained.wire.is_plain, len(trained.parts)
+        self.encoder = None if plain else UpdateEncoder(trained.wire, fragments)
 
-    def attach(self, trained: TrainedModel, extra: ExtraState) -> None:
-        """Take the model, and make the shared memory for it."""
-        self.trained, self.extra = trained, extra
-        self._make_arena()
-
-    def _make_arena(self) -> None:
+    def open_arena(self) -> None:
+        """Make the memory that is shared with a node."""
         trained = self.trained
         self.arena = Arena.create(trained.parts[0].elements, trained.wire.arena_bytes)
         self._compile_watch = CompileWatch(self.arena)
@@ -129,7 +119,7 @@ class LocalModel:
         former, updates = self.arena, self.updates
         self._compile_watch.close()
         self._forget_slots()
-        self._make_arena()
+        self.open_arena()
         if filled is not None:
             self.updates[filled].copy_(updates[filled])
             np.copyto(self.arena.encoded[filled], former.encoded[filled])
@@ -270,7 +260,7 @@ class LocalModel:
                     trained.inner_step()
                 else:
                     step = message.round_id - message.collectives
-                    seed = draw("optimizer", self._seed, step, message.kind)
+                    seed = draw("optimizer", self._config.seed, step, message.kind)
                     with drawing_from(seed, part.device):
                         trained.inner_step()
         finally:
@@ -284,6 +274,30 @@ class LocalModel:
         return plan_state(
             trained.model, trained.optimizer, self.extra.now(), trained.layout.parameters
         )
+
+    def copy_state(self, round_id: int) -> tuple[control.Snapshot, int | None]:
+        """Return a message for the node that has the state, and the memory that travels with it.
+
+        Each number is copied once, straight into that memory. If that fails, the message has the
+        error and there is no memory.
+        """
+        try:
+            plan = self.plan_state()
+            fd = allocate(plan.nbytes)
+        except GossipError as error:
+            return control.Snapshot(round_id, 0, clip(str(error))), None
+        plan.write(map_bytes(fd, plan.nbytes))
+        return control.Snapshot(round_id, plan.nbytes, "", plan.parts, plan.base), fd
+
+    def plan_own(self) -> StateFile | None:
+        """Plan the file of the state of this peer alone: in gossip rounds all of it."""
+        trained, stepper = self.trained, self.stepper
+        residual = None if self.encoder is None else self.encoder.saved()
+        own = stepper.own_parameters or None
+        parts = OwnParts(self.sender_memory, residual, stepper.own_optimizer, own)
+        if self._config.is_rolling:
+            return plan_own(trained.model, parts)
+        return plan_whole(trained.model, trained.optimizer, self.extra.now(), parts)
 
     def restore(self, message: control.RestoreCommand, fd: int) -> None:
         """Load the state of another peer from the memory of ``fd``.

@@ -27,6 +27,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +36,10 @@ from torch import Tensor
 from gossip.aggregators import outer as outer_steps
 
 from .layout import Layout
+from .local_model import TrainedModel
+from .peer_run import PeerRun
 from .state import StateMismatch
+from .step_clock import StepClock
 from .stepping import EveryStep, StepsTaken
 
 STATE = "gossip.local_steps"
@@ -50,30 +54,24 @@ class LocalSteps(EveryStep):
         outer: The optimizer that steps with the aggregate of the model differences.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        inner_step: Callable[[], object],
-        total: int,
-        outer: outer_steps.OuterStep,
-        mixing: float | None = None,
-    ) -> None:
+    def __init__(self, trained: TrainedModel, run: PeerRun) -> None:
         """
         Args:
-            layout: Of the whole model.
-            inner_step: Of the user's optimizers, without an exchange.
-            mixing: A round exchanges a part of the model, of which a peer keeps this share of its
-                own parameters, from 0 to below 1; None: a round is on all parameters.
+            trained: The model, with the user's optimizers.
         """
-        super().__init__(total)
-        self._outer_step, self.outer = outer, outer.optimizer(layout.parameters)
-        self._layout, self._inner_step = layout, inner_step
+        config = run.config
+        super().__init__(config.steps_per_round)
+        self.own_optimizer, self._inner_step = trained.optimizer, trained.inner_step
+        self._run, self._clock = run, StepClock()
+        self._layout = layout = trained.layout
+        self._outer_step = outer_steps.load(config.outer_step)
+        self.outer = self._outer_step.optimizer(layout.parameters)
         self._anchor: list[Tensor] = []
         # The steps since the last round began here: at the anchor, at a predicted outer step, or at
         # the own parameters.
         self._start_point: list[Tensor] = []
         self._is_predicted = False  # They began at a predicted outer step.
-        self._fragments, self._mixing = mixing is not None, mixing or 0.0
+        self._fragments, self._mixing = config.fragments > 1, config.own_share or 0.0
         self._exchanged: set[int] = set()  # Parameters of rounds since the own ones were restored.
         self._is_apart = False  # Between two rounds the model holds own parameters, not the anchor.
         self._own_parameters: list[Tensor] = []  # The own ones, while the model holds the anchor.
@@ -82,25 +80,26 @@ class LocalSteps(EveryStep):
         # The model holds the anchor within ``at_anchor``.
         self._at_anchor = False
 
-    is_local = True
-
     @property
     def is_complete(self) -> bool:
         return self.ends_early or self.taken == self.total
 
-    def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
-        """Takes one step. With ``skipped`` it only counts.
-
-        Args:
-            extra: What belongs to the state beside the model, which is copied where a round begins:
-                it goes with the anchor.
-        """
+    def step(
+        self, extra: Callable[[], dict[str, Any]], skipped: bool = False, since: float = 0.0
+    ) -> bool:
         if self.taken == 0:
+            self._clock.begin_round(since, self._run.exchange.late_s(since))
             self._begin(extra)
         self.taken += 1  # Count first: ``undo_steps`` undoes an interrupted step, too.
         if not skipped:
             self._inner_step()
             self.good += 1
+        self._run.hooks.computed(since)
+        self._clock.record_step()
+        exchange = self._run.exchange
+        late = self._clock.is_late(exchange.deadline_s, self.total - self.taken)
+        self.ends_early = self._run.config.shortens_rounds and (late or exchange.is_decided())
+        return skipped
 
     def _begin(self, extra: Callable[[], dict[str, Any]]) -> None:
         if not (self._is_predicted or self._is_apart):
@@ -118,13 +117,12 @@ class LocalSteps(EveryStep):
         else:
             self._anchor = self._layout.copy_parameters()
 
-    def load_update(self, overflow: bool) -> bool:
-        """Return to the anchor, with the model difference as the gradients.
+    def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
+        """Return to the anchor, with the model difference as the gradients. It is of no use if no
+        step was taken.
 
         A parameter without a gradient that no step has moved still has none. With fragments the
         difference contains the steps since the last round of each fragment.
-
-        Returns: True if no step was taken, so that the difference is of no use.
         """
         for parameter, value, start in self._triples(self._difference_origin):
             gradient = parameter.grad
@@ -132,15 +130,12 @@ class LocalSteps(EveryStep):
                 torch.sub(start, value, out=gradient)
             elif not torch.equal(start, value):
                 parameter.grad = start - value
-        is_useless = not self.good
+        steps = StepsTaken(self.taken, self.total, self._clock.lasted_s, kind, not self.good)
         self._own_parameters = self._layout.copy_parameters() if self._fragments else []
         self._layout.set_parameters(self._anchor)
         self._reset_count()
         self._is_predicted = self._is_apart = False
-        return is_useless
-
-    def count(self, kind: int, lasted_s: float) -> StepsTaken:
-        return StepsTaken(self.taken, self.total, lasted_s, kind)
+        return steps
 
     @property
     def _difference_origin(self) -> list[Tensor]:
@@ -302,6 +297,15 @@ class LocalSteps(EveryStep):
         to the parameters as they are now."""
         if not self.taken:
             self._anchor_extra = {}
+
+
+def choose_stepper(trained: TrainedModel, run: PeerRun) -> tuple[EveryStep, TrainedModel]:
+    """Return the stepper of a run, and the model as its rounds step it: with local steps by the
+    outer optimizer."""
+    if not run.config.has_local_steps:
+        return EveryStep(), trained
+    local = LocalSteps(trained, run)
+    return local, replace(trained, optimizer=local.outer, inner_step=local.outer.step)
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:

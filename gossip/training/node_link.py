@@ -51,6 +51,11 @@ class NodeLink:
         if fd is not None:
             self._fds.append(fd)
 
+    def send(self, message: control.FromTrainer) -> None:
+        """Send ``message``, with all that is queued."""
+        self.queue(message)
+        self.flush()
+
     @property
     def log_is_due(self) -> bool:
         """Whether log lines have waited long enough, or are many."""

@@ -18,7 +18,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from gossip.errors import ConfigError, UnsupportedModel
 
 from .several import parts_of
-from .unprepared import UnpreparedOptimizers
+from .unprepared import UnpreparedOptimizers, parameters_of
 
 _UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -49,7 +49,7 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise ConfigError("prepare was given the same optimizer twice")
-    owned = [id(p) for optimizer in optimizers for p in _parameters(optimizer)]
+    owned = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]
     if twice := len(owned) - len(set(owned)):
         raise UnsupportedModel(
             f"{twice} parameter{'s are' if twice > 1 else ' is'} in two optimizers, whose "
@@ -69,7 +69,7 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     for name, held in vars(optimizer).items():
         if not isinstance(held, torch.optim.Optimizer):
             continue
-        if {id(p) for p in _parameters(held)} != {id(p) for p in _parameters(optimizer)}:
+        if {id(p) for p in parameters_of(held)} != {id(p) for p in parameters_of(optimizer)}:
             continue
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         needs_closure = closure is not None and closure.default is inspect.Parameter.empty
@@ -143,7 +143,7 @@ class StepCoordinator:
                 [
                     at
                     for at, each in enumerate(self._optimizers)
-                    if any(p.grad is not None for p in _parameters(each))
+                    if any(p.grad is not None for p in parameters_of(each))
                 ]
             )
         self.stepped = with_gradients
@@ -194,7 +194,7 @@ class StepCoordinator:
         if in_backward and not (self._gathered or self._together):
             self._queue_step()
         self._overflow |= overflow
-        own = _parameters(optimizer)
+        own = parameters_of(optimizer)
         self._gathered[at] = [None if p.grad is None else p.grad.detach().clone() for p in own]
         self._values += [(p, p.detach().clone()) for p in own]
         if self._together and len(self._gathered) == len(self._optimizers):
@@ -222,10 +222,10 @@ class StepCoordinator:
                 "the steps of one backward pass, or of optimizers that step together, at the end",
                 "change them in a function that is given to peer.each_step",
             )
-        left = [(p, p.grad) for at in gathered for p in _parameters(self._optimizers[at])]
+        left = [(p, p.grad) for at in gathered for p in parameters_of(self._optimizers[at])]
         for at, gradients in gathered.items():
             for parameter, gradient in zip(
-                _parameters(self._optimizers[at]), gradients, strict=True
+                parameters_of(self._optimizers[at]), gradients, strict=True
             ):
                 parameter.grad = gradient
         self._is_gathered = True
@@ -243,7 +243,7 @@ class StepCoordinator:
             self._exchange(loss, overflow, self._all)
             return
         others = [
-            p for at, o in enumerate(self._optimizers) if at not in which for p in _parameters(o)
+            p for at, o in enumerate(self._optimizers) if at not in which for p in parameters_of(o)
         ]
         kept = [(parameter, parameter.grad) for parameter in others]
         for parameter in others:
@@ -307,7 +307,7 @@ def make_modes_exact(optimizer: Any) -> None:
         def switch_mode(*mode: bool) -> None:
             nonlocal state
             before = _is_in_mode(optimizer, True)
-            values = [(p, p.detach().clone()) for p in _parameters(optimizer) if before]
+            values = [(p, p.detach().clone()) for p in parameters_of(optimizer) if before]
             if state is optimizer.state:
                 kept = [(p, value) for p, value, version in trained if version_of(p) == version]
             else:
@@ -330,10 +330,6 @@ def make_modes_exact(optimizer: Any) -> None:
 def version_of(tensor: Tensor) -> int:
     """How often it was changed in place, as autograd counts."""
     return tensor._version
-
-
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _replace(
@@ -397,7 +393,7 @@ def _unscale(optimizer: Any) -> bool:
     if scale is not None:  # otherwise the user has called unscale_, to clip
         # as GradScaler.unscale_ does, so that the result is the same
         inverse = scale.double().reciprocal().float()
-        for parameter in _parameters(optimizer):
+        for parameter in parameters_of(optimizer):
             if parameter.grad is not None:
                 parameter.grad.mul_(inverse.to(parameter.grad.device))
     return False

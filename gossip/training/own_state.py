@@ -23,6 +23,7 @@ from torch import Tensor
 from gossip.aggregators import Memory
 from gossip.run import checkpoints
 
+from .collectives import write_whole
 from .state import (
     StateFile,
     StateMismatch,
@@ -103,18 +104,9 @@ def plan_whole(
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
     """Writes it, durable, and lets older ones of this peer go. Raises OSError."""
     place = folder / FOLDER
-    place.mkdir(parents=True, exist_ok=True)
     digest = blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     name = f"peer-{peer}.step-{step:09d}.{digest}.safetensors"
-    scratch = place / f".{name}.{os.getpid()}.incomplete"
-    try:
-        with open(scratch, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, place / name)
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_whole(place / name, data)
     known = [each for each in _of(place, peer) if each[0] <= step]
     for at, path in sorted(known)[: -max(1, keep)]:
         if (folder / checkpoints.name_of(at)).exists():

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import inspect
 import random
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from gossip.aggregators import BoundRule
+from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.topologies import draw
 
 STREAM_MAX = 2**16
 """Samples of an iterable that are kept in memory, at most."""
+
+UNUSED_REFERENCE = (
+    "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
+    "--aggregator judged_clipping, in rolling rounds"
+)
 
 Collate = Callable[[list[Any]], Any]
 
@@ -85,6 +93,67 @@ class ReferenceData:
         many = getattr(self._dataset, "__getitems__", None)
         samples = many(places) if callable(many) else [self._dataset[at] for at in places]
         return self._collate(samples)
+
+
+class JudgeReference:
+    """The reference by which this peer judges updates: what the script has given, or else the data
+    set that all peers read.
+
+    Attributes:
+        given: Given to ``gossip.init``; None: nothing was.
+        shared: Returns such data, with batches of so many samples, of the data set that all peers
+            read.
+        is_needed: Whether the rule judges by it.
+    """
+
+    def __init__(self, config: RunConfig, peer: int, given: Any) -> None:
+        self._config = config
+        size, words = config.reference_samples, (config.seed, peer)
+        self.given = None if given is None else reference_of(given, size, words)
+        self.shared: Callable[[int], ReferenceData] | None = None
+        self.is_needed = False
+
+    def fit(self, rule: BoundRule, judge: Callable[..., Any] | None) -> Callable[[int], Any] | None:
+        """Return the function that draws the batch of a round for the script's ``judge``; None: it
+        takes none.
+
+        Raises: ConfigError: There is a reference, and the judge takes no batch of it.
+        """
+        takes_batch = judge is not None and needs_batch(judge)
+        if judge is not None and self.given is not None and not takes_batch:
+            raise ConfigError(
+                "there is a reference, and judge takes no batch of it",
+                "judge=lambda batch: loss_fn(model(batch[0]), batch[1])",
+            )
+        self.is_needed = takes_batch and rule.needs_trainer
+        if self.given is not None and not rule.needs_trainer and self._config.peers_max > 1:
+            warnings.warn(UNUSED_REFERENCE.format(rule.name), stacklevel=3)
+        return self.batch if takes_batch else None
+
+    def check(self) -> None:
+        """Check that the rule has the reference that it needs.
+
+        Raises: ConfigError: It has none.
+        """
+        if self.is_needed:
+            self.find()
+
+    def batch(self, round_id: int) -> Any:
+        """Return the batch by which the updates of a round are judged."""
+        return self.find().batch(round_id)
+
+    def find(self) -> ReferenceData:
+        """Return the reference. Raises ConfigError: There is none."""
+        if self.given is None:
+            if self.shared is None:
+                raise ConfigError(
+                    f"the rule {self._config.aggregator} judges updates by samples, and there are "
+                    "none to draw from",
+                    "write gossip.init(reference=dataset), or peer.shard(loader) of a data set "
+                    "with an index",
+                )
+            self.given = self.shared(self._config.reference_samples)
+        return self.given
 
 
 def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData:

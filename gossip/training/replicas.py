@@ -7,6 +7,7 @@ BatchNorm, are each peer's own, and so may be what other kept objects hold.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -16,11 +17,14 @@ import torch
 from torch import Tensor
 
 from gossip.core import DIGEST_BYTES
+from gossip.ipc import DivergenceReport, clip
 from gossip.vectors import payload_digest
 
 TENSORS_MAX = 1000
 """Tensors that have a short digest of their own; further ones share one."""
 SHORT_BYTES = 2
+TENSORS_NAMED_MAX = 8
+"""Tensors that a report names, of those that differ."""
 SHARE = 0.005
 """Share of the training time for regular comparisons; other comparisons may take as much again."""
 PERIOD_MAX = 4096
@@ -45,23 +49,35 @@ class Divergence(NamedTuple):
     remedy: str
 
 
+def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
+    """Compare replicas of peers from now on, if they are equal between two steps.
+
+    Args:
+        run: The ``PeerRun`` of this peer, with its prepared model.
+        saves_at: Whether a checkpoint is made at a step.
+    """
+    config = run.config
+    differ = config.has_local_steps or not config.is_rolling or config.pipeline is not None
+    if config.peers_max > 1 and not differ:
+        run.exchange.replicas = ReplicaCheck(run, saves_at)
+
+
 class ReplicaCheck:
     """Decides when the replica is compared with that of others, and makes its digests.
 
     Args:
-        kept: What ``Session.keep`` was given.
+        run: The ``PeerRun`` of this peer, with its prepared model.
         saves_at: Whether a checkpoint is made at a step.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
-        kept: Mapping[str, Any],
-        saves_at: Callable[[int], bool],
-    ) -> None:
-        self._model, self._optimizer = model, optimizer
-        self._kept, self._saves_at = kept, saves_at
+    def __init__(self, run: Any, saves_at: Callable[[int], bool]) -> None:
+        trained = run.model.trained
+        self._run, self._model, self._optimizer = run, trained.model, trained.optimizer
+        self._kept, self._saves_at = run.model.extra.kept, saves_at
+        model = trained.model
+        # Tensors that differ, before the state of the others replaces them.
+        self._diverged: tuple[Divergence, dict[str, Tensor]] | None = None
+        self._has_warned = False
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
@@ -189,6 +205,58 @@ class ReplicaCheck:
             "weights that only some peers have changed outside of optimizer.step()",
             "test the machine's memory; run the same torch on processors of the same kind; draw "
             f"from torch's own generators within step(); {each_step}",
+        )
+
+    # --- reports ----------------------------------------------------------------------------------
+
+    def warn_of_changes(self) -> None:
+        """Warn once, on the main peer, that the script changes the replica between two steps."""
+        exchange = self._run.exchange
+        if self._has_warned or not self.outside or exchange.main != self._run.peer:
+            return
+        self._has_warned = True
+        cause = "the script changes them outside of optimizer.step(), which a late peer misses"
+        remedy = "change them in a function that is given to peer.each_step"
+        found = Divergence(exchange.round_id, self.outside, cause, remedy)
+        self._report(found, peers_differ=False)
+
+    def note_difference(self, round_id: int, agreed: bytes) -> None:
+        """Note that this replica differs from that of most. Unless the run only warns, theirs
+        replaces it."""
+        found = self.explain(round_id, agreed)
+        if self._run.config.on_divergence == "warn":
+            self._report(found)
+            return
+        tensors = self.tensors()
+        differing = {name: tensors[name].clone() for name in found.names if name in tensors}
+        self._diverged = found, differing
+
+    def note_replaced(self) -> None:
+        """Note that the state of others was loaded."""
+        diverged, self._diverged = self._diverged, None
+        if diverged is not None:
+            found, before = diverged
+            self._report(found, largest_difference(before, self.tensors()), replaced=True)
+
+    def _report(
+        self,
+        found: Divergence,
+        largest: float = -1.0,
+        *,
+        replaced: bool = False,
+        peers_differ: bool = True,
+    ) -> None:
+        self._run.exchange.report_divergence(
+            DivergenceReport(
+                found.round_id,
+                peers_differ,
+                replaced,
+                tuple([clip(name) for name in found.names[:TENSORS_NAMED_MAX]]),
+                len(found.names),
+                min(largest, sys.float_info.max),
+                clip(found.cause),
+                clip(found.remedy),
+            )
         )
 
 

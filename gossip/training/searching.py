@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from .collectives import Collectives, RunOver, pack_object, plain_of
+from .peer_run import PeerRun
+from .rounds import ScriptRounds
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass
 class SearchingPeer:
-    """Functions of the session that a search needs.
+    """Parts of the session that a search needs, before the first step of the run."""
 
-    Attributes:
-        id: This peer's id.
-        seed: Seed of the run.
-        f: Byzantine peers to tolerate.
-        alive: Number of peers that are alive in its view.
-        gather: Returns the value of each living peer, the same at all peers. The argument, which
-            makes the own value, is not called where the answer is known. None: the run has had
-            steps, and nothing is searched.
-        between_steps: Called behind each step of a trial.
-        pause: Waits for a number of seconds.
-    """
+    run: PeerRun
+    _rounds: ScriptRounds
+    _collectives: Collectives
 
-    id: int
-    seed: int
-    f: int
-    alive: Callable[[], int]
-    gather: Callable[[Callable[[], object]], dict[int, Any] | None]
-    between_steps: Callable[[], None]
-    pause: Callable[[float], None]
+    def gather(self, make: Callable[[], object]) -> dict[int, Any] | None:
+        """Gather the value of each living peer, the same at all peers. None: the run has had
+        steps.
+
+        Args:
+            make: Makes the own value. It is not called where the answer is known.
+        """
+        if self.run.step:
+            return None
+        if self.run.config.is_rolling:
+            found = self._collectives.gather_made("search_start", make)
+        else:
+            found = self._gather_directly(pack_object(make()))
+        return None if self.run.step else found
+
+    def _gather_directly(self, data: bytes) -> dict[int, Any]:
+        """Return what peers have sent each other, where no commit collects it: for each the value
+        of this operation or, where it has sent none yet, its last one."""
+        found: dict[int, Any] = {self.run.peer: plain_of(data)}
+
+        def add(collected: Sequence[tuple[int, bytes]]) -> None:
+            found.update((peer, plain_of(each)) for peer, each in collected)
+
+        exchange = self.run.exchange
+        before, exchange.on_collected = exchange.on_collected, add
+        try:
+            with suppress(RunOver):
+                self._rounds.run_collective(data)
+        finally:
+            exchange.on_collected = before
+        return found
+
+    def pause(self, pause_s: float) -> None:
+        """Wait, so that other peers may come further."""
+        until = time.monotonic() + pause_s
+        self.run.exchange.serve_while(lambda: time.monotonic() < until)
+        self.between_steps()
+
+    def between_steps(self) -> None:
+        """Note that a step of a trial is over: this peer is not stalled, and stops when it is
+        to."""
+        self.run.exchange.note_progress()
+        self.run.exchange.interrupt()

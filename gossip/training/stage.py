@@ -4,40 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 from torch import nn
 
-from gossip.config import RunConfig
 from gossip.ipc import messages as control
 from gossip.run import SavedStage
-
-from .state import CheckExtra
-from .steps import Steps
 
 NORMS = "gossip.gradient_norms"  # in the state beside the model
 Step: TypeAlias = Callable[[Any, Any], float | None]
 """Trains a step on inputs and targets. Returns the mean loss, if this peer has computed it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageSite:
-    """Parts of the session that a stage uses.
-
-    Attributes:
-        peer: This peer's id.
-        check_extra: As ``load_checkpoint`` takes it.
-        notify: Prints a line for the user.
-    """
-
-    config: RunConfig
-    peer: int
-    run_dir: Path | None
-    steps: Steps
-    check_extra: CheckExtra
-    notify: Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +120,7 @@ class OwnStage:
         stages: Number of stages.
         model: Layers of the stage, under their numbers.
         optimizer: Optimizer of their parameters.
-        stepping: Makes ``Pipeline.step``, of a function that runs a round and one that returns the
-            number of the step.
+        stepping: Makes ``Pipeline.step``, of a function that runs a round.
         recut: Loads the layers from checkpoints of other stages. Returns the next round, its
             ledger, and the state beside the model.
     """
@@ -155,7 +131,7 @@ class OwnStage:
     optimizer: torch.optim.Optimizer
     work: StageWork
     norms: GradientNorms
-    stepping: Callable[[Callable[[], None], Callable[[], int]], Step]
+    stepping: Callable[[Callable[[], None]], Step]
     rebuild: Rebuild
     recut: Callable[[Sequence[SavedStage]], tuple[int, bytes, dict[str, Any]]]
 

@@ -21,6 +21,7 @@ import json
 import re
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, BinaryIO, TypeAlias
 
@@ -33,6 +34,8 @@ from torch import Tensor
 from gossip.core import DIGEST_BYTES
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.run import checkpoints
+
+from .unprepared import parameters_of
 
 FORMAT = 2
 FILES = ("base", "state", "settings", "own")
@@ -269,8 +272,8 @@ def read_optimizer(document: Mapping[str, Any]) -> dict[str, Any]:
 def names_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     """Return the names of the optimizer's parameters, by their numbers."""
     known = {id(parameter): name for name, parameter in model.named_parameters()}
-    held = [each for group in optimizer.param_groups for each in group["params"]]
-    return [known.get(id(each), f"parameter {at}") for at, each in enumerate(held)]
+    held = enumerate(parameters_of(optimizer))
+    return [known.get(id(each), f"parameter {at}") for at, each in held]
 
 
 def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
@@ -315,18 +318,11 @@ def load_checkpoint(
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
     """Loads the files of ``plan_checkpoint``. Returns and raises as ``unpack_state``."""
-    try:
-        documents = {
-            name: {key: _decode(part, tensors) for key, part in document.items()}
-            for name, (document, tensors) in [(name, _read(files[name])) for name in files]
-        }
+    with _reading("the checkpoint"):
+        documents = {name: _decode_file(data) for name, data in files.items()}
         training = documents[TRAINING_FILE]
         of_model = {**documents.get(checkpoints.BASE_FILE, {}), **documents[checkpoints.MODEL_FILE]}
         of_optimizer, extra = read_optimizer(training), training["extra"]
-    except _DAMAGED as error:
-        raise StateMismatch(
-            f"the checkpoint is damaged: {type(error).__name__}: {error}"
-        ) from error
     check(dict(extra))
     _load(of_model, of_optimizer, model, optimizer)
     return dict(extra)
@@ -334,11 +330,24 @@ def load_checkpoint(
 
 def read_state_file(data: bytes) -> dict[str, Any]:
     """The document of a ``StateFile``. Raises StateMismatch: It is damaged."""
+    with _reading("it"):
+        return _decode_file(data)
+
+
+def _decode_file(data: bytes) -> dict[str, Any]:
     document, tensors = _read(data)
+    return {key: _decode(part, tensors) for key, part in document.items()}
+
+
+@contextmanager
+def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise StateMismatch in place of ``errors``, and of those that damaged data raise."""
     try:
-        return {key: _decode(part, tensors) for key, part in document.items()}
-    except _DAMAGED as error:
-        raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
+        yield
+    except _DAMAGED + errors as error:
+        if isinstance(error, StateMismatch):
+            raise
+        raise StateMismatch(f"{what} is damaged: {type(error).__name__}: {error}") from error
 
 
 def read_some(
@@ -354,7 +363,7 @@ def read_some(
         at_most: Of dicts in the document, by name: the keys that are wanted.
     Raises: StateMismatch: It is damaged.
     """
-    try:
+    with _reading("it", struct.error, AttributeError):
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(min(length, _DOCUMENT_BYTES_MAX)))
         document = json.loads(header.pop("__metadata__")[_KEY])
@@ -373,8 +382,6 @@ def read_some(
             for key, part in document.items()
             if not isinstance(part, dict) or part.get("tensor", "") in known
         }
-    except (struct.error, AttributeError, *_DAMAGED) as error:
-        raise StateMismatch(f"it is damaged: {type(error).__name__}: {error}") from error
 
 
 def _read_tensor(file: BinaryIO, begin: int, entry: Mapping[str, Any]) -> Tensor:
@@ -424,12 +431,8 @@ def unpack_state(
     Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
         the optimizer was changed.
     """
-    documents = [_read(file) for file in _files(bytes(data))]
-    try:
-        base, state, said, own = [
-            {key: _decode(part, tensors) for key, part in document.items()}
-            for document, tensors in documents
-        ]
+    with _reading("the packed state"):
+        base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]
         of_model = {**own["model"], **base["model"], **state["model"]}
         groups, extra = (
             (said["groups"], said["extra"])
@@ -437,10 +440,6 @@ def unpack_state(
             else (optimizer.state_dict()["param_groups"], {})
         )
         of_optimizer = read_optimizer({**state, "groups": groups})
-    except _DAMAGED as error:
-        raise StateMismatch(
-            f"the packed state is damaged: {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(extra, dict):
         raise StateMismatch("the packed state is damaged: a part is not a dict")
     check(extra)
@@ -584,32 +583,27 @@ def _aligned(nbytes: int) -> int:
 def _header(data: bytes, at: int) -> tuple[int, dict[str, Any]]:
     """Return where the tensors of the file that begins at ``at`` begin, and its header.
     Raises StateMismatch."""
-    try:
+    with _reading("the packed state", struct.error):
         (length,) = struct.unpack_from("<Q", data, at)
         if length > min(len(data) - at, _DOCUMENT_BYTES_MAX):
             raise StateMismatch("the packed state is damaged: its header is longer than it is")
         header = json.loads(data[at + 8 : at + 8 + length])
-    except (struct.error, ValueError, RecursionError) as error:
-        raise StateMismatch(
-            f"the packed state is damaged: {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(header, dict):
         raise StateMismatch("the packed state is damaged: a header is not a dict")
     return at + 8 + length, header
 
 
-def _files(data: bytes) -> list[bytes]:
-    """The files of a packed state: each says itself where it ends."""
+def split_state(data: bytes) -> list[bytes]:
+    """Return each file of a packed state, in the order of ``FILES``; it has its own length.
+
+    Raises: StateMismatch: ``data`` is damaged.
+    """
     files, at = [], 0
     for _ in FILES:
         begin, header = _header(data, at)
-        try:
+        with _reading("the packed state", OverflowError):
             entries = [entry for name, entry in header.items() if name != "__metadata__"]
             end = begin + max([int(entry["data_offsets"][1]) for entry in entries], default=0)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            raise StateMismatch(
-                f"the packed state is damaged: {type(error).__name__}: {error}"
-            ) from error
         if not at < end <= _aligned(end) <= len(data):
             raise StateMismatch(
                 "the packed state is damaged: the length of a part does not match its header"
@@ -621,22 +615,13 @@ def _files(data: bytes) -> list[bytes]:
     return files
 
 
-def split_state(data: bytes) -> list[bytes]:
-    """Each file of a packed state, in the order of ``FILES``. Raises StateMismatch."""
-    return _files(data)
-
-
 def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
     """Return the document of one part, without its format, and the tensors. Raises
     StateMismatch."""
     _, header = _header(data, 0)
-    try:
+    with _reading("the packed state", safetensors.SafetensorError):
         document = json.loads(header["__metadata__"][_KEY])
         tensors: Tensors = safetensors.torch.load(data)
-    except (ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
-        raise StateMismatch(
-            f"the packed state is damaged: {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise StateMismatch(
             "the packed state is of another version of gossip", "run the same version on all peers"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gossip.core import record
@@ -20,26 +21,30 @@ class StepsTaken:
         total: Local steps from one round to the next.
         lasted_s: Duration of these steps; 0.0: since the round began.
         kind: Kind of the step (``is_further``).
+        is_useless: The update is of no use.
+        is_skipped: The samples of the update are of no use either, and do not come again.
     """
 
     taken: int = 1
     total: int = 1
     lasted_s: float = 0.0
     kind: int = 0
+    is_useless: bool = False
+    is_skipped: bool = False
 
 
 class EveryStep:
     """A round at each step: between two rounds the parameters are those that all peers share.
 
     Attributes:
-        is_local: Whether a peer takes steps of its own between two rounds.
+        own_optimizer: The script's optimizer, if its state belongs to this peer alone.
         total: Steps of a round.
         taken: Steps since the last round.
         good: Steps since the last round that were not skipped.
         ends_early: Whether the round comes before all its steps are taken.
     """
 
-    is_local = False
+    own_optimizer: torch.optim.Optimizer | None = None
 
     def __init__(self, total: int = 1) -> None:
         self.total, self.taken, self.good, self.ends_early = total, 0, 0, False
@@ -49,26 +54,24 @@ class EveryStep:
         """Whether a round follows."""
         return True
 
-    def step(self, extra: Callable[[], dict[str, Any]], skipped: bool = False) -> None:
+    def step(
+        self, extra: Callable[[], dict[str, Any]], skipped: bool = False, since: float = 0.0
+    ) -> bool:
         """Take one step.
 
         Args:
             extra: Returns the state beside the model, which belongs to the parameters at which a
                 round begins, and is copied with them.
             skipped: Count the step, but do not run the optimizer.
+            since: When the script began to compute it.
+        Returns: Whether the step changed nothing, and its batches are to come again.
         """
+        return False
 
-    def load_update(self, overflow: bool) -> bool:
-        """Load the update of the round into the gradients. Returns True if it is of no use."""
-        return overflow
-
-    def count(self, kind: int, lasted_s: float) -> StepsTaken:
-        """Return the steps of the update, of which the last one is of ``kind``.
-
-        Args:
-            lasted_s: Time of the local steps of this round.
-        """
-        return StepsTaken(kind=kind)
+    def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
+        """Load the update of the round into the gradients. Returns its steps, of which the last one
+        is of ``kind``."""
+        return StepsTaken(kind=kind, is_useless=overflow, is_skipped=overflow)
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
         """Note that a round was applied whose update was of the parameters ``exchanged``."""

@@ -31,7 +31,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from gossip.topologies import draw
 
 from .fetching import DatasetProxy, start_workers, worker_start
-from .loader import RoundSource
+from .loops import TrainingLoop
 
 
 class ShardedStream:
@@ -51,7 +51,7 @@ class ShardedStream:
     def __init__(
         self,
         loader: DataLoader[Any],
-        rounds: RoundSource,
+        loop: TrainingLoop,
         seed: int,
         alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
@@ -59,8 +59,10 @@ class ShardedStream:
         self.dataset: Any = loader.dataset
         self.batch_size = loader.batch_size
         self.share: tuple[int, int] | None = None
-        self._given, self._rounds, self._accumulate = loader, rounds, accumulate
-        self._generator = torch.Generator().manual_seed(draw("workers", seed, rounds.id) % 2**63)
+        self._given, self._accumulate = loader, accumulate
+        self._loop, self._batches = loop, loop.rounds.batches
+        peer = loop.run.peer
+        self._generator = torch.Generator().manual_seed(draw("workers", seed, peer) % 2**63)
         self._alter = alter
         self._own: DataLoader[Any] | None = None
 
@@ -69,15 +71,15 @@ class ShardedStream:
 
         Raises: TypeError: The data set has no length.
         """
-        return -(-len(self.dataset) // ((self.batch_size or 1) * self._rounds.planned_peers))
+        return -(-len(self.dataset) // ((self.batch_size or 1) * self._loop.run.planned_peers))
 
     def __iter__(self) -> Iterator[Any]:
         """One pass over the stream. It ends with the stream or with the run.
 
         Batches at the end that do not suffice for a step are left out.
         """
-        number = self._rounds.resume_pass(0)
-        go = self._rounds.next_round()
+        number = self._batches.resume_pass(0)
+        go = self._loop.next_round()
         if go is None:
             return
         share = (go.rank % go.peers, go.peers)
@@ -88,22 +90,22 @@ class ShardedStream:
             for samples, batch in start_workers(self._own):
                 read, total = True, total + samples
                 content = batch if self._alter is None else self._alter(batch)
-                self._rounds.hand_out(total, at, content)
+                self._loop.hand_out(total, at, content)
                 yield content
-                number = self._rounds.resume_pass(number)
-                if (following := self._rounds.next_batch) is not None:
+                number = self._batches.resume_pass(number)
+                if (following := self._batches.next_batch) is not None:
                     at = following
                     if at < self._accumulate:
                         continue
                 at = total = 0
-                if self._rounds.unused:
-                    self._rounds.pass_round(skipped=True)
-                if self._rounds.next_round() is None:
+                if self._batches.unused:
+                    self._loop.steps.pass_round(skipped=True)
+                if self._loop.next_round() is None:
                     return
             if not read or at:
                 # or a loop over an empty part would keep the others waiting
-                self._rounds.pass_round()
-            self._rounds.end_pass()
+                self._loop.steps.pass_round()
+            self._loop.end_pass()
         finally:
             if not self._given.persistent_workers:
                 self._own = None

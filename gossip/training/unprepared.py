@@ -52,7 +52,7 @@ class UnpreparedOptimizers:
         """These exchange when they step, and ``applied`` steps with the result; ``alone``: they
         exchange with nobody."""
         self._prepared, self._applied, self._alone = optimizers, applied, alone
-        self._parameters = {id(p) for each in optimizers for p in _parameters_of(each)}
+        self._parameters = {id(p) for each in optimizers for p in parameters_of(each)}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -99,7 +99,7 @@ class UnpreparedOptimizers:
         known = optimizer is self._applied or optimizer in self._prepared
         if self._paused or inside or known or began != self._exchanges:
             return
-        kind, parameters = type(optimizer).__name__, _parameters_of(optimizer)
+        kind, parameters = type(optimizer).__name__, parameters_of(optimizer)
         if any(id(parameter) in self._parameters for parameter in parameters):
             self._intruder = kind
         elif self._exchanges and self._stepped.setdefault(optimizer, began) != began:
@@ -129,5 +129,5 @@ class UnpreparedOptimizers:
             warnings.warn(f"{what}. {hint}", stacklevel=4)
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

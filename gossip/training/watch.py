@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from gossip.errors import LocalError, RemoteError, SwarmError
 from gossip.run import shown_lines
@@ -25,6 +25,8 @@ _OURS = str(Path(__file__).resolve().parent.parent)
 _OTHERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}", "<frozen ")
 
 
+HURRIED_S = 2.0
+"""Time for a peer to finish its step, or to leave, after a signal."""
 TOGETHER_S = 2.0
 """Seconds in which several SIGTERM count as one. Slurm and systemd send it to every process of a
 job, and the launcher, which receives it too, forwards it."""
@@ -36,12 +38,14 @@ class TerminationHandler:
 
     Attributes:
         since: When one came, on the monotonic clock; None: none has.
+        stop: Ends the script; set by the session.
         in_step: Whether a step is under way, which Ctrl-C lets end first.
         interrupted: Whether it was Ctrl-C.
     """
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self.stop: Callable[[], NoReturn] = sys.exit
         self.in_step: Callable[[], bool] = lambda: False
         self.interrupted = False
         self._installed = self._interrupts = False

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from trainer_fakes import pack_state
+from trainer_fakes import local_steps, pack_state
 
-from gossip.aggregators import outer
 from gossip.training.layout import Layout
-from gossip.training.local_steps import STATE, LocalSteps, settings_of
+from gossip.training.local_steps import STATE, settings_of
 
 EACH_STEP: dict[str, Any] = {"local_steps": 2, "fragments": 2, "outer": "mean"}
 """One of two fragments is exchanged behind each step."""
@@ -28,5 +27,5 @@ def deep_model(momentum: float = 0.9) -> tuple[torch.nn.Module, torch.optim.Opti
 
 def state_of_others(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> bytes:
     """What a peer hands over before ``step``, where rounds follow two local steps."""
-    theirs = LocalSteps(Layout(model, optimizer), optimizer.step, 2, outer.load("mean"))
+    theirs = local_steps(Layout(model, optimizer), optimizer.step, 2, "mean")
     return pack_state(model, theirs.outer, {STATE: settings_of(optimizer, step)})

@@ -15,11 +15,11 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    local_steps,
     small_model,
     step,
 )
 
-from gossip.aggregators import outer
 from gossip.config import RunConfig, resolve
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.faults import plan as fault_plans
@@ -31,7 +31,7 @@ from gossip.training.feedback import UpdateEncoder
 from gossip.training.layout import PRESENT, Layout
 from gossip.training.local_steps import LocalSteps
 from gossip.training.own_state import Loaded, OwnParts, load_own, plan_own, write_own
-from gossip.training.session import _check_rounds
+from gossip.training.resuming import check_rounds
 from gossip.training.state import StateMismatch
 from gossip.vectors import WireFormat, cut_layers, fragment_of, load_encoding
 
@@ -161,9 +161,9 @@ def test_a_checkpoint_of_other_fragments_is_not_resumed_from(tmp_path: Path) -> 
     saved = {"local_steps": 4, "outer": NESTEROV}
     for fragments in (1, 2):
         config = RunConfig(local_steps=4, fragments=fragments)
-        _check_rounds(Checkpoint(8, tmp_path, {**saved, "fragments": fragments}), config)
+        check_rounds(Checkpoint(8, tmp_path, {**saved, "fragments": fragments}), config)
     with pytest.raises(ConfigError, match="fragments = 1, and this run has 2") as raised:
-        _check_rounds(Checkpoint(8, tmp_path, saved), RunConfig(local_steps=4, fragments=2))
+        check_rounds(Checkpoint(8, tmp_path, saved), RunConfig(local_steps=4, fragments=2))
     assert raised.value.hint == "resume with --fragments 1"
 
 
@@ -388,7 +388,7 @@ def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_t
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
-        swarm.session.next_round()
+        swarm.session._loop.next_round()
         for name, value in model.named_parameters():
             assert torch.allclose(value, before[name] - 1.0), name
 
@@ -515,7 +515,7 @@ def apart() -> tuple[torch.nn.Module, torch.optim.Optimizer, LocalSteps, tuple[L
     """A peer that has exchanged its first fragment, and has steps of its own on the second."""
     model, optimizer = small_model()
     layout = Layout(model, optimizer)
-    steps = LocalSteps(layout, optimizer.step, 1, outer.load("mean"), mixing=0.0)
+    steps = local_steps(layout, optimizer.step, 1, "mean", 2)
     parts = layout.cut(2)
     backward(model, 0)
     steps.step(dict)
@@ -571,8 +571,12 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([p.reshape(-1) for p in steps.own_parameters]), own), "to save yet"
 
     again, again_optimizer = small_model(seed=9)
-    later = LocalSteps(
-        Layout(again, again_optimizer), again_optimizer.step, 1, outer.load("mean"), mixing=0.0
+    later = local_steps(
+        Layout(again, again_optimizer),
+        again_optimizer.step,
+        1,
+        "mean",
+        2,
     )
     with torch.no_grad():
         for to, of in zip(again.parameters(), model.parameters(), strict=True):

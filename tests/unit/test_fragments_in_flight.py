@@ -77,7 +77,7 @@ def test_who_is_stopped_within_an_interval_has_the_round_in_flight_in_its_checkp
     undisturbed.session.prepare(model, optimizer)
     for seed in range(4):
         step(model, optimizer, seed)
-    undisturbed.session._drain()
+    undisturbed.session._rounds.drain()
     kept = torch.cat([part.reshape(-1) for part in own["parameters"]])
     assert torch.equal(kept, flat_parameters(model))
     undisturbed.session.close("stopped")
@@ -86,7 +86,7 @@ def test_who_is_stopped_within_an_interval_has_the_round_in_flight_in_its_checkp
 def test_who_leaves_its_round_to_the_others_keeps_no_steps_that_they_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossip.training.session.HURRIED_CLOSE_S", 0.05)
+    monkeypatch.setattr("gossip.training.session.HURRIED_S", 0.05)
     saved, own = stopped_in_an_interval(tmp_path, last=0)
     assert saved == 2
     assert not own.get("parameters")
@@ -135,7 +135,7 @@ def test_a_state_of_others_that_comes_while_a_round_is_waited_for_ends_what_was_
         swarm.session.prepare(model, optimizer)
         for seed in range(2):
             step(model, optimizer, seed)
-        swarm.session._drain()
+        swarm.session._rounds.drain()
         assert torch.equal(flat_parameters(model), flat_parameters(other))
         for seed in range(2, 4):
             step(model, optimizer, seed)

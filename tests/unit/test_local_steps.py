@@ -16,6 +16,7 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    local_steps,
     pack_state,
     same_bits,
     small_model,
@@ -31,8 +32,8 @@ from gossip.run import fitting
 from gossip.run.checkpoints import Checkpoint
 from gossip.training.layout import Layout
 from gossip.training.local_steps import STATE, LocalSteps, read_settings, settings_of
+from gossip.training.resuming import check_rounds
 from gossip.training.saving import CheckpointSaver, SavePlan
-from gossip.training.session import _check_rounds
 from gossip.training.state import StateMismatch, unpack_state
 
 NESTEROV = "nesterov:lr=0.7,momentum=0.9"
@@ -41,7 +42,7 @@ NESTEROV = "nesterov:lr=0.7,momentum=0.9"
 def local(total: int, spec: str = "mean") -> tuple[torch.nn.Module, LocalSteps]:
     model, optimizer = small_model()
     layout = Layout(model, optimizer)
-    return model, LocalSteps(layout, optimizer.step, total, outer.load(spec))
+    return model, local_steps(layout, optimizer.step, total, spec)
 
 
 # --- the outer step -------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ def test_the_update_is_the_model_difference_and_the_parameters_are_the_anchor_ag
         steps.step(dict)
         assert steps.is_complete == (seed == 2)
     after = flat_parameters(model)
-    assert not steps.load_update(False)
+    assert not steps.load_update(False).is_useless
     difference = torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
     assert torch.equal(flat_parameters(model), before)
     assert torch.equal(difference, before - after)
@@ -133,7 +134,7 @@ def test_steps_that_were_all_skipped_are_no_update() -> None:
     backward(model, 0)
     steps.step(dict, skipped=True)
     steps.step(dict, skipped=True)
-    assert steps.load_update(False)
+    assert steps.load_update(False).is_useless
 
 
 def test_the_shared_parameters_may_be_replaced_in_the_middle_and_own_steps_stay_on_top() -> None:
@@ -351,7 +352,7 @@ def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer(
             parameter.add_(1.0)
     other_optimizer.param_groups[0]["lr"] = 0.0625
     layout = Layout(other, other_optimizer)
-    theirs = LocalSteps(layout, other_optimizer.step, 2, outer.load(NESTEROV))
+    theirs = local_steps(layout, other_optimizer.step, 2, NESTEROV)
     state = pack_state(other, theirs.outer, {STATE: settings_of(other_optimizer, 8)})
 
     def script(n: FakeNode) -> None:
@@ -371,7 +372,7 @@ def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer(
 def test_a_state_of_local_steps_fits_the_outer_optimizer_and_no_other() -> None:
     model, optimizer = small_model()
     state = pack_state(model, optimizer, {})
-    steps = LocalSteps(Layout(model, optimizer), optimizer.step, 2, outer.load(NESTEROV))
+    steps = local_steps(Layout(model, optimizer), optimizer.step, 2, NESTEROV)
     step(model, optimizer, 0)
     with pytest.raises(StateMismatch):
         unpack_state(
@@ -415,9 +416,9 @@ def test_a_checkpoint_of_other_rounds_is_not_resumed_from(
     tmp_path: Path, saved: dict[str, Any], said: str, hint: str
 ) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
-        _check_rounds(Checkpoint(50, tmp_path, saved), RunConfig(local_steps=5))
+        check_rounds(Checkpoint(50, tmp_path, saved), RunConfig(local_steps=5))
     assert raised.value.hint == hint
-    _check_rounds(
+    check_rounds(
         Checkpoint(50, tmp_path, {"local_steps": 5, "outer": NESTEROV}), RunConfig(local_steps=5)
     )
 

@@ -17,17 +17,18 @@ from trainer_fakes import (
     backward,
     echo,
     flat_parameters,
+    local_steps,
     pack_state,
     small_model,
     step,
 )
 
-from gossip.aggregators import outer
 from gossip.ipc import messages as control
 from gossip.run.checkpoints import Checkpoint
-from gossip.training import session as sessions
+from gossip.training import resuming
+from gossip.training.collectives import ANSWERS
 from gossip.training.layout import Layout
-from gossip.training.local_steps import STATE, LocalSteps, settings_of
+from gossip.training.local_steps import STATE, settings_of
 from gossip.training.own_state import OwnState
 
 
@@ -53,7 +54,7 @@ def test_a_scheduler_goes_back_with_the_steps_of_a_round_that_was_left() -> None
 
         steps(3 + 2)
         assert scheduler.last_epoch == 5
-        peer.pass_round()  # as a loop that leaves the round does
+        peer._steps.pass_round()  # as a loop that leaves the round does
         assert scheduler.last_epoch == 3
         assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**3
         steps(4)
@@ -71,9 +72,9 @@ def test_a_batch_that_is_skipped_at_the_end_of_a_round_undoes_none_of_its_steps(
         peer.prepare(model, optimizer)
         for _ in range(3):
             step(model, optimizer, 0)
-        peer.pass_round(skipped=True)  # as the loader does behind the fourth batch
+        peer._steps.pass_round(skipped=True)  # as the loader does behind the fourth batch
         assert peer.step == 4
-        peer.pass_round(skipped=True)
+        peer._steps.pass_round(skipped=True)
     said = [each for each in swarm.nodes[0].heard if isinstance(each, control.Contribute)]
     offers = [(each.samples, each.skipped, each.steps) for each in said]
     assert offers == [(3, False, (3, 4)), (0, True, (1, 1))]
@@ -98,14 +99,14 @@ def test_rates_of_a_resumed_peer_are_those_of_the_checkpoint_and_not_of_its_own_
         peer.prepare(model, optimizer)
         settings = settings_of(optimizer, 6)
         settings["groups"][0]["lr"] = 0.025
-        peer._load_extra_state({STATE: settings})
+        peer._exchange.model.extra.load({STATE: settings})
 
         def loads_undone(*_: Any) -> OwnState:
             optimizer.param_groups[0]["lr"] = 0.5
             return OwnState(None, None, "", None)
 
-        monkeypatch.setattr(sessions, "load_own", loads_undone)
-        peer._resume_own(tmp_path, Checkpoint(6, tmp_path, {}))
+        monkeypatch.setattr(resuming, "load_own", loads_undone)
+        resuming.load_own_state(peer._run, tmp_path, Checkpoint(6, tmp_path, {}))
         assert optimizer.param_groups[0]["lr"] == 0.025
 
 
@@ -121,7 +122,7 @@ def test_a_state_at_the_end_has_what_was_kept_as_it_was_behind_the_last_round(
         for seed in range(steps):
             step(model, optimizer, seed)
             scheduler.step()
-    state = swarm.session._extra_state()
+    state = swarm.session._exchange.model.extra.now()
     assert state["scheduler"]["last_epoch"] == kept
     assert state[STATE]["groups"][0]["lr"] == 0.1 * 0.5**kept
     assert state[STATE]["step"] == 3
@@ -135,13 +136,13 @@ def test_a_state_has_the_answers_of_now_whatever_else_is_of_the_begin_of_the_rou
         step(model, optimizer, 0)
         place = (1, 0, "mean")
         peer._collectives.answers._answers[place] = {0: b"answer"}
-        assert peer._extra_state()[sessions.ANSWERS] == [[*place, [[0, b"answer".hex()]]]]
+        assert peer._exchange.model.extra.now()[ANSWERS] == [[*place, [[0, b"answer".hex()]]]]
 
 
 def test_a_sparse_gradient_becomes_a_model_difference() -> None:
     table = torch.nn.Embedding(6, 3)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
-    steps = LocalSteps(Layout(table, optimizer), optimizer.step, 1, outer.load("mean"))
+    steps = local_steps(Layout(table, optimizer), optimizer.step, 1, "mean")
     before = flat_parameters(table)
     rows = torch.nn.functional.embedding(torch.tensor([1, 4]), table.weight, sparse=True)
     rows.sum().backward()
@@ -149,7 +150,7 @@ def test_a_sparse_gradient_becomes_a_model_difference() -> None:
     assert table.weight.grad.is_sparse
     steps.step(dict)
     moved = before - flat_parameters(table)
-    assert not steps.load_update(False)
+    assert not steps.load_update(False).is_useless
     assert not table.weight.grad.is_sparse
     assert torch.equal(table.weight.grad.reshape(-1), moved)
 
@@ -162,7 +163,7 @@ def test_a_state_with_the_settings_of_another_optimizer_changes_nothing() -> Non
     before = flat_parameters(model)
     other, _ = small_model(seed=1)
     adam = torch.optim.AdamW(other.parameters(), lr=0.5)
-    theirs = LocalSteps(Layout(other, adam), adam.step, 2, outer.load("nesterov"))
+    theirs = local_steps(Layout(other, adam), adam.step, 2, "nesterov")
     state = pack_state(other, theirs.outer, {STATE: settings_of(adam, 8)})
     answered: list[control.RestoredReply] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,8 @@ from trainer_fakes import pack_state
 
 from gossip.config import LostStage, PipelineConfig, RunConfig
 from gossip.run import checkpoints
-from gossip.training import NORMS, GradientNorms, MadeState, StageSite
+from gossip.training import NORMS, GradientNorms, MadeState
 from gossip.training.state import plan_checkpoint
-from gossip.training.steps import PlainSteps
 from gossip_pipelines.planning import model_of, walk_without_data
 from gossip_pipelines.stages import TrainedLayer, between, counterparts
 from gossip_pipelines.stages.place import StagePlace
@@ -129,15 +129,13 @@ class Peer:
         beside: dict[int, memoryview] | None = None,
         is_last: bool = False,
     ) -> MadeState:
-        site = StageSite(
-            RunConfig(peers=3, pipeline=self.plan, lost_stage=first),
-            self.known.stage,
-            run_dir,
-            PlainSteps(),
-            lambda extra: None,
-            self.said.append,
+        run: Any = SimpleNamespace(
+            config=RunConfig(peers=3, pipeline=self.plan, lost_stage=first),
+            run_dir=run_dir,
+            model=SimpleNamespace(extra=SimpleNamespace(check=lambda extra: None)),
+            notify=self.said.append,
         )
-        rebuilder = StageRebuilder(self.known, self.optimizer, site)
+        rebuilder = StageRebuilder(self.known, self.optimizer, run)
         return rebuilder.make(8, beside or {}, is_last)
 
     def save(self, folder: Path, step: int) -> None:

@@ -4,7 +4,6 @@ were, so it is offered to the next round. Nothing of it is lost, and nothing cou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,12 +81,13 @@ def noted_states(peer: Session) -> list[dict[str, Any]]:
     """What is beside the model in the states that it gives from now on."""
     states: list[dict[str, Any]] = []
     extra = peer._exchange.model.extra
+    now = extra.now
 
     def noted() -> dict[str, Any]:
-        states.append(extra.now())
+        states.append(now())
         return states[-1]
 
-    peer._exchange.model.extra = replace(extra, now=noted)
+    extra.now = noted  # type: ignore[method-assign]
     return states
 
 
@@ -413,7 +413,7 @@ def test_with_overlap_what_is_in_flight_and_what_is_computed_beside_it_count(
                 assert peer.step == at
                 step(model, optimizer, at)
                 scheduler.step()
-            peer._drain()
+            peer._rounds.drain()
             assert peer.step == 6 * every
         assert not any("skipped" in line for line in swarm.nodes[0].logs)
         assert len(told) == 6 + len(operations)
@@ -453,7 +453,7 @@ def test_a_state_that_is_copied_while_an_update_is_offered_again_is_that_before_
             scheduler.step()
         step(model, optimizer, 2)
         scheduler.step()
-        peer._drain()
+        peer._rounds.drain()
     assert [state["scheduler"]["last_epoch"] for state in states] == [0]
 
 

@@ -156,7 +156,7 @@ def test_who_contributes_nothing_tells_no_rates() -> None:
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
-        swarm.session.pass_round()
+        swarm.session._steps.pass_round()
     assert said[0].rates == ()
 
 

@@ -178,7 +178,7 @@ def test_a_reference_that_was_given_comes_before_the_sharded_data() -> None:
     with FakeNodeSwarm(node, aggregator="judged_clipping", peers=4, reference=Numbers(3)) as swarm:
         swarm.session.prepare(model, optimizer, judge=lambda batch: model(batch).sum())
         swarm.session.shard(Numbers(100), batch_size=4)
-        assert sorted(drawn(swarm.session._found_reference(), 0)) == [0, 1, 2]
+        assert sorted(drawn(swarm.session._reference.find(), 0)) == [0, 1, 2]
 
 
 def test_a_rule_with_a_judge_and_nothing_to_judge_by_says_what_to_write() -> None:

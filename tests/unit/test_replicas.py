@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,7 +124,12 @@ def test_replicas_are_compared_in_the_first_steps_and_when_a_peer_has_returned()
 def check_of(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, kept: dict[str, Any] | None = None
 ) -> ReplicaCheck:
-    return ReplicaCheck(model, optimizer, kept or {}, lambda step: False)
+    extra, parts = (
+        SimpleNamespace(kept=kept or {}),
+        SimpleNamespace(model=model, optimizer=optimizer),
+    )
+    run: Any = SimpleNamespace(model=SimpleNamespace(trained=parts, extra=extra))
+    return ReplicaCheck(run, lambda step: False)
 
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer, Average]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
-from gossip.training import SearchingPeer
 from gossip_pipelines.starts import StartRecipe, StartSearch, TrialTask, build
 from gossip_pipelines.starts.searching import (
     HERE,
@@ -66,6 +66,14 @@ class Swarm:
         return given
 
 
+def peer_of(peer: int, f: int, alive: int, gather: Callable[..., Any]) -> Any:
+    """A peer whose values nothing but ``gather`` exchanges."""
+    calls = {"between_steps": lambda: None, "pause": lambda pause_s: None}
+    config, roster = SimpleNamespace(seed=0, f=f), SimpleNamespace(alive=alive)
+    run = SimpleNamespace(peer=peer, config=config, roster=roster)
+    return SimpleNamespace(run=run, gather=gather, **calls)
+
+
 def searching(
     peer: int,
     gather: Callable[[Callable[[], object]], dict[int, Any] | None],
@@ -73,7 +81,7 @@ def searching(
     f: int = 0,
     alive: int = 3,
 ) -> Searching:
-    access = SearchingPeer(peer, 0, f, lambda: alive, gather, lambda: None, lambda pause_s: None)
+    access = peer_of(peer, f, alive, gather)
     return Searching(access, task(), search)
 
 
@@ -161,9 +169,7 @@ def test_each_rung_is_on_other_data() -> None:
         orders.append(order)
         return whole.batch(order, step)
 
-    access = SearchingPeer(
-        0, 0, 0, lambda: 1, lambda make: {0: make()}, lambda: None, lambda s: None
-    )
+    access = peer_of(0, 0, 1, lambda make: {0: make()})
     search = StartSearch(STARTS, steps=60)
     found = Searching(access, replace(whole, batch=batch), search).find(())
     trials = list(dict.fromkeys(orders))

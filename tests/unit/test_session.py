@@ -505,7 +505,7 @@ def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         assert pack_state(model, optimizer, {}) == before, "it is applied by the next that waits"
-        swarm.session.next_round()
+        swarm.session._loop.next_round()
     assert data == [before]
     assert pack_state(model, optimizer, {}) != before
 
@@ -1056,7 +1056,7 @@ def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
     with FakeNodeSwarm(echo, faults=("slow:0*4",)) as swarm:
         swarm.session.prepare(model, optimizer)
         now = module.time.monotonic()
-        swarm.session._computing_since = now - 10
+        swarm.session._rounds.computing_since = now - 10
         backward(model, 0)
         optimizer.step()
     assert len(naps) == 1

@@ -222,9 +222,9 @@ def test_a_round_in_flight_is_not_waited_for_without_limit(start, by_signal):
 
 def test_a_disk_that_hangs_does_not_keep_a_peer_that_is_asked_to_go(start, tmp_path):
     process = start(f"""
-        import gossip.training.session as s
+        from gossip.training import checkpointing
         from gossip.core.ledger import pack_ledger, squeeze
-        s.SAVED_S = 1.0
+        checkpointing.SAVED_S = 1.0
         def hang(fd):
             say("the disk hangs")
             threading.Event().wait()

@@ -168,8 +168,8 @@ def test_an_epoch_is_saved_when_its_body_is_over(tmp_path: Path) -> None:
                 optimizer.step()
             told = swarm.nodes[0].plans[-1]
             assert told == control.ScriptPlan(2 * STEPS, str(tmp_path / "ckpt"), 2)
-            peer._saver.wait()
-            assert not peer._saver.has(peer.step), "before its epoch is over"
+            peer._checkpoints.saver.wait()
+            assert not peer._checkpoints.saver.has(peer.step), "before its epoch is over"
             counted.step()
     for step in (2, 4, 6, 8):
         found = checkpoints.open_at(tmp_path / "ckpt" / checkpoints.name_of(step))
@@ -205,7 +205,7 @@ def test_training_goes_on_without_checkpoints_while_the_disk_is_slow(
             optimizer.step()
             if step == 7:
                 synced.set()
-                peer._saver.wait()
+                peer._checkpoints.saver.wait()
                 monkeypatch.setattr(saving, "SLOW_DISK_S", 60.0)
     assert [step for step, _ in checkpoints.listed(tmp_path / "ckpt")] == [2, 8, 10, 12]
     said = capsys.readouterr().err

@@ -561,7 +561,7 @@ def test_optimizers_that_step_together_share_a_round():
         backward(model, 4)
         both[0].step()
         with pytest.raises(UnsupportedModel, match="optimizer 1 was not asked"):
-            swarm.session.next_round()
+            swarm.session._loop.next_round()
 
 
 @pytest.mark.parametrize("to_none", [True, False])

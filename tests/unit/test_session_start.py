@@ -68,7 +68,7 @@ def test_the_model_begins_with_the_winner_and_nothing_else_is_changed(peer: Any)
 
 
 def test_what_is_missing_before_the_call_is_named(peer: Any) -> None:
-    with pytest.raises(ConfigError, match="search_start was called before prepare"):
+    with pytest.raises(ConfigError, match="search_start was used before prepare"):
         peer.search_start(Net, loss=loss, optimizer=sgd)
     model = Net()
     peer.prepare(model, sgd(model.parameters()))

@@ -102,7 +102,7 @@ def test_a_returning_peer_takes_a_state_larger_than_its_parameters_again_and_aga
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
-        swarm.session.next_round()
+        swarm.session._loop.next_round()
     assert pack_state(model, optimizer, {}) == state
 
 
@@ -148,7 +148,7 @@ def test_a_schedule_free_peer_applies_missed_rounds_to_the_weights_that_it_train
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         optimizer.eval()
-        swarm.session.next_round()
+        swarm.session._loop.next_round()
         assert not optimizer.param_groups[0]["train_mode"], "the script still evaluates"
         assert torch.equal(model[0].weight, 2.0 * (before - 1.0))
 

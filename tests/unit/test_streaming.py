@@ -33,20 +33,21 @@ class Halves(Count):
 class Rounds:
     """A session in a roster of ``peers``; the run has ``rounds``."""
 
-    id = 0
     least = 1
+    batches = run = rounds = steps = property(lambda self: self)
+    peer = 0
 
     def __init__(self, rank: int = 0, peers: int = 1, rounds: int = 1000) -> None:
-        self.rank, self.peers, self.rounds = rank, peers, rounds
+        self.rank, self.peers, self.limit = rank, peers, rounds
         self.planned_peers = peers
         self.at = self.handed = self.batch = 0
         self.passed: list[int] = []
-        self.steps: list[int] = []
+        self.stepped: list[int] = []
 
     def next_round(self) -> StartRoundCommand | None:
         return (
             StartRoundCommand(self.at, 0, False, 0, (), False, self.peers, self.peers, self.rank)
-            if self.at < self.rounds
+            if self.at < self.limit
             else None
         )
 
@@ -72,7 +73,7 @@ class Rounds:
         return self.handed > 0
 
     def step(self) -> None:
-        self.steps.append(self.handed)
+        self.stepped.append(self.handed)
         self.at, self.handed = self.at + 1, 0
 
 
@@ -97,7 +98,7 @@ def test_the_peers_of_a_roster_read_each_element_once() -> None:
     for rank in range(3):
         rounds = Rounds(rank, 3)
         parts.append(one_pass(rounds, stream(rounds, Count(11))))
-        assert rounds.steps == [len(batch) for batch in parts[-1]]
+        assert rounds.stepped == [len(batch) for batch in parts[-1]]
     assert parts == [[[0, 3], [6, 9]], [[1, 4], [7, 10]], [[2, 5], [8]]]
 
 
@@ -182,7 +183,7 @@ def test_a_stream_of_batches_counts_their_samples(element: Any, samples: int) ->
     rounds = Rounds()
     for _ in stream(rounds, Batches(), batch_size=None):
         rounds.step()
-    assert rounds.steps == [samples]
+    assert rounds.stepped == [samples]
 
 
 def test_drop_last_means_what_it_says() -> None:
@@ -224,4 +225,4 @@ def test_of_a_stream_several_batches_make_one_step_and_what_is_left_of_it_is_lef
     ):
         if at % 4 == 3:
             rounds.step()
-    assert (rounds.steps, rounds.passed) == ([8, 8], [2])
+    assert (rounds.stepped, rounds.passed) == ([8, 8], [2])

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from gossip.core import is_further
 from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena, allocate, map_bytes
 from gossip.ipc.channel import Channel, ChannelClosed
-from gossip.training.layout import PRESENT
+from gossip.training.layout import PRESENT, Layout
+from gossip.training.local_steps import LocalSteps
 from gossip.training.node_start import PeerPlace, connect
 from gossip.training.session import Session
 from gossip.training.state import _aligned, plan_state, split_state
+from gossip.training.steps import PlainSteps
 from gossip.training.watch import TerminationHandler
 
 PATIENCE_S = 20.0
@@ -228,6 +231,17 @@ class FakeNodeSwarm:
             node.result()
 
 
+def local_steps(
+    layout: Layout, step: Callable[[], object], total: int, outer: str, fragments: int = 1
+) -> LocalSteps:
+    """Local steps of a peer whose rounds have no deadline. ``step``: of its own optimizer."""
+    config = RunConfig(local_steps=total * fragments, outer=outer, fragments=fragments)
+    exchange = SimpleNamespace(late_s=lambda since: 0.0, deadline_s=0.0, is_decided=lambda: False)
+    trained = SimpleNamespace(layout=layout, inner_step=step, optimizer=None)
+    run: Any = SimpleNamespace(config=config, exchange=exchange, hooks=PlainSteps())
+    return LocalSteps(trained, run)  # type: ignore[arg-type]
+
+
 def small_model(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
@@ -283,6 +297,7 @@ __all__ = [
     "backward",
     "echo",
     "flat_parameters",
+    "local_steps",
     "pack_state",
     "part_sizes",
     "same_bits",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from gossip.training import GradientNorms, OwnStage, StageSite, Step
+from gossip.training import GradientNorms, OwnStage, PeerRun, Step
 from gossip_pipelines.planning import LayerMaker, layers_of
 
 from .executor import Loss
@@ -16,7 +16,7 @@ from .recutting import load_recut
 
 
 def make_stage(
-    site: StageSite,
+    run: PeerRun,
     layers: Sequence[nn.Module | LayerMaker],
     samples: Tensor,
     loss: Loss,
@@ -26,15 +26,15 @@ def make_stage(
 
     Raises: UnsupportedModel, ConfigError: As ``Session.pipeline``.
     """
-    place = StagePlace(site.config, site.peer, *layers_of((layers, samples), "peer.pipeline"))
-    work = place.work(loss, site.steps)
+    place = StagePlace(run.config, run.peer, *layers_of((layers, samples), "peer.pipeline"))
+    work = place.work(loss, run.hooks)
     optimizer = make_optimizer(place.model.parameters())
     stage = place.known(make_optimizer)
 
-    def stepping(run: Callable[[], None], number: Callable[[], int]) -> Step:
-        if site.config.pipeline is None:
-            return stepping_alone(work, optimizer, number)
-        return place.stepping(work, run)
+    def stepping(make_step: Callable[[], None]) -> Step:
+        if run.config.pipeline is None:
+            return stepping_alone(work, optimizer, lambda: run.step)
+        return place.stepping(work, make_step)
 
     return OwnStage(
         place.stage,
@@ -44,6 +44,6 @@ def make_stage(
         work,
         GradientNorms(place.model),
         stepping,
-        StageRebuilder(stage, optimizer, site).make,
-        lambda parts: load_recut(stage, optimizer, parts, site.check_extra),
+        StageRebuilder(stage, optimizer, run).make,
+        lambda parts: load_recut(stage, optimizer, parts, run.model.extra.check),
     )

@@ -16,7 +16,7 @@ from gossip.training import (
     NORMS,
     TRAINING_FILE,
     MadeState,
-    StageSite,
+    PeerRun,
     StateMismatch,
     is_norm,
     load_checkpoint,
@@ -88,7 +88,7 @@ class StageRebuilder:
 
     stage: StageModel
     optimizer: torch.optim.Optimizer
-    site: StageSite
+    run: PeerRun
 
     def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
         """A state to go on with from round ``round_id``; or what is needed for that. The model and
@@ -98,7 +98,7 @@ class StageRebuilder:
             beside: Packed states of the stages beside, as far as they were asked for.
             is_last: Nothing can be asked for any more.
         """
-        first = self.site.config.lost_stage
+        first = self.run.config.lost_stage
         if first == "checkpoint" and not is_last:
             made = self._from_checkpoint(round_id)
             if made is not None:
@@ -118,21 +118,23 @@ class StageRebuilder:
     def _from_checkpoint(self, round_id: int) -> MadeState | None:
         """The newest good one that is not ahead of the others. None: there is none."""
         try:
-            run_dir = self.site.run_dir
+            run_dir = self.run.run_dir
             given = None if run_dir is None else checkpoints.folder_of(run_dir)
             if given is None:
                 return None
             folder = checkpoints.stage_folder(given, self.stage.stage)
             found, damaged = checkpoints.newest_good(folder, most=round_id)
             for line in damaged:
-                self.site.notify(f"passed over: {line}")
+                self.run.notify(f"passed over: {line}")
             if found is None:
                 return None
             files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
-            extra = load_checkpoint(files, self.stage.model, self.optimizer, self.site.check_extra)
+            extra = load_checkpoint(
+                files, self.stage.model, self.optimizer, self.run.model.extra.check
+            )
             extra.pop(ANSWERS, None)
         except ConfigError as error:
-            self.site.notify(f"no checkpoint of the stage can be used: {error}")
+            self.run.notify(f"no checkpoint of the stage can be used: {error}")
             return None
         return MadeState("checkpoint", found.step, extra=extra)
 
@@ -147,7 +149,7 @@ class StageRebuilder:
             try:
                 layers, extra, groups = self._read(stage, bytes(packed))
             except (StateMismatch, KeyError, TypeError, ValueError) as error:
-                self.site.notify(f"the state of stage {stage} cannot be used: {error}")
+                self.run.notify(f"the state of stage {stage} cannot be used: {error}")
                 continue
             known.update(layers)
         sides = [self.stage.counterparts(self.stage.stage + side) for side in (-1, 1)]
@@ -162,7 +164,7 @@ class StageRebuilder:
         try:
             load_layers(self.stage, self.optimizer, made)
         except StateMismatch as error:
-            self.site.notify(f"the optimizer begins anew: {error}")
+            self.run.notify(f"the optimizer begins anew: {error}")
         copy_settings(self.optimizer, groups)
         norms = {number: layer.norm for number, layer in made.items()}
         fresh = len(self.stage.model) - len(made)

@@ -50,8 +50,9 @@ class Searching:
     """One peer's part of a search."""
 
     def __init__(self, peer: SearchingPeer, task: TrialTask, search: StartSearch) -> None:
-        self._peer, self._task, self._search, self._f = peer, task, search, peer.f
-        self.starts = search.recipes(peer.seed)
+        self._peer, self._task, self._search = peer, task, search
+        config, self._id = peer.run.config, peer.run.peer
+        self._f, self.starts = config.f or 0, search.recipes(config.seed)
         self._began = time.monotonic()
         self._elsewhere: dict[int, str] = {}  # peers that were heard in another part of the search
 
@@ -70,7 +71,7 @@ class Searching:
         words = (*about, *lengths, *map(str, self.starts))
         own = blake2b("\n".join(map(str, words)).encode(), digest_size=8).hexdigest()
         said = self._ask(HERE, lambda: own, lambda: START_S)
-        if said.keys() == {self._peer.id} and len(self._elsewhere) > self._f:
+        if said.keys() == {self._id} and len(self._elsewhere) > self._f:
             return self._listen()  # the others search already
         most = most_common(said)
         if own != most:
@@ -152,7 +153,7 @@ class Searching:
                 "value": own[0],
                 "took_s": took_s(),
                 "waited_s": waited_s,
-                "alive": self._peer.alive(),
+                "alive": self._peer.run.roster.alive,
             }
 
         found: dict[int, Any] = {}
@@ -166,14 +167,14 @@ class Searching:
                 peer: each["what"] for peer, each in rows.items() if peer not in here
             }
             found = {**{peer: each.get("value") for peer, each in here.items()}, **found}
-            late = here.keys() <= {self._peer.id} and len(self._elsewhere) > self._f
+            late = here.keys() <= {self._id} and len(self._elsewhere) > self._f
             if is_complete(here.values(), len(found)) or (late and what in (HERE, OUTCOME)):
                 break
         return found
 
     def _run_trials(self, rung: Rung) -> list[list[object]]:
         found: list[list[object]] = []
-        for candidate, at in rung.trials.get(self._peer.id, ()):
+        for candidate, at in rung.trials.get(self._id, ()):
             order = rung.number * ORDERS_MAX + at
             outcome = run_trial(
                 self._task, self.starts[candidate], rung.steps, order, self._peer.between_steps

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ class PlainPeer:
         self.peers = self.alive = self.planned_peers = self.count
         self.step = 0
         self._cursor = DataCursor(self.count)
-        self._batches = BatchTracker()
+        self.batches = BatchTracker()
         self._callbacks: list[Callable[[], object]] = []
         self._optimizers: list[torch.optim.Optimizer] = []
         self._stepped: set[int] = set()  # optimizers, in this step
@@ -72,17 +73,17 @@ class PlainPeer:
             each.register_step_pre_hook(lambda _, args, kw, at=at: self._before(at, args, kw))
             each.register_step_post_hook(lambda *_, at=at: self._after(at))
         witness = self._parameters(-1)[-1]
-        self._batches.prepare(model, witness)
+        self.batches.prepare(model, witness)
         self._draw()
         return model, optimizer
 
     def shard(self, data: Any, *, batch_size: int | None = None, accumulate: int = 1, **how: Any):  # type: ignore[no-untyped-def]
         loader = loader_of(data, batch_size, how)
-        self._batches.expected = accumulate
+        self.batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
-            self._loader = ShardedStream(loader, self, SEED, None, accumulate)
+            self._loader = ShardedStream(loader, self._loop, SEED, None, accumulate)
         else:
-            self._loader = ShardedLoader(loader, self, SEED, None, accumulate)
+            self._loader = ShardedLoader(loader, self._loop, SEED, None, accumulate)
             self._cursor.configure(*self._loader.plan[:2])
         return self._loader
 
@@ -144,7 +145,7 @@ class PlainPeer:
 
     def _contribute(self, at: int) -> None:
         if not self._stepped:
-            self._samples = self._batches.end_round() if self._loader is not None else 1
+            self._samples = self.batches.end_round(1)
             self._used_alone = self.EVERY_SAMPLE
         self._average(at, True)
         if self.count > 1:
@@ -206,6 +207,13 @@ class PlainPeer:
 
     # --- what the product's loader calls ----------------------------------------------------------
 
+    peer = property(lambda self: self.id)
+
+    @property
+    def _loop(self) -> Any:
+        calls = {name: getattr(self, name) for name in ("next_round", "hand_out", "end_pass")}
+        return SimpleNamespace(run=self, rounds=self, steps=self, **calls)
+
     def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
         if self._stepped:
             self._end_step(True)
@@ -215,9 +223,6 @@ class PlainPeer:
             self.step, 0, True, self._cursor.epoch, ranges, False, self.count, self.count, self.id
         )
 
-    def resume_pass(self, number: int) -> int:
-        return self._batches.resume_pass(number)
-
     def end_pass(self, epoch: int | None = None) -> None:
         pass
 
@@ -225,7 +230,7 @@ class PlainPeer:
         self._pass_step(skipped)
 
     def _pass_step(self, skipped: bool = False) -> None:
-        self._batches.drop()
+        self.batches.drop()
         self._samples, self._passing, stepped = 0, True, False
         self._skips, self._used_alone = skipped, 0
         for at, optimizer in enumerate(self._optimizers):
@@ -238,19 +243,7 @@ class PlainPeer:
             self._end_step(False)
 
     def hand_out(self, samples: int, batch: int = 0, *_: Any) -> None:
-        self._batches.hand_out(samples, batch)
-
-    @property
-    def next_batch(self) -> int | None:
-        return self._batches.next_batch
-
-    @property
-    def least(self) -> int:
-        return self._batches.least
-
-    @property
-    def unused(self) -> bool:
-        return self._batches.unused
+        self.batches.hand_out(samples, batch)
 
 
 def _put(parameter: Tensor, mean: Tensor) -> Tensor:

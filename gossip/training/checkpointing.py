@@ -1,0 +1,159 @@
+"""Checkpoints of the present state: when the training saves one, and what is in it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossip.errors import ConfigError
+from gossip.run import checkpoints, stage_parts
+
+from .peer_run import PeerRun
+from .saving import HANDED_OVER_S, CheckpointSaver, SavePlan
+from .state import StateFile, plan_checkpoint
+from .watch import HURRIED_S
+
+SAVED_S = 20.0
+"""Time for another peer to write the last checkpoint, when there is no hurry; and for the disk to
+make it durable, since the signal that ends this peer. Without a signal a slow disk has its time."""
+
+
+class RunCheckpoints:
+    """The checkpoints that the script wants saved, if any (``save_every``).
+
+    Attributes:
+        saver: Writes them; None: the script wants none.
+        missing: Why the last checkpoint is not there; "": it is.
+        is_behind_step: The script has made a step, and nothing was saved since.
+    """
+
+    def __init__(self, run: PeerRun) -> None:
+        self._run, self._config, self._exchange = run, run.config, run.exchange
+        self.saver: CheckpointSaver | None = None
+        self._own_step = -1  # The step of which this peer has saved its own state last.
+        self.missing = ""
+        self.is_behind_step = False
+
+    def open(self, given: Path, every: int | None, keep: int) -> None:
+        """Save to a folder from now on.
+
+        Raises: ConfigError: A number is wrong, or another run saves there.
+        """
+        for name, value in (("every", 1 if every is None else every), ("keep", keep)):
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is {value!r}, not a number of at least 1")
+        config, pipeline = self._config, self._config.pipeline
+        folder = given
+        if pipeline is not None:
+            folder = checkpoints.stage_folder(given, pipeline.stage_of(self._run.peer))
+        averaged = () if config.is_rolling else tuple(range(config.peers))
+        # Who trains in a pipeline may have no room for a second state of its stage.
+        streams = pipeline is not None
+        plan = SavePlan(folder, every, keep, averaged, config.steps_per_round, streams)
+        saver = CheckpointSaver(plan, self._run.peer, self._describe_run(), self._run.notify)
+        saver.check_folder(resumes=bool(config.resume))
+        self.saver = saver
+        if self._run.run_dir is not None:
+            with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
+                checkpoints.note_folder(self._run.run_dir, given)
+
+    def _describe_run(self) -> dict[str, Any]:
+        config, plan = self._config, self._config.pipeline
+        of_stage = {} if plan is None else stage_parts.about(plan.cut, plan.model)
+        return {
+            **of_stage,
+            "run": config.name,
+            "seed": config.seed,
+            "peers": config.peers,
+            "aggregator": config.aggregator,
+            "local_steps": config.local_steps,
+            "fragments": config.fragments,
+            "outer": config.outer_step if config.has_local_steps else "",
+            "torch": torch.__version__,
+        }
+
+    def is_due(self, step: int) -> bool:
+        """Whether there is to be a checkpoint of ``step``."""
+        return self.saver is not None and self.saver.is_due(step)
+
+    def save_due(self) -> None:
+        """Save the present state if a checkpoint of it is due."""
+        saver = self.saver
+        if saver is not None and saver.is_due(self._run.step):
+            self._save(saver, whole=saver.is_writer(), may_be_left_out=True)
+
+    def save_last(self, in_hurry: bool, leaves_early: bool) -> None:
+        """Make the present state durable, by this peer or another.
+
+        Args:
+            leaves_early: The other peers go on, and save.
+        """
+        saver, step, began = self.saver, self._run.step, time.monotonic()
+        if saver is None or step == 0 or (leaves_early and not saver.is_writer()):
+            return
+        within_s = HURRIED_S if in_hurry else SAVED_S
+
+        def waits() -> bool:
+            """For another peer, that has the lock and has not written it."""
+            waited_s = time.monotonic() - began
+            mine = saver.is_writer() or saver.failed or waited_s >= HANDED_OVER_S
+            return not mine and not saver.has(step) and waited_s < within_s
+
+        self._exchange.serve_while(waits)
+        self._save(saver, whole=saver.newest != step and not saver.has(step))
+        saver.wait(self._disk_expired, self._exchange.serve_while)
+        before, self.missing = self.missing, ""
+        if not saver.has(step):
+            saver.release()  # others wait for it, and may be able to write
+            self.missing = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
+            if not (in_hurry or before):
+                self._run.notify(f"the last checkpoint is not there: {self.missing}")
+
+    def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
+        """Save the present state: this peer's own, once a step, and the ``whole`` checkpoint. It
+        may be left out when the disk is slow, unless peers have state of their own: all save the
+        same steps of that."""
+        step, model = self._run.step, self._run.model
+        own = model.plan_own() if self._own_step != step else None
+        if may_be_left_out and own is None and not saver.is_in_time(step):
+            return
+        self._own_step = step
+        with model.stepper.at_anchor():
+            self._save_parts(saver, own, whole)
+
+    def _save_parts(self, saver: CheckpointSaver, own: StateFile | None, whole: bool) -> None:
+        run, model, began = self._run, self._run.model, time.monotonic()
+
+        def expired() -> bool:
+            hurries = run.is_closed and run.is_asked_to_stop
+            return time.monotonic() - began >= (HURRIED_S if hurries else SAVED_S)
+
+        if not saver.wait(self._disk_expired):
+            return
+        ledger = self._exchange.ledger(expired) if whole else b""
+        step = run.step  # behind whatever was applied while the ledger was waited for
+        if not ledger:
+            if own is not None:
+                saver.save(step, own, {}, b"", {})
+            return
+        trained, rows = model.trained, json.loads(ledger)
+        # Gossip rounds save the mean of all models, in one file.
+        moved = trained.layout.parameters if self._config.is_rolling else None
+        files = plan_checkpoint(trained.model, trained.optimizer, model.extra.now(), moved)
+        about = {
+            "writer": self._run.peer,
+            "parameters": trained.layout.digest_parameters().hex(),
+            "history": rows["chain"],
+            "everybody": rows["whole"],
+        }
+        saver.save(step, own, files, ledger, about)
+
+    def _disk_expired(self) -> bool:
+        """Whether a checkpoint that is being written is not waited for any more."""
+        since = self._run.termination.since
+        return since is not None and time.monotonic() - since >= SAVED_S

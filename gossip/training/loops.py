@@ -1,0 +1,180 @@
+"""The loop of the script over batches, steps or epochs of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gossip.ipc import StartRoundCommand
+
+from .collectives import before_epoch, behind_epoch
+from .peer_run import PeerRun
+from .rounds import ScriptRounds
+from .script_steps import ScriptSteps
+
+GIVEN_UP_SHOWN = 16
+
+
+@dataclass
+class TrainingLoop:
+    """The loop of the script: its loader, and its count of steps or epochs.
+
+    The loop ends after the same step on all peers.
+
+    Attributes:
+        rounds: Has the batches that were handed out.
+        steps: Makes the steps, and passes rounds without one.
+        is_left: The script has begun a loop, which has not come to its end.
+    """
+
+    run: PeerRun
+    rounds: ScriptRounds
+    steps: ScriptSteps
+    is_left: bool = False
+
+    # --- for the loader ---------------------------------------------------------------------------
+
+    def next_round(self, epoch_steps: int = 0) -> StartRoundCommand | None:
+        """Wait for the next round of this peer.
+
+        Args:
+            epoch_steps: Steps of an epoch, when called within one. Behind the last step the script
+                may have more to do, such as evaluating, so it is the next call that saves.
+        Returns: The round with its samples, or None when the run is over.
+        Raises: ConfigError: ``prepare`` was not called, or the session is closed.
+        """
+        self.steps.check_prepared("the loader of peer.shard")
+        run, rounds = self.run, self.rounds
+        rounds.undo_local_steps()
+        rounds.undo_dropped()
+        if not epoch_steps or run.rounds_made % epoch_steps:
+            self.steps.follow_step()
+        try:
+            go = None if run.is_over else rounds.next_go()
+        except SystemExit:
+            if not run.is_over:
+                raise
+            go = None
+        self.run.answers.reached(2 * run.step)
+        if go is None:
+            return None
+        self.rounds.batches.reading = go
+        self.steps.begin_computing()
+        return None if run.is_out_of_rounds else go
+
+    def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
+        """Note that a batch goes to the training loop.
+
+        Args:
+            samples: Samples of the round that the next step will have used.
+            batch: Number of the batch in its round, from 0.
+            content: What the loop gets.
+        """
+        self.rounds.batches.hand_out(samples, batch, content)
+        self.steps.unprepared.begin_batch()
+
+    def end_pass(self, epoch: int | None = None) -> None:
+        """Note that a pass has come to its end.
+
+        Args:
+            epoch: Whose, also where the run has come to a later one meanwhile.
+        Raises: ConfigError: The pass was an evaluation.
+        """
+        if epoch is not None:
+            self.run.answers.reached(behind_epoch(epoch))
+        self.rounds.batches.end_pass()
+
+    # --- steps and epochs -------------------------------------------------------------------------
+
+    def report_plan(self, steps: int | None = None) -> None:
+        """Report to whoever watches the run how many steps the script makes, and its
+        checkpoints."""
+        saver = self.rounds.checkpoints.saver
+        folder, every = ("", None) if saver is None else (str(saver.folder), saver.every)
+        of_round = self.run.config.steps_per_round  # the watcher counts rounds
+        steps = None if steps is None else -(-steps // of_round)
+        every = None if every is None else -(-every // of_round)
+        self.run.exchange.plan(steps, folder, every)
+
+    def run_steps(self, total: int) -> Iterator[int]:
+        """Yield the numbers of the steps that remain (``Session.steps``)."""
+        run = self.run
+        self.report_plan(total)
+        if total and self.next_round() is None:
+            return
+        run.in_loop = self.is_left = True
+        try:
+            while (step := run.step) < total and not run.is_over:
+                self.run.answers.reached(2 * step)
+                self.steps.seed()  # whatever was drawn behind the step before
+                self.steps.begin_pass()
+                yield step
+                self.steps.coordinator.check_gathered()
+                if run.step == step and self.rounds.dropped is None and not run.is_over:
+                    self.steps.pass_round()
+                self.steps.follow_step()
+                if run.step >= total:
+                    self.rounds.drain()
+        finally:
+            run.in_loop = False
+        self.run.answers.reached(2 * run.step)
+        if run.step < total:
+            self._notify_of_end(f"step {total}")
+        self._end()
+
+    def _notify_of_end(self, goal: str) -> None:
+        self.run.notify(f"the run ended before {goal}: this peer has the state of {self.run.step}")
+
+    def run_epochs(
+        self, total: int, steps: int, given_up_now: Callable[[], list[int]]
+    ) -> Iterator[int]:
+        """Yield the numbers of the epochs that remain (``Session.epochs``).
+
+        Args:
+            steps: Steps of an epoch.
+            given_up_now: Returns the samples of the last epoch that were given up.
+        """
+        run = self.run
+        self.report_plan(total * steps * self.run.config.steps_per_round)
+        run.in_loop = self.is_left = True
+        try:
+            go = self.next_round()
+            while go is not None and go.epoch < total:
+                self.run.answers.reached(before_epoch(go.epoch))
+                run.epoch = epoch = go.epoch
+                self.run.model.extra.begin_epoch(epoch)
+                yield epoch
+                while (go := self.next_round()) is not None and go.epoch == epoch:
+                    self.steps.pass_round()
+        finally:
+            run.in_loop, run.epoch = False, -1
+        if go is None and not run.is_out_of_rounds:
+            self._notify_of_end(f"epoch {total}")
+        given_up = given_up_now()
+        if given_up and self.run.exchange.main == self.run.peer:
+            more = ", ..." if len(given_up) > GIVEN_UP_SHOWN else ""
+            self.run.notify(
+                f"the last epoch ended without {len(given_up)} of its samples, as no step could "
+                f"use them (loader.given_up): {str(given_up[:GIVEN_UP_SHOWN])[1:-1]}{more}"
+            )
+        self._end()
+
+    def run_own_epochs(self, total: int, has_loader: bool) -> Iterator[int]:
+        """Yield the numbers of the epochs that this peer counts for itself."""
+        for epoch in range(total):
+            if has_loader and self.next_round() is None:
+                return
+            yield epoch
+        if not has_loader or self.next_round() is not None:
+            self._end()
+
+    def _end(self) -> None:
+        """End the training: others confirm the final state, and it is saved."""
+        self.is_left = False
+        self.rounds.undo_local_steps()
+        self.rounds.drain()
+        self.run.stepper.return_to_anchor()
+        self.run.model.extra.follow_steps(over=True)
+        self.rounds.confirm()
+        self.run.exchange.note_end()
+        self.rounds.checkpoints.save_last(in_hurry=False, leaves_early=False)

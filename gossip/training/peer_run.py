@@ -1,0 +1,181 @@
+"""A run as one peer takes part in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gossip.errors import ConfigError
+
+from .collectives import CollectiveAnswers
+from .exchange import Exchange
+from .node_start import PeerPlace
+from .stepping import EveryStep
+from .steps import steps_of
+from .watch import TerminationHandler
+
+ALONE = "alone"
+"""Name of the run of a script that was started without a launcher."""
+
+
+class PeerRun:
+    """The run of this peer: its settings, its rounds, and how far its script is.
+
+    Attributes:
+        config: Settings of the run.
+        peer: Number of this peer.
+        run_dir: Folder of the run; None: the run writes nothing.
+        hooks: Hooks around the steps of this peer.
+        exchange: Rounds of this peer.
+        model: Its model.
+        termination: Signals that ask the script to end.
+        answers: Answers of collective operations, by places of the script.
+        planned_peers: Number of peers that epochs are planned for.
+        in_loop: The script is in ``steps`` or ``epochs``, which end with the run.
+        epoch: Epoch that ``epochs`` has yielded; -1: none.
+        in_round: The script waits for a round.
+        is_prepared: The script has prepared its model.
+        is_stopped: A signal has ended this peer. Its node then ends as after the last round.
+        is_closed: This peer has left the swarm.
+    """
+
+    def __init__(
+        self, place: PeerPlace, exchange: Exchange, termination: TerminationHandler
+    ) -> None:
+        self.config, self.peer, self.run_dir = place.config, place.peer, place.run_dir
+        self.exchange, self.model, self.termination = exchange, exchange.model, termination
+        self.hooks, self.answers = steps_of(place), CollectiveAnswers(place.config.f or 0)
+        exchange.on_collected = self.answers.collected
+        self.planned_peers = place.config.peers
+        self.in_loop = self.in_round = False
+        self.is_prepared = self.is_stopped = self.is_closed = False
+        self._pid = os.getpid()
+        self.epoch = -1
+
+    @property
+    def stepper(self) -> EveryStep:
+        """Takes the steps between two rounds."""
+        return self.model.stepper
+
+    @property
+    def step(self) -> int:
+        """Number of the next step."""
+        return self.rounds_made * self.config.steps_per_round + self.stepper.taken
+
+    @property
+    def rounds_made(self) -> int:
+        """Steps in the parameters and the one in flight, in rounds."""
+        return self.exchange.step + self.exchange.in_flight
+
+    @property
+    def lost_steps(self) -> int:
+        """Steps of the run that changed nothing, as no peer had an update for them."""
+        return self.exchange.lost * self.config.steps_per_round
+
+    @property
+    def trains_alone(self) -> bool:
+        """Whether the script was started without a launcher, and trains as without gossip."""
+        config = self.config
+        changed = config.has_local_steps or config.overlap or config.sender or config.pipeline
+        return config.name == ALONE and not changed
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether a signal asks the script to end."""
+        return self.termination.since is not None
+
+    @property
+    def is_out_of_rounds(self) -> bool:
+        """Whether all rounds of the run are done."""
+        return self.config.rounds is not None and self.exchange.step >= self.config.rounds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run is over: all its rounds are done, or it was asked to end."""
+        halted = self.exchange.halted
+        ended = halted is not None and halted.exit_code == 0 and not self.is_stopped
+        return self.is_out_of_rounds or ended
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Return a context in which the script waits for a round."""
+        self.in_round = True
+        try:
+            yield
+        finally:
+            self.in_round = False
+
+    @contextmanager
+    def waiting_in_loop(self) -> Iterator[None]:
+        """Likewise. The loop of the script ends with the run, so the end of the node ends the
+        context alone."""
+        try:
+            with self.waiting():
+                yield
+        except SystemExit:
+            if not (self.in_loop and self.is_over):
+                raise
+
+    def notify(self, line: str) -> None:
+        """Print a line for the user."""
+        print(f"gossip: peer {self.peer}: {line}", file=sys.stderr, flush=True)
+
+    @property
+    def roster(self) -> Exchange:
+        """The exchange, once this peer is in a round. A peer that returns is in none behind
+        ``prepare``: it has the state of others, and has yet to apply the rounds since then."""
+        exchange = self.exchange
+        if exchange.is_prepared and not exchange.has_begun:
+            try:
+                exchange.wait_go()
+            except SystemExit:
+                if not self.is_over:
+                    raise
+        return exchange
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this process is the peer, and has not left the swarm."""
+        return not self.is_closed and os.getpid() == self._pid
+
+    def check_open(self) -> None:
+        """Raises ConfigError: This peer has left, or is another process."""
+        if self.is_closed:
+            raise ConfigError(
+                "this peer has left the swarm", "call gossip.init() again to come back"
+            )
+        if not self.is_active:
+            raise ConfigError(
+                "this is a forked child of the peer",
+                "only the process that called gossip.init() takes part",
+            )
+
+    def check_no_pipeline(self, operation: str) -> None:
+        """Raises ConfigError: This run has a pipeline."""
+        if self.config.pipeline is not None:
+            raise ConfigError(
+                f"{operation}: a pipeline cannot do that",
+                "each step of peer.steps(N) is one pipe.step(x, y); docs/plan.md has what is there",
+            )
+
+    def check_joined(self) -> None:
+        """Raises ConfigError: This peer cannot take part in rounds yet."""
+        self.check_open()
+        if self.is_prepared and not self.exchange.is_prepared:
+            raise ConfigError(
+                "--resume auto, and the script does not say where its checkpoints are",
+                "call peer.save_every('checkpoints') behind prepare, or use nothing of the swarm "
+                "before peer.steps(N, save='checkpoints')",
+            )
+
+    def check_prepared(self, operation: str) -> None:
+        """Raises ConfigError: ``operation`` needs a prepared model."""
+        self.check_joined()
+        if not self.is_prepared:
+            raise ConfigError(
+                f"{operation} was used before prepare", "call peer.prepare(model, optimizer) first"
+            )

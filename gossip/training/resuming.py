@@ -1,0 +1,184 @@
+"""Resuming from a checkpoint: which one is loaded, and what a peer lacks of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gossip.config import RunConfig
+from gossip.core import planned_peers
+from gossip.errors import ConfigError
+from gossip.run import OTHERS, checkpoints, stage_parts
+
+from .collectives import ANSWERS
+from .own_state import Loaded, load_own
+from .peer_run import PeerRun
+from .saving import LEDGER_FILE
+from .state import TRAINING_FILE, StateMismatch, load_checkpoint
+
+
+def load_named(run: PeerRun, name: str) -> None:
+    """Load the checkpoint that the launcher has named and checked."""
+    if run.config.pipeline is None:
+        _load(run, *checkpoints.resolve(name))
+        return
+    where = name.removesuffix(OTHERS)
+    folder, step = stage_parts.where_and_step(where)
+    try:
+        _load_stage(run, Path(folder), step)
+    except stage_parts.LackingLayers as lacking:
+        if where == name:
+            raise
+        run.notify(f"takes the state of others of its stage: {lacking}")
+
+
+def load_newest(run: PeerRun, folder: Path) -> None:
+    """Load the newest checkpoint that is good; without one this run begins.
+
+    Args:
+        folder: As the script has it: in a pipeline that of all stages.
+    """
+    if run.config.pipeline is None:
+        _load(run, folder, None)
+    else:
+        _load_stage(run, folder, None)
+
+
+def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
+    """Load this peer's layers from the checkpoints of the stages that had them at ``step``;
+    None: at the newest one that every stage has. None there: this run begins."""
+    plan = run.config.pipeline
+    assert plan is not None, "only a pipeline has stages"
+    if step is None:
+        whole = stage_parts.newest_whole(folder)
+        if not whole:
+            return
+        stage_parts.check_model(whole, plan.model, str(folder))
+        step = whole[0].step
+    own = plan.stages[plan.stage_of(run.peer)].layers
+    parts = stage_parts.of_layers(folder, step, own, plan.model)
+    if [part.layers for part in parts] == [own]:
+        _load(run, Path(parts[0].folder), step)
+        return
+    assert run.exchange.stage is not None, "peer.pipeline has made it"
+    round_id, ledger, extra = run.exchange.stage.recut(parts)
+    run.model.extra.load(extra)
+    run.exchange.load(step, round_id, ledger)
+    stages = ", ".join([str(part.stage) for part in parts])
+    run.notify(
+        f"goes on from step {step} with layers {own[0]} to {own[1]} of what "
+        f"{'stage' if len(parts) == 1 else 'stages'} {stages} saved in {folder}"
+    )
+
+
+def _load(run: PeerRun, folder: Path, step: int | None) -> None:
+    """Load the newest good checkpoint of ``folder``, or that of ``step``. None there: this
+    run begins."""
+    config, trained = run.config, run.model.trained
+    found, damaged = checkpoints.newest_good(folder, step, everybody=config.deterministic)
+    if found is None and damaged:
+        raise ConfigError(
+            f"no checkpoint in {folder} can be used: {'; '.join(damaged)}",
+            "mend or remove them; without --resume the run begins anew",
+        )
+    for line in damaged if run.peer == 0 else ():
+        run.notify(f"passed over: {line}")
+    if found is None:
+        return
+    files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
+    check_rounds(found, config)
+    try:
+        extra = load_checkpoint(files, trained.model, trained.optimizer, run.model.extra.check)
+    except StateMismatch as error:
+        raise ConfigError(
+            f"{found.path} does not fit this script: {error}",
+            "build the same model and optimizer, or begin anew without --resume",
+        ) from error
+    extra.pop(ANSWERS, None)  # all scripts begin anew, so their calls have no answers yet
+    run.model.extra.load(extra)
+    load_own_state(run, folder, found)
+    ledger, of_round = found.read(LEDGER_FILE), config.steps_per_round
+    round_id, planned = _plan_of(ledger, found, of_round)
+    run.planned_peers = planned or run.planned_peers
+    run.exchange.load(found.step // of_round, round_id, ledger)
+    if run.peer == 0:
+        run.notify(f"goes on from step {found.step}: {found.path}")
+
+
+def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) -> None:
+    """Load the state of this peer alone, if there is any."""
+    config, model = run.config, run.model
+    trained, encoder, stepper = model.trained, model.encoder, model.stepper
+    owes = encoder is not None and trained.wire.encoding.feedback
+    if config.is_rolling and model.plan_own() is None and not config.sender and not owes:
+        return
+    into = Loaded(trained.model, trained.optimizer, stepper.own_optimizer)
+    own = load_own(folder, run.peer, found.step, into)
+    try:
+        stepper.load_own(own.parameters)
+    except StateMismatch as error:
+        own = own._replace(why=str(error))
+    # Rates are those of the step, whatever was taken behind it.
+    run.model.extra.restore_settings()
+    model.sender_memory = own.memory
+    if encoder is not None:
+        encoder.load(own.residual)
+    if own.extra is not None:
+        run.model.extra.load(own.extra)
+    if own.why:
+        begins = _begins_without_own(run, f"peer {found.manifest.get('writer')}", owes)
+        run.notify(f"its own state of step {found.step} is not there ({own.why}): {begins}")
+
+
+def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
+    """Return how this peer goes on without state of its own, which was not found."""
+    if not run.config.is_rolling:
+        return f"it begins with the mean model and the optimizer of {writer}"
+    model = run.model
+    begins = {
+        f"its buffers are those of {writer}": any(True for _ in model.trained.model.buffers()),
+        "its optimizer begins anew": model.stepper.own_optimizer is not None,
+        "it has no steps of its own on the fragments": run.config.fragments > 1,
+        "its sender begins anew": bool(run.config.sender),
+        "its encoding owes nothing": owes,
+    }
+    return ", ".join(what for what, is_so in begins.items() if is_so)
+
+
+def check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
+    """Raises ConfigError: Its rounds were on other steps than those of this run, or were followed
+    by another one."""
+    after = config.outer_step if config.has_local_steps else ""
+    for name, default, own in (
+        ("local_steps", 1, config.local_steps),
+        ("fragments", 1, config.fragments),
+        ("outer", "", after),
+    ):
+        saved = checkpoint.manifest.get(name, default)
+        if saved != own:
+            raise ConfigError(
+                f"{checkpoint.path} was saved with {name} = {saved or 'none'}, and this run has "
+                f"{own or 'none'}",
+                f"resume with --{name.replace('_', '-')} {saved}"
+                if saved
+                else f"resume without --{name}",
+            )
+
+
+def _plan_of(
+    ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
+) -> tuple[int, int | None]:
+    """The round that comes after a checkpoint, and how many peers epochs are planned for, if they
+    are. Raises ConfigError: That is not in there."""
+    found = json.loads(ledger)
+    round_id = found.get("round") if isinstance(found, dict) else None
+    try:
+        if type(round_id) is int and round_id * of_round >= checkpoint.step:
+            return round_id, planned_peers(ledger)
+        why = "its round is not there"
+    except ValueError as error:
+        why = str(error)
+    raise ConfigError(
+        f"{checkpoint.path} was written by another version of gossip: {why}",
+        "use the version of gossip that has written it",
+    )

@@ -1,0 +1,220 @@
+"""Rounds of the script: its updates, and rounds without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from gossip.core import is_further
+from gossip.ipc import StartRoundCommand
+
+from .batches import BatchTracker
+from .checkpointing import RunCheckpoints
+from .collectives import RunOver
+from .peer_run import PeerRun
+from .stepping import StepsTaken
+
+
+class ScriptRounds:
+    """Takes part in rounds for the script.
+
+    With overlap the script computes the next update while a round is in flight. The result is
+    applied when that update is there.
+
+    Attributes:
+        batches: Batches of the loader, if there is one.
+        checkpoints: Checkpoints that the script wants saved.
+        loss: The loss that the script has logged since its last update.
+        computing_since: When the script began to compute its next update.
+        dropped: State beside the model before a step that was of no use; None: no step was dropped.
+    """
+
+    def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
+        self._run, self._config, self._exchange = run, run.config, run.exchange
+        self.checkpoints, self.batches, self._extra = checkpoints, BatchTracker(), run.model.extra
+        self.loss: float | None = None
+        self.computing_since = time.monotonic()
+        self.dropped: dict[str, Any] | None = None
+        self._has_undone = False  # Local steps, and the user was notified.
+        self._samples = 0  # Of the last first step on a batch.
+        self._overtakes = 0  # Until that step.
+        self._seen = 0, 0  # Parameters that the script has seen behind its last step.
+
+    # --- updates ----------------------------------------------------------------------------------
+
+    def run(self, loss: float | None, steps: StepsTaken) -> bool:
+        """Take part in a round with the gradients of ``steps``. Returns whether they were of
+        use."""
+        with self._run.waiting_in_loop():
+            if not self._offer(loss, steps):
+                return False
+        if self._drain_is_due:
+            self.drain()
+        return True
+
+    def _offer(self, loss: float | None, steps: StepsTaken) -> bool:
+        """Offer the gradients. Without overlap the round is applied then. Returns False if the
+        gradients are of no use, and were not offered."""
+        exchange, model = self._exchange, self._run.model
+        computed: Callable[[], None] | None = partial(
+            self._run.hooks.computed, self.computing_since
+        )
+        if self._config.overlap:
+            self._run.hooks.computed(self.computing_since)  # beside the round, as the computing was
+            computed = None
+            if not self._is_of_use():
+                return False
+        loss, self.loss = self.loss if loss is None else loss, None
+        outdated = False
+        if is_further(steps.kind):
+            exchange.wait_go()  # which may apply rounds that this peer has missed
+            outdated = self._seen != self._parameters_now or model.overtakes != self._overtakes
+        else:
+            self._samples, self._overtakes = self.batches.end_round(steps.taken), model.overtakes
+        used = 0 if steps.is_useless or outdated else self._samples
+        exchange.contribute(used, loss, computed, steps)
+        if exchange.in_flight:
+            model.stepper.continue_before_result()
+        else:
+            model.stepper.mark_exchanged(model.exchanged)
+            model.stepper.resume_after_round()
+        return True
+
+    @property
+    def _parameters_now(self) -> tuple[int, int]:
+        """Counts that change with the parameters: rounds that stepped, and states taken over."""
+        return self._exchange.model.steps, self._exchange.restores
+
+    def note_seen(self) -> None:
+        """Note that the script sees the parameters as they are."""
+        self._seen = self._parameters_now
+
+    def undo_local_steps(self) -> None:
+        """Undo the local steps of a round that does not come to its end here."""
+        stepper, of_round = self._run.stepper, self._config.steps_per_round
+        undone = stepper.undo_steps()
+        if not undone:
+            return
+        self.batches.drop()
+        self._extra.restore(stepper.extra_state(dict))
+        if self._run.is_asked_to_stop:
+            self._run.notify(
+                "stopped within a round: the local steps that this peer has taken in it count for "
+                f"nothing ({undone} of {of_round})"
+            )
+        elif self._run.is_closed or not self._has_undone:
+            self._has_undone = True
+            self._run.notify(
+                f"{undone} local steps were undone, because no round followed them: a round is on "
+                f"{of_round} steps in a row, each with the next batches of the loader"
+            )
+
+    # --- overlap ----------------------------------------------------------------------------------
+
+    def _is_of_use(self) -> bool:
+        """Wait for the round in flight, and apply it. Returns whether the update that was computed
+        beside it can be offered to the round that comes: its parameters lack one round at most, and
+        its samples are those of this peer in that round."""
+        exchange = self._exchange
+        before, restores = self._extra.before_round(), exchange.restores
+        in_turn = exchange.settle()
+        go = exchange.wait_go()
+        replaced = exchange.restores != restores
+        self._extra.in_flight = {} if replaced else before
+        if replaced or not in_turn:
+            return False
+        return not go.sharded or self.batches.belong_to(go)
+
+    def drop_step(self) -> None:
+        """Drop a step that is of no use: it counts for nothing, and what the script does behind it
+        is undone."""
+        self._exchange.log_skipped("overlap")
+        self.dropped = self._extra.in_flight
+        stepper, batches = self._run.stepper, self.batches
+        stepper.discard_update()
+        stepper.resume_after_round()
+        batches.drop()
+        batches.is_outdated = False
+        self.computing_since = time.monotonic()
+
+    def undo_dropped(self) -> None:
+        """Undo what the script has done behind a step that was dropped, such as to step a
+        scheduler."""
+        states, self.dropped = self.dropped, None
+        if states:  # else they were replaced by those of others
+            self._extra.restore(states)
+
+    @property
+    def _drain_is_due(self) -> bool:
+        """Whether the next step is to begin on parameters that have all rounds: behind the last
+        step, and where others may go on from the state."""
+        if not self._exchange.in_flight:
+            return False
+        rounds, run = self._config.rounds, self._run
+        last = rounds is not None and run.rounds_made >= rounds
+        saves = self.checkpoints.is_due(run.step)
+        return last or saves or self._run.is_asked_to_stop
+
+    def drain(self, expired: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the round in flight until ``expired``. Behind it none is in flight any more."""
+        if self._exchange.in_flight:
+            with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
+                self._exchange.settle(expired)
+
+    # --- rounds without an update -----------------------------------------------------------------
+
+    def next_go(self) -> StartRoundCommand:
+        """Return the round to compute: beside the round in flight the one that will probably follow
+        it, as long as that is of the same epoch."""
+        guess, reading = self._exchange.guess, self.batches.reading
+        if guess is not None and reading is not None and guess.epoch == reading.epoch:
+            return guess
+        self.drain()
+        with self._run.stepper.at_anchor():
+            return self._exchange.wait_go()
+
+    def pass_by(self, skipped: bool) -> None:
+        """Take part in a round without an update. ``skipped``: the script had its samples, and they
+        do not come again."""
+        self.drain()
+        with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
+            steps = StepsTaken(is_skipped=skipped and self._has_read_slice())
+            self._exchange.contribute(0, None, steps=steps)
+
+    def _has_read_slice(self) -> bool:
+        """Whether the batches in hand belong to the round, and not to one that was expected."""
+        batches = self.batches
+        outdated, batches.is_outdated = batches.is_outdated, False
+        return batches.belong_to(self._exchange.wait_go()) and not outdated
+
+    def run_collective(self, data: bytes) -> bool:
+        """Give ``data`` to a collective operation in the next round. Returns whether others trained
+        in it.
+
+        Raises: RunOver: There is no such round.
+        """
+        exchange = self._exchange
+        before, steps = exchange.go, exchange.model.steps
+        if exchange.halted is not None and exchange.halted.exit_code == 0:
+            raise RunOver
+        try:
+            with self._run.waiting(), self._run.stepper.at_anchor():
+                exchange.run_collective(data, commits=self._config.is_rolling)
+        except SystemExit as end:
+            if not (self._run.is_asked_to_stop or end.code):
+                raise RunOver from end
+            raise
+        if not self._config.overlap:
+            self.batches.note_collective(before, exchange.go)
+        if self._run.is_asked_to_stop and not self.checkpoints.is_behind_step:
+            self._run.termination.stop()
+        return exchange.model.steps > steps
+
+    def confirm(self, expired: Callable[[], object] | None = None) -> None:
+        """Ask others for the final state. There is no round after this in which a lie would be
+        found out."""
+        if self._config.f and self._config.is_rolling:
+            with self._run.stepper.at_anchor():
+                self._exchange.confirm(expired)

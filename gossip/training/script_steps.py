@@ -1,0 +1,305 @@
+"""Steps of the script's optimizers, and the rounds that belong to them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+import torch
+
+from gossip.core import is_further
+from gossip.errors import ConfigError, UnsupportedModel
+from gossip.ipc import messages
+from gossip.topologies import draw
+
+from .optimizer import StepCoordinator
+from .peer_run import ALONE, PeerRun
+from .reference import JudgeReference
+from .rounds import ScriptRounds
+from .seeding import drawing_from, seed_generators
+from .stepping import StepsTaken
+from .unprepared import UnpreparedOptimizers
+
+
+@dataclass
+class ScriptSteps:
+    """Makes the steps that the script asks its optimizers for.
+
+    The first step on samples is a step of the run. Other optimizers may step on the same samples,
+    each in a further round.
+
+    Attributes:
+        unprepared: Optimizers that were not prepared.
+        coordinator: Requests these steps; set by ``prepare``.
+        are_begun: The script has made a step.
+        advanced: Steps of the run that the last call of ``optimizer.step()`` has applied.
+    """
+
+    _run: PeerRun
+    _rounds: ScriptRounds
+    _reference: JudgeReference
+    unprepared: UnpreparedOptimizers = field(default_factory=UnpreparedOptimizers)
+    coordinator: StepCoordinator = field(init=False)
+    are_begun: bool = False
+    advanced: int = 0
+    _has_warned: bool = False
+    _seeded: tuple[int, int] = -1, 0  # The step that the generators were seeded for, and the seed.
+    _have_stepped: frozenset[int] = frozenset()  # Optimizers, on the last samples.
+    # Each with the number of the optimizer whose steps it follows; None: steps of the run.
+    _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
+
+    def check_prepared(self, operation: str) -> None:
+        """Raises ConfigError: ``operation`` cannot be used now."""
+        self._run.check_prepared(operation)
+        self.coordinator.check_gathered()
+
+    def begin_pass(self) -> None:
+        """Note that the next step is one of the run, whatever has stepped before."""
+        self._have_stepped = frozenset()
+
+    def step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
+        """Make a step of the optimizers ``which``. With ``overflow`` this peer only takes part: its
+        gradients are no numbers."""
+        run, trained, self.are_begun = self._run, self._run.model.steps, True
+        before = run.step
+        kind = self.coordinator.kind_of(which)
+        is_new = self._rounds.batches.unused
+        if is_new or not self._have_stepped or which & self._have_stepped:
+            self._warn_of_further_steps(bool(self._have_stepped) and not is_new)
+            self._have_stepped = which
+        else:
+            self._have_stepped |= which
+            kind += 1
+        try:
+            (self._make_further_step if is_further(kind) else self._make_step)(loss, overflow, kind)
+        finally:
+            applied = self._run.model.steps - trained
+            self.advanced = applied if is_further(kind) else run.step - before
+            self._rounds.note_seen()
+            if self._run.exchange.replicas is not None:
+                self._run.exchange.replicas.warn_of_changes()
+
+    def _warn_of_further_steps(self, here: bool) -> None:
+        """Warn once that a pass of ``steps`` makes several steps."""
+        run = self._run
+        if not here or self._has_warned or not run.in_loop or run.epoch >= 0:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "optimizer.step() runs several times in one pass of peer.steps(N): N counts steps, so "
+            "there are fewer passes than N. Write peer.steps(passes * steps in each)",
+            stacklevel=5,
+        )
+
+    def _check_step(self, operation: str) -> None:
+        self._run.check_joined()
+        self._run.check_no_pipeline(operation)
+
+    def _begin_step(self) -> bool:
+        """Do what precedes a step: save what is due, stop if this peer is to. Returns False where
+        the loop ends behind the step, which changes nothing."""
+        self.unprepared.exchanged()
+        self._rounds.batches.check_step()
+        self.follow_step()
+        finished = self._run.is_over
+        if finished and not self._run.in_loop:
+            raise SystemExit(0)
+        return not finished
+
+    def _make_step(self, loss: float | None, overflow: bool, kind: int) -> None:
+        self._check_step("optimizer.step()")
+        if not self._begin_step():
+            return
+        run, stepper, rounds = self._run, self._run.stepper, self._rounds
+        self._reference.check()  # before the first round
+        if overflow:
+            run.exchange.log_skipped("overflow")
+        self._rounds.batches.check_batches(stepper.good + 1)
+        self._step_directly(overflow)
+        if stepper.step(run.model.extra.latest, overflow, rounds.computing_since):
+            self._rounds.batches.skip(stepper.good)
+        if stepper.taken:
+            rounds.computing_since = time.monotonic()
+        if stepper.good == 1 and not run.model.steps:
+            # Raises UnsupportedModel now, and not at the first checkpoint.
+            run.model.plan_own()
+        if stepper.is_complete:
+            self._end_round(loss, overflow, kind)
+        else:
+            self.end_local_step()
+
+    def _make_further_step(self, loss: float | None, overflow: bool, kind: int) -> None:
+        """Take the round of a step on the samples of the one before, by another optimizer."""
+        self._check_step("optimizer.step()")
+        config, encoder = self._run.config, self._run.model.encoder
+        unable = {
+            "local steps": config.has_local_steps,
+            "overlap": config.overlap > 0,
+            "rounds without a server": not config.is_rolling,
+            f"--sender {config.sender}": bool(config.sender),
+            "an encoding that keeps what it loses": encoder is not None and encoder.keeps_lost,
+        }
+        for what, here in unable.items():
+            if here:
+                raise UnsupportedModel(
+                    f"several optimizers step on one batch, each in a round of its own, and {what} "
+                    "cannot be used with that",
+                    "peer.prepare(..., together=True) if they step one behind the other and "
+                    "nothing between their steps needs the new weights",
+                )
+        self._step_directly(overflow)
+        self._rounds.run(loss, StepsTaken(kind=kind, is_useless=overflow))
+        if self._run.is_out_of_rounds:
+            self._rounds.confirm()
+        self._rounds.computing_since = time.monotonic()
+
+    def _step_directly(self, overflow: bool) -> None:
+        if self._run.model.steps_directly and not overflow:
+            self.coordinator.step()
+
+    def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
+        """Take the round of the step, or of the local steps, that this peer has made."""
+        # The place of a script behind this round: the same for all, however many local steps each
+        # has taken.
+        behind = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
+        if self._rounds.run(loss, self._run.stepper.load_update(overflow, kind)):
+            self._run.answers.reached(behind)
+            self.end_step()
+        else:
+            self._rounds.drop_step()
+            self.stop_if_asked()
+
+    def run_stage(self) -> None:
+        """Make a step of a pipeline."""
+        self._run.check_joined()
+        if self._begin_step():
+            with self._run.waiting_in_loop():
+                self._run.exchange.run_stage()
+            self.end_step()
+
+    def pass_round(self, skipped: bool = False) -> None:
+        """Take part in the current round without an update.
+
+        Args:
+            skipped: The script was handed the samples of this round and went on without a step:
+                they do not come again. Otherwise they go back to the swarm.
+        """
+        self._check_step("a step without pipe.step(x, y)")
+        self.coordinator.check_gathered()
+        self.unprepared.check_passed()
+        if skipped and self._run.stepper.taken:
+            self._end_round(None, False)
+            return
+        self._rounds.undo_local_steps()
+        self._rounds.batches.drop_unused()
+        self._rounds.pass_by(skipped)
+
+    # --- behind a step, and before the next one ---------------------------------------------------
+
+    def end_step(self) -> None:
+        """Note that the next work of the script belongs to the step that was made."""
+        run, extra, checkpoints = self._run, self._run.model.extra, self._rounds.checkpoints
+        if run.exchange.round_id > run.exchange.restored_at:
+            extra.load_all()
+        extra.note_step()
+        if run.is_out_of_rounds:
+            self._rounds.confirm()
+        if checkpoints.saver is not None:
+            checkpoints.is_behind_step = True
+        elif run.is_asked_to_stop:
+            run.termination.stop()
+        self.begin_computing()
+
+    def end_local_step(self) -> None:
+        """Likewise for a step that no round follows."""
+        exchange = self._run.exchange
+        exchange.note_progress()
+        if exchange.is_asked_for_state():
+            # Who comes back would else have it at the end of the round, and be in none but the
+            # second after.
+            with self._run.stepper.at_anchor():
+                exchange.send_snapshot()
+        self._run.answers.reached(2 * self._run.step - 1)
+        self._run.model.extra.note_step()
+        self.stop_if_asked()
+        self.seed()
+
+    def follow_step(self) -> None:
+        """Do what is due before the next step.
+
+        The script has done what follows the last one, such as to step a scheduler. So the state is
+        complete, and is saved now.
+        """
+        extra, checkpoints = self._run.model.extra, self._rounds.checkpoints
+        self._rounds.undo_dropped()
+        extra.load_all()
+        extra.follow_steps()
+        self._run.stepper.end_boundary()
+        if checkpoints.is_behind_step:
+            checkpoints.is_behind_step = False
+            self.stop_if_asked()
+            checkpoints.save_due()
+
+    def stop_if_asked(self) -> None:
+        """End the script after a signal, with the round in flight if it comes in time."""
+        if self._run.is_asked_to_stop:
+            self._rounds.undo_local_steps()
+            self._rounds.drain()
+            self._run.termination.stop()
+
+    def begin_computing(self) -> None:
+        """Note that the script computes its next update from now on."""
+        self.seed()
+        self._rounds.computing_since = time.monotonic()
+
+    def seed(self) -> None:
+        """Seed the generators for the next step, each peer's with its own: what is drawn in it
+        depends on nothing that was drawn before, so a resumed run draws the same. A script that
+        was started alone draws as it would without gossip."""
+        run = self._run
+        if run.config.name == ALONE:
+            return
+        step = run.step
+        if step != self._seeded[0]:  # else it is of what was drawn in between
+            self._seeded = step, draw("step", run.config.seed, run.peer, step)
+        seed_generators(self._seeded[1])
+
+    # --- functions that follow steps --------------------------------------------------------------
+
+    def add_function(
+        self, function: Callable[[], object], after: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Run a function from the next step on (``Session.each_step``)."""
+        if self._run.config.has_local_steps:
+            raise ConfigError(
+                "each_step with local_steps: between two rounds each peer takes steps of its own",
+                "leave out --local-steps, or do it after the run",
+            )
+        missed = self._run.model.steps
+        if missed and not self.are_begun:
+            raise ConfigError(
+                f"each_step after {missed} rounds were applied that this peer has missed: "
+                "the function has not run for them",
+                "call peer.each_step right behind peer.prepare, before you read peer.peers, "
+                "peer.alive or peer.is_main",
+            )
+        at = None if after is None else self.coordinator.find(after)
+        self._functions += ((function, at),)
+        self._run.exchange.on_step = self._call_functions
+
+    def _call_functions(self, applied: messages.ApplyCommand) -> None:
+        """Run the functions behind the round that has made a step."""
+        stepped = self.coordinator.stepped if applied.slot >= 0 else ()
+        # A state of others that came within this step is that of the parameters; what the script
+        # does behind its own step concerns schedulers alone.
+        self._run.model.extra.load_objects()
+        seed = draw("each_step", self._run.config.seed, self._run.step, applied.kind)
+        device = self._run.model.trained.layout.device
+        draws = nullcontext() if self._run.trains_alone else drawing_from(seed, device)
+        with torch.no_grad(), draws, self.unprepared.paused():
+            for function, after in self._functions:
+                if applied.is_step if after is None else after in stepped:
+                    function()
