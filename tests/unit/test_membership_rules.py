@@ -881,7 +881,7 @@ def test_whose_payload_is_coming_is_not_silent() -> None:
     bench = MemberBench(4)
     bench.mute = {1}
     for _ in range(100):
-        bench.core.sends(1, bench.now)
+        bench.core.record_arriving_payload(1, bench.now)
         bench.advance(0.05)
     assert (1, "suspect") not in bench.changes()
     bench.advance(LOADED_VERDICT_S + 1.0)
@@ -918,5 +918,5 @@ def test_while_payloads_move_a_verdict_waits_for_what_is_sent_again(
 
 def test_a_payload_of_one_who_is_no_member_changes_nothing() -> None:
     bench = MemberBench(3)
-    bench.core.sends(7, bench.now)
+    bench.core.record_arriving_payload(7, bench.now)
     assert 7 not in bench.core.members
