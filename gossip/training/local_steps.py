@@ -118,8 +118,8 @@ class LocalSteps(EveryStep):
             self._anchor = self._layout.copy_parameters()
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
-        """Return to the anchor, with the model difference as the gradients. It is of no use if no
-        step was taken.
+        """Return to the anchor, with the model difference as the gradients. The update must not
+        count if no step since the last round ran the optimizer.
 
         A parameter without a gradient that no step has moved still has none. With fragments the
         difference contains the steps since the last round of each fragment.
@@ -139,7 +139,7 @@ class LocalSteps(EveryStep):
 
     @property
     def _difference_origin(self) -> list[Tensor]:
-        """The update is the difference between these parameters and those of the model."""
+        """Parameters that the update is the difference from."""
         return self._anchor if self._fragments else self._start_point
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
@@ -180,7 +180,7 @@ class LocalSteps(EveryStep):
             self._own_parameters = [start.clone() for start in self._start_point]
 
     def _leave_anchor(self) -> None:
-        """Load the own parameters into the model, which holds the anchor."""
+        """Load the own parameters; the model holds the anchor before."""
         self._note_anchor()
         self._layout.set_parameters(self._own_parameters)
         self._own_parameters, self._is_apart = [], True
@@ -188,12 +188,12 @@ class LocalSteps(EveryStep):
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """A copy of the own parameters between two rounds, for a checkpoint; those that were just
-        abandoned included. Empty if they are the shared ones."""
+        """Copy of the own parameters between two rounds, for a checkpoint. After
+        ``return_to_anchor``: those that it replaced. Empty if they are the shared ones."""
         return self._layout.copy_parameters() if self._is_apart else self._abandoned
 
     def load_own(self, own: Sequence[Tensor]) -> None:
-        """Take over own parameters after the model was loaded.
+        """Load the parameters of this peer alone, after the model was loaded.
 
         Raises: StateMismatch: They are of another model.
         """
@@ -279,10 +279,10 @@ class LocalSteps(EveryStep):
         """Yield each parameter, its values, and those of ``base``."""
         return zip(self._layout.parameters, _values(self._layout), base, strict=True)
 
-    def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the state beside the model that belongs to the anchor: of the time when the round
-        began, or of ``now`` if none has begun."""
-        return self._anchor_extra if self.taken or self._anchor_extra else now()
+    def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the state beside the model that belongs to the anchor: that of the begin of the
+        round, or ``current_state()`` before the first."""
+        return self._anchor_extra if self.taken or self._anchor_extra else current_state()
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
         """Note that another peer's state was loaded, with ``states`` beside the model."""

@@ -1,4 +1,7 @@
-"""Strategies for the steps between two rounds. Each has the interface of ``EveryStep``."""
+"""Strategies for the steps between two rounds. Each has the interface of ``EveryStep``.
+
+The anchor is the set of parameters that all peers share after the last round.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ class StepsTaken:
         total: Local steps from one round to the next.
         lasted_s: Duration of these steps; 0.0: since the round began.
         kind: Kind of the step (``is_further``).
-        is_useless: The update is of no use.
-        is_skipped: The samples of the update are of no use either, and do not come again.
+        is_useless: The update must not count.
+        is_skipped: Its samples do not count either, and do not come again.
     """
 
     taken: int = 1
@@ -83,14 +86,14 @@ class EveryStep:
         """Continue after an update was offered whose round is not applied yet."""
 
     def discard_update(self) -> None:
-        """Discard the steps of the update that ``load_update`` has made."""
+        """Discard the steps behind the update that ``load_update`` has loaded."""
 
     def undo_steps(self) -> int:
         """Undo the steps since the last round. Returns their number."""
         return 0
 
     def return_to_anchor(self) -> None:
-        """Return to the shared parameters, also from steps that no round has exchanged yet."""
+        """Return to the anchor, also from steps that no round has exchanged yet."""
 
     def at_anchor(self) -> AbstractContextManager[None]:
         """Return a context in which the parameters are those that all peers share."""
@@ -107,13 +110,9 @@ class EveryStep:
         Raises: StateMismatch: They are of another model.
         """
 
-    def extra_state(self, now: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the state beside the model that belongs to the shared parameters.
-
-        Args:
-            now: Returns this state as it is now.
-        """
-        return now()
+    def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the state beside the model that belongs to the anchor."""
+        return current_state()
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
         """Note that the state of another peer was loaded, with ``states`` beside the model."""
