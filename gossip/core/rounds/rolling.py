@@ -644,10 +644,7 @@ class RollingRounds:
             ]
         if self.lag_detector.record_commit_branch(sender, commit, now):
             return []
-        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
-            commit.made_at
-        )
-        if not in_turn or not self.replicated.is_sound(commit, payload):
+        if not self._is_sound(shard, commit, payload):
             objection = Objection("it is no result of this round", event="bad_commit")
             return self.result_validator.refuse(sender, shard, commit, objection, now)
         against = self.result_validator.judge(event, shard, commit, self._own)
@@ -655,14 +652,18 @@ class RollingRounds:
             return self.result_validator.refuse(sender, shard, commit, against, now)
         return self._accept_commit(event, shard, commit, now)
 
+    def _is_sound(self, shard: ShardRound, commit: Commit, payload: Payload | None) -> bool:
+        """Whether ``commit`` is well-formed, and made by the server of its attempt."""
+        is_of_server = commit.server == shard.server_of(commit.made_at)
+        is_in_order = commit.made_at <= commit.attempt
+        return is_of_server and is_in_order and self.replicated.is_sound(commit, payload)
+
     def _accept_commit(
         self, event: Received, shard: ShardRound, commit: Commit, now: float
     ) -> list[Effect]:
         """Record a valid commit, unless this peer has moved past its attempt."""
         payload = event.payload
-        in_present_attempt = commit.made_at == shard.attempt
-        server = commit.server if in_present_attempt else shard.server_of(shard.attempt)
-        is_server = server == self.local
+        is_server = shard.server_of(shard.attempt) == self.local
         if commit.attempt < shard.attempt and not is_server:
             # This peer has left that attempt. Its present server records the commit and re-issues
             # it under its own attempt.
@@ -703,14 +704,10 @@ class RollingRounds:
             self.future_buffer.stash_former_commit(first, commit.round_id, event, commit.shard)
             return []
         shard = self._shards[commit.shard]
-        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
-            commit.made_at
-        )
         if (
             shard.commit is not None
             or commit.parent != self.chain
-            or not in_turn
-            or not self.replicated.is_sound(commit, payload)
+            or not self._is_sound(shard, commit, payload)
             # Drop it without ``refuse``, which would count against the present incarnation.
             or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
