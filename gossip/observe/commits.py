@@ -21,8 +21,8 @@ from .fields import (
 )
 
 
-class Contribution(Part):
-    """Contribution of one peer to a round.
+class ContributionRow(Part):
+    """ContributionRow of one peer to a round.
 
     Attributes:
         weight: Weight of its update in the result; 0: it was left out; None: not
@@ -42,14 +42,14 @@ class Contribution(Part):
         return self.took_us / 1e6 if self.took_us else None
 
 
-class Rejection(Part):
+class RejectionRow(Part):
     """An update that is not in the result, and the reason."""
 
     peer: PeerId
     reason: str = ""
 
 
-class Commit(Declared):
+class CommitRow(Declared):
     """Result of a shard of a round, as its maker has written it down.
 
     Attributes:
@@ -75,8 +75,8 @@ class Commit(Declared):
     chain: str = ""
     parent: str = ""
     digest: str = ""
-    contributors: tuple[Contribution, ...] = ()
-    rejected: tuple[Rejection, ...] = ()
+    contributors: tuple[ContributionRow, ...] = ()
+    rejected: tuple[RejectionRow, ...] = ()
     roster: Roster = ()
     loss: Real = None
     trust: Scores = None
@@ -101,24 +101,24 @@ class Commit(Declared):
     def rule_s(self) -> float | None:
         return None if self.rule_ms is None else self.rule_ms / 1000
 
-    def contribution_of(self, peer: int) -> Contribution | None:
+    def contribution_of(self, peer: int) -> ContributionRow | None:
         """Return the contribution of a peer; None: there is none."""
         return next((each for each in self.contributors if each.peer == peer), None)
 
 
-def read_commits(rows: Iterable[Row]) -> Iterator[Commit]:
+def read_commits(rows: Iterable[Row]) -> Iterator[CommitRow]:
     """Yield the commits in checked rows. A row without a round or a server is left out."""
     return (commit for row in rows if (commit := _read(row)) is not None)
 
 
-def _read(row: Row) -> Commit | None:
-    found = _known(Commit, row)
+def _read(row: Row) -> CommitRow | None:
+    found = _known(CommitRow, row)
     if "round" not in found or "server" not in found:
         return None
-    for name, kind in (("contributors", Contribution), ("rejected", Rejection)):
+    for name, kind in (("contributors", ContributionRow), ("rejected", RejectionRow)):
         if parts := found.get(name):
             found[name] = tuple([kind.wrap(_known(kind, part)) for part in parts])
-    return Commit.wrap(found)
+    return CommitRow.wrap(found)
 
 
 def _known(kind: type[Declared], row: Row) -> Row:

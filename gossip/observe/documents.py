@@ -36,7 +36,7 @@ class RunSettings(Declared):
         return max(1, self.local_steps // max(1, self.fragments))
 
 
-class PipelineSettings(Declared):
+class PipelineDocument(Declared):
     """Part ``pipeline`` of ``config.json``: names of peers, and stages."""
 
     names: Texts = None
@@ -44,13 +44,13 @@ class PipelineSettings(Declared):
 
 
 class StageSettings(Declared):
-    """A stage of ``PipelineSettings``. ``layers``: its first and its last."""
+    """A stage of ``PipelineDocument``. ``layers``: its first and its last."""
 
     layers: Counts = None
     peers: Json = None
 
 
-class Environment(Declared):
+class RunEnvironment(Declared):
     """Where and how a run was started, from ``environment.json``."""
 
     started: Real = None

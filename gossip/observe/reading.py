@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import events, fields
-from .commits import Commit
+from .commits import CommitRow
 from .event import Event
 from .fields import Row
 
@@ -15,7 +15,7 @@ EVENTS: dict[str, type[Event]] = {
     if isinstance(kind, type) and issubclass(kind, Event) and kind.__module__ == events.__name__
 }
 """Kinds of events, by name."""
-TYPES = {"commits": Commit.types, "notes": fields.NOTES, "metrics": fields.METRICS}
+TYPES = {"commits": CommitRow.types, "notes": fields.NOTES, "metrics": fields.METRICS}
 """Types of the fields in files without events, by the files' names."""
 
 

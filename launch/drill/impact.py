@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from gossip.launch.report import RunModel, counted, history
-from gossip.observe import Commit, Event, events, select
+from gossip.observe import CommitRow, Event, events, select
 
 BEFORE_S = 5.0  # the pace is measured over so long before the drill
 PACE_S = 0.5  # and afterwards over windows of this length
@@ -35,7 +35,7 @@ class DrillWindow:
 def impact(
     peers: int,
     happened: Iterable[Event],
-    commits: Iterable[Commit],
+    commits: Iterable[CommitRow],
     window: DrillWindow,
 ) -> dict[str, Any]:
     """The cost of all that was drilled in ``window``.

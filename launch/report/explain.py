@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.observe import Commit, Event, Judgement, SubjectEvent, events, select
+from gossip.observe import CommitRow, Event, Judgement, SubjectEvent, events, select
 from gossip.run import text_of
 
 from . import divergence, run_state
@@ -70,7 +70,7 @@ class RoundTime:
         return max(0.0, self.took - self.slowest[1] - (self.rule or 0.0))
 
 
-def time_of(commit: Commit, before: Commit | None) -> RoundTime:
+def time_of(commit: CommitRow, before: CommitRow | None) -> RoundTime:
     """Return the times of a round. ``before``: the commit of the round before, where known."""
     follows = before is not None and before.round + 1 == commit.round
     took = commit.t - before.t if before is not None and follows else None
@@ -95,7 +95,7 @@ class Story:
         self.events: list[Event] = []
         self.times: list[RoundTime] = []  # of a pipeline's last stage: all end a round together
         self._handed_on: dict[int, int] = {}  # by round the attempt that made it
-        self.kept: dict[tuple[int, int], Commit] = {}  # by stage and round
+        self.kept: dict[tuple[int, int], CommitRow] = {}  # by stage and round
         self.own: list[tuple[float, float | None]] = []  # outlyingness and time of each update
         self.others: list[tuple[float, float | None]] = []  # medians of the others', of each round
         self.served = 0
@@ -130,7 +130,7 @@ class Story:
         if is_kept and len(self.events) < EVENTS_MAX:
             self.events.append(event)
 
-    def _record_commit(self, commit: Commit, peer: int | None, number: int | None) -> None:
+    def _record_commit(self, commit: CommitRow, peer: int | None, number: int | None) -> None:
         before = self._before(commit)
         if commit.stage == max((each.number for each in self.stages.values()), default=0):
             self.times.append(time_of(commit, before))
@@ -149,7 +149,7 @@ class Story:
             far = median(each.outlyingness for each in others)
             self.others.append((far, median(took) if took else None))
 
-    def _before(self, commit: Commit) -> Commit | None:
+    def _before(self, commit: CommitRow) -> CommitRow | None:
         """The commit of its stage before the last one."""
         commits = reversed(self.reader.view.commits)
         next(commits)
@@ -515,7 +515,7 @@ def of_round(story: Story, number: int) -> list[str]:
     return lines
 
 
-def _time_of_round(time: RoundTime, commit: Commit) -> list[str]:
+def _time_of_round(time: RoundTime, commit: CommitRow) -> list[str]:
     if time.took is None:
         return ["How long it took is not known: the commit of the round before is not here."]
     lines = [f"It took {_ms(time.took)} from the commit before to its own."]
@@ -539,7 +539,7 @@ def _time_of_round(time: RoundTime, commit: Commit) -> list[str]:
     return lines
 
 
-def _updates_of(commit: Commit, before: Commit | None) -> list[str]:
+def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
     """Return the lines about the updates of a commit: those in it and those left out."""
     used = [each.peer for each in commit.contributors if each.weight]
     left_out = [each for each in commit.contributors if not each.weight]

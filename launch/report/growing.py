@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from gossip.errors import ConfigError
-from gossip.observe import PEERS_MAX, Commit, Event, Row, check_row, read_commits, read_event
+from gossip.observe import PEERS_MAX, CommitRow, Event, Row, check_row, read_commits, read_event
 from gossip.run import open_in, parse_json, shown, unpacked
 
 from .words import counted
@@ -251,7 +251,7 @@ class RunFiles:
         they are those that the peers have written themselves."""
         return map(read_event, self._by_time(self._event_files(), in_order))
 
-    def commits(self) -> Iterator[Commit]:
+    def commits(self) -> Iterator[CommitRow]:
         """Yield new commits, by the time at which their makers have written them: of all branches,
         and a shard each. Those of one round may come twice: two peers may both have written it
         down."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gossip.observe import Commit
+from gossip.observe import CommitRow
 
 RECENT_ROUNDS = 8  # as the core weighs a branch
 # a commit that nothing was built on may have been applied by nobody:
@@ -22,7 +22,7 @@ EPOCHS_MAX = 1000
 class Branch:
     """Rounds that were given up, first to last."""
 
-    commits: tuple[Commit, ...]
+    commits: tuple[CommitRow, ...]
 
     @property
     def first(self) -> int:
@@ -51,7 +51,7 @@ class History:
     """``true``: one commit for each (round, shard), in order. ``given_up``: branches of at least
     ``BRANCH_ROUNDS`` rounds."""
 
-    true: tuple[Commit, ...]
+    true: tuple[CommitRow, ...]
     given_up: tuple[Branch, ...]
 
 
@@ -59,9 +59,9 @@ class _BranchRound:
     """The commits of one round on one branch."""
 
     def __init__(self) -> None:
-        self.shards: dict[int, Commit] = {}
+        self.shards: dict[int, CommitRow] = {}
 
-    def add(self, commit: Commit) -> None:
+    def add(self, commit: CommitRow) -> None:
         known = self.shards.get(commit.shard)
         if known is None or commit.made_at > known.made_at:
             self.shards[commit.shard] = commit
@@ -79,14 +79,14 @@ class _BranchRound:
         return {peer for commit in self.shards.values() for peer in commit.peers}
 
     @property
-    def by_shard(self) -> list[Commit]:
+    def by_shard(self) -> list[CommitRow]:
         return [commit for _, commit in sorted(self.shards.items())]
 
 
 Key: TypeAlias = tuple[int, str]  # round, chain
 
 
-def read(commits: Iterable[Commit]) -> History:
+def read(commits: Iterable[CommitRow]) -> History:
     """Return the history that the commits make. They may come in any order.
 
     The next round names the chain that it builds on. Where a run ends on several branches, or a
@@ -158,9 +158,9 @@ def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, K
     return found
 
 
-def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[Commit]:
+def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[CommitRow]:
     """The commits from where it left the true chain to its head."""
-    path: list[Commit] = []
+    path: list[CommitRow] = []
     key = head
     while key in rounds and key not in chosen:
         path[:0] = rounds[key].by_shard
@@ -188,7 +188,7 @@ def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key
 Ranges: TypeAlias = list[tuple[int, int]]
 
 
-def used(commits: Iterable[Commit]) -> tuple[int, dict[int, Ranges]]:
+def used(commits: Iterable[CommitRow]) -> tuple[int, dict[int, Ranges]]:
     """Return the number of samples of an epoch, and the samples that the rounds of the commits
     used, by epoch. A sample counts if it went into the commits of all shards: others are given out
     again.
@@ -239,7 +239,7 @@ def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
     return found[0] + total - before, found[1], found[2]
 
 
-def cost(branch: Branch, true: Sequence[Commit]) -> dict[str, int]:
+def cost(branch: Branch, true: Sequence[CommitRow]) -> dict[str, int]:
     """Return the cost of giving up a branch: the number of samples that were given back, and how
     many of these the others also read."""
     (total, ours), (_, theirs) = used(true), used(branch.commits)

@@ -36,7 +36,7 @@ def runs_beside(run: Path, saves_to: Path | None) -> list[RunBeside]:
         try:
             place = checkpoints.folder_of(folder)
             settings = documents.RunSettings.pick(read_object(folder, "config.json"))
-            environment = documents.Environment.pick(read_object(folder, "environment.json"))
+            environment = documents.RunEnvironment.pick(read_object(folder, "environment.json"))
         except GossipError:
             continue  # whoever lists the runs is told of it
         began = environment.started

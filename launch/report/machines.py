@@ -137,7 +137,7 @@ class Machines:
             it was started, where peers run that have named no other.
     """
 
-    environment: documents.Environment = field(default_factory=documents.Environment)
+    environment: documents.RunEnvironment = field(default_factory=documents.RunEnvironment)
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
     def record_usage(self, host: str, usage: events.Usage) -> None:

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from gossip.faults import LINK_KINDS, FaultPlan
-from gossip.observe import Commit, Event, Judgement, SubjectEvent, events
+from gossip.observe import CommitRow, Event, Judgement, SubjectEvent, events
 from gossip.run import ROOM_HINT, in_words, text_of
 
 from . import divergence
@@ -125,7 +125,7 @@ class RunModel:
         for peer in plan.byzantine:
             self._subject(peer).lie = "+".join(plan.attack_kinds(peer))
         self.round = -1
-        self.commits: deque[Commit] = deque(maxlen=COMMITS_KEPT)  # one a round and stage
+        self.commits: deque[CommitRow] = deque(maxlen=COMMITS_KEPT)  # one a round and stage
         self.first: int | None = None  # round that was told of
         self.step = 0  # so many are done
         self.steps: int | None = None  # rounds of the whole run, where the script has said so
@@ -237,7 +237,7 @@ class RunModel:
         handler = HANDLERS.get(type(event))
         return [] if handler is None else handler(self, row, event, *about)
 
-    def apply_commit(self, commit: Commit) -> bool:
+    def apply_commit(self, commit: CommitRow) -> bool:
         """Apply a commit. Return whether it is the first of its round and stage. Of two branches
         the commit counts that was written down later. Shards beyond the first are left out."""
         if commit.shard or self._replaces_commit(commit):
@@ -253,7 +253,7 @@ class RunModel:
                 row.figures.record_commit(row.peer in contributed)
         return True
 
-    def _replaces_commit(self, commit: Commit) -> bool:
+    def _replaces_commit(self, commit: CommitRow) -> bool:
         """Put the commit in the place of another one of its round, if there is one. Return whether
         there is."""
         for place in range(len(self.commits) - 1, -1, -1):

@@ -10,7 +10,7 @@ from typing import Any
 
 from gossip.errors import GossipError
 from gossip.faults import FaultPlan, parse
-from gossip.observe import PEERS_MAX, Commit, Event, documents, events
+from gossip.observe import PEERS_MAX, CommitRow, Event, documents, events
 from gossip.run import shown, text_of
 
 from . import notes
@@ -51,7 +51,7 @@ class RunReader:
         self.files = RunFiles(folder)
         self._unreadable: list[str] = []
         self.settings = documents.RunSettings.pick(self.object("config.json"))
-        self.environment = documents.Environment.pick(self.object("environment.json"))
+        self.environment = documents.RunEnvironment.pick(self.object("environment.json"))
         self.plan = _read_plan(self.settings)
         self.view = RunModel(
             min(self.settings.peers, PEERS_MAX),
@@ -82,7 +82,7 @@ class RunReader:
     def update(
         self,
         event_taken: Callable[[Event, list[str]], None] | None = None,
-        commit_taken: Callable[[Commit], None] | None = None,
+        commit_taken: Callable[[CommitRow], None] | None = None,
     ) -> None:
         """Read what has come since the last time, and apply it to the model.
 

@@ -164,7 +164,7 @@ def read_state(folder: Path) -> RunState:
     broken: list[str] = []
     settings = documents.RunSettings.pick(read_known(folder, "config.json", broken))
     summary = read_known(folder, "summary.json", broken)
-    environment = documents.Environment.pick(read_known(folder, "environment.json", broken))
+    environment = documents.RunEnvironment.pick(read_known(folder, "environment.json", broken))
     launchers = tuple(launchers_of(folder, broken))
     nodes = () if launchers else tuple(nodes_in(folder))
     state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)

@@ -44,7 +44,7 @@ def stages_of(config: RunConfig) -> dict[int, PeerStage]:
 def stages_in(pipeline: object) -> dict[int, PeerStage]:
     """Return the stage of each peer, from the part ``pipeline`` of a run's ``config.json``. Anybody
     may have changed that file, so malformed entries are left out."""
-    plan = documents.PipelineSettings.pick(pipeline)
+    plan = documents.PipelineDocument.pick(pipeline)
     names, found = plan.names or [], dict[int, PeerStage]()
     for number, each in enumerate(plan.stages or ()):
         stage = documents.StageSettings.pick(each)

@@ -15,7 +15,7 @@ from gossip import topologies
 from gossip.config import PipelineConfig, RunConfig
 from gossip.core import DIVERGED, QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.observe import Commit, Event, events, read_commits, read_event
+from gossip.observe import CommitRow, Event, events, read_commits, read_event
 from gossip.run import (
     JsonLines,
     WriteFailures,
@@ -291,7 +291,7 @@ def _stages(plan: PipelineConfig) -> list[dict[str, Any]]:
     ]
 
 
-def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[Commit]) -> list[int]:
+def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[CommitRow]) -> list[int]:
     """Return the peers whose files are not here: those of other launchers, first ones and
     newcomers, or of a host that was lost.
 
@@ -337,7 +337,7 @@ def write(
     return summary
 
 
-def joins(view: RunModel, commits: Iterable[Commit]) -> list[dict[str, Any]]:
+def joins(view: RunModel, commits: Iterable[CommitRow]) -> list[dict[str, Any]]:
     """Return the peers that came later, with the first round that each contributed to. Reports of
     peers about rounds are thinned out, commits are not."""
     made = list(commits)
@@ -395,7 +395,7 @@ def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
     return found
 
 
-def epochs(commits: Iterable[Commit]) -> list[dict[str, int]] | None:
+def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
     """Return for each epoch whose rounds are over how often its samples were used in the run: once,
     twice or more, never. None: no data was sharded."""
     made = list(commits)
@@ -507,7 +507,7 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
     return len({digest for _, digest in ends}) == 1
 
 
-def _rate(commits: Sequence[Commit], happened: Iterable[Event]) -> float | None:
+def _rate(commits: Sequence[CommitRow], happened: Iterable[Event]) -> float | None:
     """Rounds a second, from the first commit to the last;
     start and end of the processes are not in it."""
     times = [(commit.round, commit.t) for commit in commits if commit.t]

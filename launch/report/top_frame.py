@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from gossip.observe import Commit
+from gossip.observe import CommitRow
 from gossip.run import shown
 from gossip.topologies import with_option
 
@@ -202,7 +202,7 @@ def _serving(reader: RunReader, width: int) -> str:
     return line
 
 
-def _serving_stages(last: Sequence[Commit]) -> str:
+def _serving_stages(last: Sequence[CommitRow]) -> str:
     """The last commit of each stage: its round and who has made it."""
     newest = {commit.stage: commit for commit in last}
     told = ", ".join(

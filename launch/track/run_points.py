@@ -8,7 +8,7 @@ from typing import Any
 
 from gossip.errors import ConfigError
 from gossip.launch.report import RunModel, RunReader, counted, lineage, words
-from gossip.observe import Commit, Event, documents, events
+from gossip.observe import CommitRow, Event, documents, events
 from gossip.run import checkpoints, real, whole
 
 from .base import Point, RunDescription, Told
@@ -82,7 +82,7 @@ class RunPoints:
             if name not in NOT_VALUES and (number := real(value)) is not None:
                 self._add_point(f"{name}/{where}", step, number, row["t"])
 
-    def _commit(self, commit: Commit) -> None:
+    def _commit(self, commit: CommitRow) -> None:
         commits = self.reader.view.commits
         before = commits[-2] if len(commits) > 1 else None
         if commit.loss is not None:
@@ -188,7 +188,7 @@ class RunPoints:
 
 
 def _tags(
-    settings: documents.RunSettings, environment: documents.Environment, folder: Path
+    settings: documents.RunSettings, environment: documents.RunEnvironment, folder: Path
 ) -> dict[str, str]:
     code = documents.CodeVersion.pick(environment.code)
     found = {

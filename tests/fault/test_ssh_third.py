@@ -21,7 +21,7 @@ from sshd import inside, why_no_sshd
 from test_ssh_hosts import WAIT_S, SshRun, run_on
 
 from gossip.launch.report import history, summary
-from gossip.observe import Commit, read_commits
+from gossip.observe import CommitRow, read_commits
 from gossip.run.telemetry import read_lines
 
 pytestmark = [
@@ -123,7 +123,7 @@ def third(tmp_path: Path, **environment: str) -> Iterator[tuple[SshRun, ThirdHos
             machine.close()
 
 
-def commits_of(*folders: Path) -> list[Commit]:
+def commits_of(*folders: Path) -> list[CommitRow]:
     """The history of the whole run: who makes a commit writes it down, on its own machine."""
     rows = [
         row

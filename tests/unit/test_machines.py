@@ -25,14 +25,14 @@ def test_of_several_machines_the_busiest_is_told_of_or_the_first_in_trouble() ->
 
 
 def test_a_peer_without_a_host_is_on_that_of_the_run() -> None:
-    machines = Machines(documents.Environment(host="lab", hardware={"usable_cores": 2}))
+    machines = Machines(documents.RunEnvironment(host="lab", hardware={"usable_cores": 2}))
     told("", machines, 1.0)
     told("lab", machines, 5.0)
     assert machines.line(over=True) == ("lab at worst: load 5.0 on 2 cores (high)", True)
 
 
 def test_what_is_no_figure_is_left_out() -> None:
-    machines = Machines(documents.Environment.pick({"hardware": "much"}))
+    machines = Machines(documents.RunEnvironment.pick({"hardware": "much"}))
     machines.record_usage("a", usage(disk_free=None))
     assert machines.line(over=False) == ("", False)
 

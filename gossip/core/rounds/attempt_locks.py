@@ -60,7 +60,8 @@ class AttemptLocks:
         number of attempts skipped on claims."""
         for shard in shards:
             attempts = self._attempts.get((round_id, parent), ())
-            shard.claims.skipped = attempts[shard.index][1] if shard.index < len(attempts) else 0
+            claims = shard.claims
+            claims.skipped = attempts[shard.index][1] if shard.index < len(attempts) else 0
         if self._held is None:
             return
         place, held = self._held

@@ -121,6 +121,7 @@ class CrossShardRound:
 
     def on_measured(self, shard: ShardRound, now: float) -> list[Effect]:
         """The rule has measured what a shard has collected here."""
+        served = shard.served
         effects: list[Effect] = []
         if shard.index == 0:
             timer = self.server.timer(
@@ -128,7 +129,7 @@ class CrossShardRound:
                 shard,
                 now + min(self.deadline.grace_s(), self._timeout_s(0.1)),
             )
-            shard.served.measurements_overdue = timer.token
+            served.measurements_overdue = timer.token
             effects.append(timer)
         return effects + self.send_measurements() + self.go_on(now)
 
@@ -246,16 +247,17 @@ class CrossShardRound:
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
         """Return the effects of measurements of others that are overdue. First they are asked for;
         when time is up, the shards are handed on."""
-        shard.served.measurements_overdue = None
+        served = shard.served
+        served.measurements_overdue = None
         lacking = [
             each for each in self.shards[1:] if each.commit is None and self._part_of(each) is None
         ]
         if self._measured(shard) is None or not lacking:
             return []
-        over_at = shard.served.first_at + self._timeout_s(OVERDUE)
+        over_at = served.first_at + self._timeout_s(OVERDUE)
         if now >= over_at and self.server.is_transferring(shard, now):
             timer = self.server.timer("measurements_overdue", shard, now + LOOK_EVERY_S)
-            shard.served.measurements_overdue = timer.token
+            served.measurements_overdue = timer.token
             return [timer]
         time_is_up = now >= over_at
         effects = self._more_time(now) if time_is_up else []
@@ -268,7 +270,7 @@ class CrossShardRound:
                 effects += self.advance(each, f"{holder} does not say what it has measured", now)
         if not time_is_up:
             timer = self.server.timer("measurements_overdue", shard, over_at)
-            shard.served.measurements_overdue = timer.token
+            served.measurements_overdue = timer.token
             effects.append(timer)
         return effects
 

@@ -81,13 +81,14 @@ class LaterTurns:
 
         Returns: Whether the claim is followed. Then the caller sets ``shard.attempt``.
         """
+        claims = shard.claims
         if self.defer_claim(shard, sender, attempt, now):
             return False
         is_unexplained = not self.is_explained(shard, sender, attempt, now)
         self.leave(shard, now)
         if is_unexplained:
-            shard.claims.led_here = sender
-            shard.claims.skipped += attempt - shard.attempt
+            claims.led_here = sender
+            claims.skipped += attempt - shard.attempt
         return True
 
     def defer_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
@@ -114,16 +115,18 @@ class LaterTurns:
     def leave(self, shard: ShardRound, now: float) -> None:
         """End the present attempt. If only the claim of a peer led to it, charge the time waited to
         that peer's credit."""
-        if shard.claims.led_here is not None:
+        claims = shard.claims
+        if claims.led_here is not None:
             unit_s = self.server.deadline.round_timeout_s()
-            self.credit.spend(shard.claims.led_here, self._waited(shard, now), unit_s, now)
-        shard.claims.led_here, shard.claims.came_at = None, now
+            self.credit.spend(claims.led_here, self._waited(shard, now), unit_s, now)
+        claims.led_here, claims.came_at = None, now
 
     def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
         """End the shard with a commit of ``server``, and refund some of its credit. A commit in
         time charges no peer."""
-        if shard.claims.led_here is not None and self._waited(shard, now) < ENOUGH:
-            shard.claims.led_here = None
+        claims = shard.claims
+        if claims.led_here is not None and self._waited(shard, now) < ENOUGH:
+            claims.led_here = None
         self.leave(shard, now)
         self.credit.refund(server, AMENDS, self.server.deadline.round_timeout_s(), now)
 
@@ -133,12 +136,13 @@ class LaterTurns:
         After a claim of a peer is granted, its next one waits for one pass over the order, and
         twice as long each further time in the same round. ``serves``: whether this peer may serve.
         """
-        for peer, attempt in tuple(shard.claims.deferred.items()):
+        claims = shard.claims
+        for peer, attempt in tuple(claims.deferred.items()):
             if attempt <= shard.attempt:
-                del shard.claims.deferred[peer]
+                del claims.deferred[peer]
         may_be = [
             (attempt, peer)
-            for peer, attempt in shard.claims.deferred.items()
+            for peer, attempt in claims.deferred.items()
             if now >= self._granted_again_at(shard, peer)
             and not self._is_out(shard.server_of(attempt))
             and (serves or shard.server_of(attempt) != self.server.local)
@@ -146,9 +150,9 @@ class LaterTurns:
         if not may_be:
             return None
         attempt, peer = max(may_be)
-        del shard.claims.deferred[peer]
-        shard.claims.granted[peer] = shard.claims.granted.get(peer, 0) + 1
-        shard.claims.skipped += attempt - shard.attempt
+        del claims.deferred[peer]
+        claims.granted[peer] = claims.granted.get(peer, 0) + 1
+        claims.skipped += attempt - shard.attempt
         self._granted_at[peer, shard.index] = now
         return attempt
 

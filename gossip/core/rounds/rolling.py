@@ -644,19 +644,16 @@ class RollingRounds:
             ]
         if self.lag_detector.record_commit_branch(sender, commit, now):
             return []
-        if not self._is_sound(shard, commit, payload):
+        in_turn = commit.made_at <= commit.attempt and commit.server == shard.server_of(
+            commit.made_at
+        )
+        if not in_turn or not self.replicated.is_sound(commit, payload):
             objection = Objection("it is no result of this round", event="bad_commit")
             return self.result_validator.refuse(sender, shard, commit, objection, now)
         against = self.result_validator.judge(event, shard, commit, self._own)
         if against is not None:
             return self.result_validator.refuse(sender, shard, commit, against, now)
         return self._accept_commit(event, shard, commit, now)
-
-    def _is_sound(self, shard: ShardRound, commit: Commit, payload: Payload | None) -> bool:
-        """Whether ``commit`` is well-formed, and made by the server of its attempt."""
-        is_of_server = commit.server == shard.server_of(commit.made_at)
-        is_in_order = commit.made_at <= commit.attempt
-        return is_of_server and is_in_order and self.replicated.is_sound(commit, payload)
 
     def _accept_commit(
         self, event: Received, shard: ShardRound, commit: Commit, now: float
@@ -707,7 +704,9 @@ class RollingRounds:
         if (
             shard.commit is not None
             or commit.parent != self.chain
-            or not self._is_sound(shard, commit, payload)
+            or commit.made_at > commit.attempt
+            or commit.server != shard.server_of(commit.made_at)
+            or not self.replicated.is_sound(commit, payload)
             # Drop it without ``refuse``, which would count against the present incarnation.
             or self.result_validator.judge(event, shard, commit, self._own) is not None
         ):
@@ -802,6 +801,7 @@ class RollingRounds:
         return self._on_shard_timer(timer, shard, now)
 
     def _on_shard_timer(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
+        served = shard.served
         match timer.what:
             case "give_up":
                 shard.give_up = None
@@ -812,11 +812,9 @@ class RollingRounds:
                 shard.timeouts += 1
                 return self.result_validator.on_server_timeout(shard, now)
             case "grace":
-                shard.served.grace = None
+                served.grace = None
                 return (
-                    self.server.maybe_close(shard, now)
-                    if timer.attempt == shard.served.attempt
-                    else []
+                    self.server.maybe_close(shard, now) if timer.attempt == served.attempt else []
                 )
             case "request":
                 return self.server.request_missing(shard, timer.attempt)
@@ -855,7 +853,8 @@ class RollingRounds:
         effects: list[Effect] = []
         if self.mode == "active":
             for shard in self._shards:
-                shard.claims.came_at = now
+                claims = shard.claims
+                claims.came_at = now
                 first = self._attempt_locks.first(round_id, chain, shard.index)
                 shard.attempt = self._next_attempt(shard, first, now)
                 if shard.attempt > first:

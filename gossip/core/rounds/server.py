@@ -269,16 +269,15 @@ class Server:
     ) -> list[Effect]:
         """Start the timeout of the present server. For a ``collective`` operation it is the longest
         one."""
-        if shard.patience.attempt != shard.attempt:
+        patience = shard.patience
+        if patience.attempt != shard.attempt:
             # The time that claims added for the last server was in vain, unless it is skipped now.
-            if shard.patience.attempt >= 0 and self.skip_reason(
-                shard.server_of(shard.patience.attempt)
-            ):
-                shard.patience.transfers.clear()
-                shard.patience.compiles.clear()
-            self._spend(self.transfer_tracker, shard.patience.transfers, now)
-            self._spend(self.compile_tracker, shard.patience.compiles, now)
-            shard.patience.attempt, shard.patience.since = shard.attempt, now
+            if patience.attempt >= 0 and self.skip_reason(shard.server_of(patience.attempt)):
+                patience.transfers.clear()
+                patience.compiles.clear()
+            self._spend(self.transfer_tracker, patience.transfers, now)
+            self._spend(self.compile_tracker, patience.compiles, now)
+            patience.attempt, patience.since = shard.attempt, now
         where = (self.round_id, shard.index, shard.attempt)
         time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
         timer = self.timers.set(
@@ -368,13 +367,16 @@ class Server:
     def serve(self, shard: ShardRound, attempt: int, now: float) -> list[Effect]:
         """Start to serve ``attempt``. For a later attempt, schedule a request: a peer may hold a
         commit of an earlier one."""
+        former = shard.served
         effects: list[Effect] = [
-            cancelled for token in shard.served.tokens() for cancelled in self.timers.cancel(token)
+            cancelled
+            for token in (former.grace, former.request_timer, former.measurements_overdue)
+            for cancelled in self.timers.cancel(token)
         ]
-        shard.serve(attempt)
+        served = shard.serve(attempt)
         if self._requests_in(attempt):
             timer = self.timer("request", shard, now + self.settings.rounds.query_after_s)
-            shard.served.request_timer = timer.token
+            served.request_timer = timer.token
             effects.append(timer)
         return effects
 
@@ -403,8 +405,9 @@ class Server:
 
     def request_missing(self, shard: ShardRound, attempt: int) -> list[Effect]:
         """Request updates that have not come in time."""
-        shard.served.request_timer = None
-        return [] if attempt != shard.served.attempt else self._send_requests(shard, attempt)
+        served = shard.served
+        served.request_timer = None
+        return [] if attempt != served.attempt else self._send_requests(shard, attempt)
 
     def request_from_newcomers(self, shard: ShardRound) -> list[Effect]:
         """Request updates of peers that were skipped when the others were asked, and are back: they

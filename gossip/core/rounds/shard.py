@@ -82,10 +82,6 @@ class ServedAttempt:
     cross_shard_progress: CrossShardProgress | None = None
     measurements_overdue: Token | None = None  # timeout of other servers' measurements
 
-    def tokens(self) -> tuple[Token | None, ...]:
-        """Return the tokens of the timers of this attempt."""
-        return self.grace, self.request_timer, self.measurements_overdue
-
     @property
     def callers(self) -> int:
         """Number of peers whose update has a value of a collective operation, and no samples."""
@@ -149,7 +145,7 @@ class ServedAttempt:
 
 
 @dataclass(slots=True)
-class Claims:
+class AttemptClaims:
     """Claims about later attempts of a shard (``later_turns.py``)."""
 
     came_at: float = 0.0  # to the present attempt
@@ -195,7 +191,7 @@ class ShardRound:
     # peers whose update is awaited because they claim to receive payloads, or to compile
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)
-    claims: Claims = field(default_factory=Claims)
+    claims: AttemptClaims = field(default_factory=AttemptClaims)
     served: ServedAttempt = field(default_factory=ServedAttempt)
     replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with updates
     blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
@@ -212,10 +208,11 @@ class ShardRound:
     def server_of(self, attempt: int) -> PeerId:
         return self.order[attempt % len(self.order)]
 
-    def serve(self, attempt: int) -> None:
+    def serve(self, attempt: int) -> ServedAttempt:
         """Start to collect updates of ``attempt``, and drop those of an earlier one."""
         withdrawn = {p: of for p, of in self.served.withdrawn.items() if of >= attempt}
         self.served = ServedAttempt(attempt, withdrawn=withdrawn)
+        return self.served
 
     def withdraw_update(self, peer: PeerId, attempt: int) -> None:
         """Discard the update of ``peer`` of ``attempt``. If the rule already uses it, it stays."""
@@ -250,13 +247,16 @@ class ShardRound:
 
     def record_commit(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
         self.commit, self.payload, self.made_here = commit, payload, made_here
-        self.served = ServedAttempt(self.served.attempt)
+        if self.served.attempt >= 0:
+            self.served = ServedAttempt(self.served.attempt)
         self.commit_transfer = self.give_up = self.pulse = self.serve_postponed = None
 
     def tokens(self) -> list[Token]:
         """Return the tokens of all timers of this shard."""
-        own = self.give_up, self.pulse, self.serve_postponed
-        return [token for token in (*own, *self.served.tokens()) if token is not None]
+        served = self.served
+        of_attempt = served.grace, served.request_timer, served.measurements_overdue
+        timers = self.give_up, self.pulse, self.serve_postponed, *of_attempt
+        return [token for token in timers if token is not None]
 
 
 def _fitting(given: Sequence[Collected]) -> tuple[Collected, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.launch.report import history
-from gossip.observe import Commit, Contribution, PeerEvent, Row, events
+from gossip.observe import CommitRow, ContributionRow, PeerEvent, Row, events
 from gossip.run import real
 
 from .downsampling import Floats
@@ -150,8 +150,8 @@ class CommitColumns:
     """
 
     def __init__(self) -> None:
-        self._commits: list[Commit] = []  # only what their history needs
-        self._groups: dict[tuple[int, ...], tuple[Contribution, ...]] = {}
+        self._commits: list[CommitRow] = []  # only what their history needs
+        self._groups: dict[tuple[int, ...], tuple[ContributionRow, ...]] = {}
         self._columns: dict[str, array[Any]] = {
             **{name: array("d") for name in ("t", "took_s", "weight")},
             **{name: array("q") for name in ("round", "server", "attempt", "who", "of")},
@@ -160,12 +160,12 @@ class CommitColumns:
         self._trust: Any = None
         self.given_up: tuple[history.Branch, ...] = ()
 
-    def add(self, commit: Commit) -> None:
+    def add(self, commit: CommitRow) -> None:
         who = tuple([each.peer for each in commit.contributors])
         if who not in self._groups:
-            self._groups[who] = tuple([Contribution(peer=peer) for peer in who])
+            self._groups[who] = tuple([ContributionRow(peer=peer) for peer in who])
         self._commits.append(
-            Commit(
+            CommitRow(
                 t=commit.t,
                 round=commit.round,
                 server=commit.server,
@@ -190,7 +190,7 @@ class CommitColumns:
             columns["weight"].append(np.nan if each.weight is None else each.weight)
         self._note_trust(commit)
 
-    def _note_trust(self, commit: Commit) -> None:
+    def _note_trust(self, commit: CommitRow) -> None:
         """Only where it has changed: mostly all are trusted."""
         if commit.trust and commit.trust != self._trust:
             self._trust = commit.trust
@@ -218,8 +218,8 @@ class CommitColumns:
         self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
         self._commits, self._columns = [], {}
 
-    def _by_stage(self) -> list[list[Commit]]:
-        found: dict[int, list[Commit]] = {0: []}
+    def _by_stage(self) -> list[list[CommitRow]]:
+        found: dict[int, list[CommitRow]] = {0: []}
         for commit in self._commits:
             found.setdefault(commit.stage, []).append(commit)
         return [found[stage] for stage in sorted(found)]
@@ -260,7 +260,7 @@ class CommitColumns:
         return who, longest, median
 
 
-def columns_of(commits: Iterable[Commit]) -> CommitColumns:
+def columns_of(commits: Iterable[CommitRow]) -> CommitColumns:
     found = CommitColumns()
     for commit in commits:
         found.add(commit)

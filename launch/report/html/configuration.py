@@ -32,7 +32,7 @@ def section(run: RecordedRun) -> Section:
     return found
 
 
-def _facts(environment: documents.Environment) -> list[tuple[str, str]]:
+def _facts(environment: documents.RunEnvironment) -> list[tuple[str, str]]:
     hardware = documents.Hardware.pick(environment.hardware)
     memory, packages = hardware.memory_bytes, environment.packages or {}
     versions = [f"{name} {version}" for name, version in packages.items() if version]
@@ -49,7 +49,7 @@ def _facts(environment: documents.Environment) -> list[tuple[str, str]]:
     ]
 
 
-def _describe_code(environment: documents.Environment) -> str:
+def _describe_code(environment: documents.RunEnvironment) -> str:
     if environment.code is None:
         return "not in git"
     code = documents.CodeVersion.pick(environment.code)

@@ -106,7 +106,7 @@ class RecordedRun:
     config: Mapping[str, Any]
     settings: documents.RunSettings
     sources: tuple[tuple[str, str, str], ...]
-    environment: documents.Environment
+    environment: documents.RunEnvironment
     outcome: documents.Outcome
     plan: FaultPlan
     view: RunModel
