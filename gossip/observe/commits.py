@@ -22,7 +22,7 @@ from .fields import (
 
 
 class ContributionRow(Part):
-    """ContributionRow of one peer to a round.
+    """Contribution of one peer to a round.
 
     Attributes:
         weight: Weight of its update in the result; 0: it was left out; None: not

@@ -58,11 +58,13 @@ class ScriptCommand(TyperCommand):
 
 
 def _place_after_script(option: str, given: list[str]) -> list[str]:
-    """Return the arguments with ``option`` and its value behind the script; [] if there is none."""
+    """Return the arguments with ``option`` and its value behind the script; [] if it is not certain
+    which word the script is, or what belongs to the option."""
     at = next((i for i, each in enumerate(given) if each.split("=")[0] == option), len(given))
     script = next((i for i, each in enumerate(given) if i > at and each.endswith(".py")), 0)
     end = at + 1
-    while end < script and not given[end].startswith("-"):
+    while end < script and (given[end][:1] != "-" or given[end][1:2].isdigit()):
         end += 1
     moved = [*given[:at], *given[end : script + 1], *given[at:end], *given[script + 1 :]]
-    return moved if script else []
+    scripts = [each for each in given if each.endswith(".py")]
+    return moved if len(scripts) == 1 and at < script else []

@@ -129,7 +129,7 @@ def _title(reader: RunReader, standing: Standing, now: float) -> str:
     topology = run.topology
     if run.server_weights:
         topology = with_option(topology, "weights", run.server_weights)
-    what = f"{peers}, {topology}, {run.aggregator} (f={run.f})"
+    what = f"{peers}, {topology}, {run.aggregator} (f={run.f})" if run.aggregator else peers
     if stages := {each.number for each in reader.view.stages.values()}:
         what += f", {len(stages)} stages"
     if run.local_steps > 1:

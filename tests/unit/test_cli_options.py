@@ -445,6 +445,8 @@ def test_what_tasks_are_told_fits_as_many_as_there_will_be(
         ("hosts -H a --lr=0.1 train.py", "gossip hosts -H a train.py --lr=0.1"),
         ("run --agregator mean train.py", "did you mean --aggregator?"),
         ("run --lr 0.1", "gossip run --help lists them"),
+        ("run --shift -0.1 train.py", "gossip run train.py --shift -0.1"),
+        ("run --net net.py train.py", "gossip run --help lists them"),
     ],
 )
 def test_an_option_of_the_script_before_the_script_gets_the_right_command(

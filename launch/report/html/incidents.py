@@ -808,6 +808,8 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
         told = missed.missed(run.plan, [*run.events, *ready], run.view, run.view.round, ())
     for row in told:
         fault = documents.MissedFault.pick(row)
+        if not fault.fault:
+            continue
         half = "took place by half" if fault.struck else "never took place"
         yield Incident(
             what=f"planned, and {half}: {fault.fault}",
