@@ -51,7 +51,7 @@ class StageSettings(Declared):
 
 
 class RunEnvironment(Declared):
-    """Where and how a run was started, from ``environment.json``."""
+    """Start of a run, from ``environment.json``: place, command and versions."""
 
     started: Real = None
     command: Texts = None

@@ -316,7 +316,7 @@ class RollingRounds:
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
         if self.mode != "active":
             return []
-        if (measured := self.server.take_measurements(event)) is not None:
+        if (measured := self.server.record_measurements(event)) is not None:
             return self.cross_shard.on_measured(measured, now)
         roster = self.attendance.next_roster(self.roster, self.joining, now)
         validator = self.result_validator

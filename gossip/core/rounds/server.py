@@ -608,7 +608,7 @@ class Server:
         enough_for = self.settings.tolerable(f, len(served.usable()))
         return max(f - len(set(served.faulty) - self.proven), enough_for, 0)
 
-    def take_measurements(self, event: Aggregated) -> ShardRound | None:
+    def record_measurements(self, event: Aggregated) -> ShardRound | None:
         """Store the measurements that ``event`` brings.
 
         Returns: Their shard; None if it brings something else, or is late.
