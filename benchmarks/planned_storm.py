@@ -11,7 +11,7 @@ a while later. The same script runs once without faults and without pauses.
 Exit 1 when the run did not end in order, did not use each sample exactly once in each planned
 epoch, ended with replicas that differ, or with a loss on held-out samples that is more than 1 %
 above that without faults; or when a process that lived for five minutes grew (its memory by 16
-MiB from the second quarter of its life to the last, or by five descriptors or threads).
+MiB from the second quarter of its life to the last, or by 20 descriptors or 5 threads).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ CALM_S = 10.0
 WORSE_MAX = 0.01
 LASTS_MAX_S = 3600.0
 LEAK_LIVED_S = 300.0
-LEAK_ROOM = {"bytes": 16 * 2**20, "descriptors": 5, "threads": 5}
+# A peer that left keeps five descriptors for half a minute (`gossip_to_dead_s`). Were they kept for
+# ever, the guests of a quarter of an hour would add more than thirty.
+LEAK_ROOM = {"bytes": 16 * 2**20, "descriptors": 20, "threads": 5}
 
 
 def train() -> None:
