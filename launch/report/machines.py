@@ -148,6 +148,10 @@ class Machines:
             self.found[name] = self._new(name, name == own)
         self.found[name].record_usage(usage)
 
+    def machine_of(self, host: str) -> MachineHealth | None:
+        """Return the machine of a peer on ``host``, if a peer on it has reported; "": as above."""
+        return self.found.get(text_of(host) or text_of(self.environment.host) or "")
+
     def _new(self, name: str, is_own: bool) -> MachineHealth:
         own = documents.Hardware.pick(self.environment.hardware if is_own else None)
         return MachineHealth(name, own.usable_cores, own.memory_bytes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gossip.launch.report.html import figures
-from gossip.launch.report.html.columns import CommitColumns, Logged, Points, columns_of
+from gossip.launch.report.html import curves, figures
+from gossip.launch.report.html.columns import CommitColumns, Points, Series, columns_of
 from gossip.launch.report.html.downsampling import Buckets
 from gossip.observe import read_commits
 
@@ -53,6 +53,17 @@ def test_trust_holds_until_it_changes_and_its_lowest_value_is_not_lost() -> None
     np.testing.assert_array_equal(held, [np.nan, 1.0, 0.1, 0.8])
 
 
+def test_a_swarm_is_its_mean_between_the_lowest_and_the_highest_of_those_that_logged() -> None:
+    nan = np.nan
+    rows = {1: np.array([1.0, 2.0, nan, nan]), 4: np.array([3.0, nan, 5.0, nan])}
+    line = curves.swarm_line(rows, np.arange(4.0))
+    np.testing.assert_array_equal(line.y, [2.0, 2.0, 5.0, nan])
+    np.testing.assert_array_equal(line.low, [1.0, 2.0, 5.0, nan])
+    np.testing.assert_array_equal(line.high, [3.0, 2.0, 5.0, nan])
+    alone = curves.swarm_line({3: np.array([7.0])}, np.zeros(1))
+    assert (alone.name, alone.low, alone.y.tolist()) == ("peer 3", None, [7.0])
+
+
 def test_a_counter_that_begins_anew_goes_on_from_its_total() -> None:
     points = Points()
     for t, value in ((0.0, 10.0), (1.0, 30.0), (2.0, 5.0), (3.0, 7.0)):
@@ -61,13 +72,14 @@ def test_a_counter_that_begins_anew_goes_on_from_its_total() -> None:
 
 
 def test_what_is_no_number_is_counted_and_left_out() -> None:
-    logged = Logged()
+    series = Series()
+    logged = series.logged
     logged.add({"t": 1.0, "peer": 0, "round": 0, "loss": None, "word": "x", "accuracy": 0.5})
     logged.add({"t": 2.0, "peer": 0, "round": 1, "loss": 0.25})
-    assert logged.names == ["loss", "accuracy"]
+    assert list(series.metrics) == ["loss", "accuracy"]
     assert logged.lost["loss"] == 1
-    np.testing.assert_array_equal(logged.by_time["loss"].y(0), [0.25])
-    np.testing.assert_array_equal(logged.rounds["loss"].x(0), [1.0])
+    np.testing.assert_array_equal(logged.found["loss"].by_time.y(0), [0.25])
+    np.testing.assert_array_equal(logged.found["loss"].by_round.x(0), [1.0])
 
 
 def commit(round_id: int, took_us: dict[int, int], **fields: object) -> dict[str, object]:

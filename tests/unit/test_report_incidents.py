@@ -275,7 +275,7 @@ def test_a_peer_that_is_dead_for_others_without_a_reason_is_an_incident(tmp_path
             {"t": 9.0, "peer": 0, "event": "alive_again", "subject": 3},
         ],
     )
-    found = one(run, "held for dead")
+    found = one(run, "declared dead")
     assert (found.who, found.noticed) == ((3,), "dead for peer 0: no answer")
     assert found.back == "alive again after 4.0 s"
     assert found.what.endswith("explains it")
@@ -301,6 +301,28 @@ def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood
     assert (found.t, found.round, found.who) == (BEGAN + 4.1, 40, (2,))
     assert found.noticed == "first skipped by peer 1; dead for peer 0 after 900 ms: no answer"
     assert found.back == "alive again after 2.0 s"
+
+
+@pytest.mark.parametrize("load", [3.0, 15.0])
+def test_an_overloaded_machine_explains_who_fell_silent(tmp_path: Path, load: float) -> None:
+    """From more than two waiting processes for each core on."""
+    (tmp_path / "environment.json").write_text(
+        json.dumps({"host": "h", "hardware": {"usable_cores": 2}})
+    )
+    used = {"event": "usage", "cpu_s": 1.0, "memory": 1, "sent_bytes": 1, "received_bytes": 1}
+    dead = {"event": "dead", "subject": 3, "by": 0, "reason": "no answer", "round": 49}
+    run = made(
+        tmp_path,
+        [
+            {"t": 4.0, "peer": 3, "load": 99.0, **used},
+            {"t": 5.0, "peer": 0, **dead},
+            {"t": 8.0, "peer": 3, "load": load, **used},
+        ],
+    )
+    cause = "no fault or end of its process explains it"
+    if load > 4:
+        cause = "its machine was overloaded, load 15.0 on 2 cores"
+    assert one(run, "declared dead").what == f"fell silent and was declared dead: {cause}"
 
 
 def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth(
@@ -369,7 +391,7 @@ def test_who_was_killed_during_a_partition_is_not_skipped_for_it(tmp_path: Path)
 def test_a_fault_of_many_peers_names_them_as_a_range(tmp_path: Path) -> None:
     (tmp_path / "wide").mkdir()
     run = made(tmp_path / "wide", [], faults=["sign_flip:12-63*10"], peers=64)
-    assert incidents.of(run)[0].what.endswith("(planned: sign_flip:12-63*10)")
+    assert incidents.of(run)[0].fault == "sign_flip:12-63*10"
 
 
 def test_a_drill_that_makes_peers_lie_for_a_while_is_a_row_with_its_end(tmp_path: Path) -> None:
@@ -383,7 +405,7 @@ def test_a_drill_that_makes_peers_lie_for_a_while_is_a_row_with_its_end(tmp_path
             {"t": 6.0, "peer": 1, "event": "fault_over", "kind": "sign_flip", "fault": fault},
         ],
     )
-    found = one(run, "injected")
+    found = one(run, "injected by hand")
     assert (found.who, found.back) == ((1, 3), "over after 4.0 s")
     assert found.noticed == "suspected at 0:03.0 (round 9), 1 of 2 (it stood out)"
 
@@ -430,7 +452,7 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: 
         "20 steps are lost"
     )
     told = overview.verdict(run, [found])
-    assert "was killed. Then run second went on from a checkpoint 11.0 s later. " in told
+    assert "was killed. Run second went on from a checkpoint 11.0 s later." in told
     # That one may be gone since: what counts is where the next run went on.
     found = incidents.of(run, incidents.Continuation("second", BEGAN + 20.0, 460))[-1]
     assert found.effect == (
@@ -444,7 +466,7 @@ def test_a_fault_that_never_came_is_the_last_row_and_has_no_time(tmp_path: Path)
     run = made(tmp_path, [{"t": 1.0, "peer": 0, "event": "round", "round": 1}])
     found = incidents.of(run)[-1]
     assert (found.t, found.effect) == (None, "round 20 was the last")
-    assert "never took place: crash:1@500" in found.what
+    assert found.described == "never took place (fault: crash:1@500)"
 
 
 def test_rows_of_another_version_do_not_end_the_report(tmp_path: Path) -> None:
@@ -597,11 +619,45 @@ def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Pa
     )
 
 
+def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> None:
+    write_json(tmp_path / "summary.json", {"exit_code": 0, "status": "finished"})
+    run = made(
+        tmp_path,
+        [
+            {"t": 1.0, "peer": 0, "event": "round", "round": 119, "step": 120, "loss": 0.5},
+            {"t": 1.0, "peer": 2, "event": "fault", "kind": "crash", "fault": "crash:server@9"},
+        ],
+        faults=["sign_flip:1,3*10"],
+    )
+    run.state = dataclasses.replace(run.state, state="ended", exit_code=0, accuracy=None)
+    found = incidents.of(run)
+    assert overview.headline(run, found) == (
+        "Loss 0.5 after 120 steps, in spite of a killed server and 2 Byzantine peers"
+    )
+    kinds = [dataclasses.replace(SOME, kind=f"{name} fault") for name in "abcd"]
+    run.state = dataclasses.replace(run.state, exit_code=5)
+    assert overview.headline(run, [*kinds, SOME]) == (
+        "Exit code 5 after 120 steps, with an a fault, a b fault, a c fault and 1 other incident"
+    )
+    assert overview.headline(run, []) == "Exit code 5 after 120 steps"
+
+
+def test_injected_faults_and_others_have_a_table_each(tmp_path: Path) -> None:
+    rows = [dataclasses.replace(SOME, fault=fault, number=n) for n, fault in enumerate("ab", 1)]
+    section = overview.incidents_section(made(tmp_path, []), [*rows, SOME], "run1-")
+    injected, others = [part for part in section.parts if isinstance(part, TextTable)]
+    assert (injected.caption, injected.anchors) == (
+        "Injected faults",
+        ("run1-incident-1", "run1-incident-2"),
+    )
+    assert (others.caption, len(others.rows)) == ("Not injected", 1)
+
+
 def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: Path) -> None:
     run = made(tmp_path, [])
     run.events[:] = [events.Ready(peer=0, t=BEGAN + 3.0, present=[0], waited_s=3.0)]
-    at = dataclasses.replace(SOME, what="partition (planned: partition:0|1@45s+6s)")
-    of_round = dataclasses.replace(SOME, what="killed (planned: crash:server@150)")
+    at = dataclasses.replace(SOME, fault="partition:0|1@45s+6s")
+    of_round = dataclasses.replace(SOME, fault="crash:server@150")
     assert overview.times_of_faults(run, [at]).endswith("when training began, at 0:03.0.")
     assert overview.times_of_faults(run, [of_round]) == ""
 

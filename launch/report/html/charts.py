@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over time, or over steps.
+    """Curves over time, or over rounds. All have the same ``x``.
 
     Attributes:
         name: Of the file of its PNG, and of its anchor.
@@ -55,7 +55,8 @@ class LineChart:
         about: One sentence or two below the title.
         bottom: Of the y axis, where it has a natural one.
         logarithmic: Whether the y axis is; all values are positive then.
-        over_time: Whether x is seconds since the start.
+        over_time: Whether x is seconds since the start; otherwise it is rounds.
+        folded: Whether the page shows only its title at first.
     """
 
     name: str
@@ -68,7 +69,7 @@ class LineChart:
     top: float | None = None
     logarithmic: bool = False
     over_time: bool = True
-    unit: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +93,7 @@ class LaneChart:
     marks: tuple[Mark, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    """Rows of peers, columns of time.
-
-    Attributes:
-        rows: A name for each row.
-        values: ``(rows, columns)``, each from 0 to 1; NaN where nothing is known.
-        low, high: What 0 and 1 stand for, in words.
-    """
-
-    name: str
-    title: str
-    about: str
-    rows: tuple[str, ...]
-    values: Floats
-    x_max: float
-    low: str
-    high: str
-    marks: tuple[Mark, ...] = ()
-
-
-Chart = LineChart | LaneChart | HeatMap
+Chart = LineChart | LaneChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +121,7 @@ class Section:
     text: list[str] = field(default_factory=list)
     parts: list[Chart | TextTable] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return bool(self.text or self.parts)
+    @property
+    def has_two_axes(self) -> bool:
+        """Whether the same is drawn over time and over rounds."""
+        return len({part.over_time for part in self.parts if isinstance(part, LineChart)}) > 1

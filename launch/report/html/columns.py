@@ -23,7 +23,7 @@ from .downsampling import Floats
 NAMES_MAX = 6
 """Maximum number of different values of scripts that are drawn. Names in ``FIRST`` are drawn beyond
 it, too."""
-USED = ("sent_bytes", "received_bytes", "cpu_s", "memory")
+USED = ("sent_bytes", "received_bytes", "cpu_s", "memory", "load")
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 
@@ -68,13 +68,24 @@ class Points:
         return np.concatenate([np.empty(0), *map(self.x, self.peers)])
 
 
-class Logged:
-    """Values that scripts logged: name -> values by time and values by round. At most ``NAMES_MAX``
-    names, but those in ``FIRST`` always; ``lost``: values that were no finite numbers."""
+class Metric:
+    """Values of one name, by time and by round."""
 
     def __init__(self) -> None:
-        self.by_time: dict[str, Points] = {}
-        self.rounds: dict[str, Points] = {}
+        self.by_time, self.by_round = Points(), Points()
+
+    def add(self, peer: int, t: float, round_id: int | None, value: float) -> None:
+        self.by_time.add(peer, t, value)
+        if round_id is not None:
+            self.by_round.add(peer, round_id, value)
+
+
+class Logged:
+    """Values that scripts logged, by name. At most ``NAMES_MAX`` names, but those in ``FIRST``
+    always; ``lost``: values that were no finite numbers."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Metric] = {}
         self.lost: dict[str, int] = defaultdict(int)
 
     def add(self, row: Row) -> None:
@@ -88,22 +99,14 @@ class Logged:
             if found is None:
                 self.lost[name] += value is None
             elif self._wanted(name):
-                self.by_time[name].add(peer, t, found)
-                if round_id is not None:
-                    self.rounds[name].add(peer, round_id, found)
+                self.found[name].add(peer, t, round_id, found)
 
     def _wanted(self, name: str) -> bool:
-        if name not in self.by_time:
-            if len(self.by_time) >= NAMES_MAX and name not in FIRST:
+        if name not in self.found:
+            if len(self.found) >= NAMES_MAX and name not in FIRST:
                 return False
-            self.by_time[name], self.rounds[name] = Points(), Points()
+            self.found[name] = Metric()
         return True
-
-    @property
-    def names(self) -> list[str]:
-        """The loss first, then the accuracy."""
-        others = sorted(name for name in self.by_time if name not in FIRST)
-        return [*(name for name in FIRST if name in self.by_time), *others]
 
 
 class Series:
@@ -111,14 +114,16 @@ class Series:
 
     Attributes:
         steps: Steps of its script that each peer has done, several a round with local steps.
-        losses, consensus: Losses and consensus distances, as peers measured them each round.
+        losses: Losses that rounds report.
+        consensus: Consensus distances, as peers measured them each round.
         trust: Trust in each peer, where rounds have no server.
         used: Resources, by the names in ``USED``. Counters restart at 0 with each life of a peer.
         logged: Values that scripts logged.
     """
 
     def __init__(self) -> None:
-        self.steps, self.losses, self.consensus, self.trust = (Points() for _ in range(4))
+        self.steps, self.consensus, self.trust = (Points() for _ in range(3))
+        self.losses = Metric()
         self.used = {name: Points() for name in USED}
         self.logged = Logged()
 
@@ -127,12 +132,21 @@ class Series:
             return
         self.steps.add(event.peer, event.t, (event.step or event.round + 1) * local_steps)
         if event.loss is not None:
-            self.losses.add(event.peer, event.t, event.loss)
+            self.losses.add(event.peer, event.t, event.round, event.loss)
         if event.consensus_distance is not None:
             self.consensus.add(event.peer, event.t, event.consensus_distance)
         if event.server is None:
             for subject, score in event.scores.items():
                 self.trust.add(subject, event.t, score)
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """What was logged: the loss first, then the accuracy, and the others by name. Where scripts
+        log no loss it is that which rounds report."""
+        found = {"loss": self.losses} if self.losses.by_time.peers else {}
+        found |= self.logged.found
+        first = {name: found[name] for name in FIRST if name in found}
+        return first | dict(sorted(found.items()))
 
     def record_usage(self, event: PeerEvent, used: Mapping[str, Any]) -> None:
         for name, points in self.used.items():

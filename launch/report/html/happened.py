@@ -74,7 +74,7 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
         if each.wall is not None and run.began <= each.wall <= run.ended + 1
     ]
     found += [
-        (one.t, "fault", f"{peers(one.who)}: {one.what}")
+        (one.t, "fault", f"{peers(one.who)}: {one.described}")
         for one in incidents
         if one.t is not None and one.untold
     ]

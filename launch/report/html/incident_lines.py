@@ -63,7 +63,9 @@ def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
     )
     who = incidents.who(run, one)
     text = ", ".join(filter(None, (at, who)))
-    lines = _under(f"{one.number:>3}  {when}", ": ".join(filter(None, (text, one.what))), width)
+    lines = _under(
+        f"{one.number:>3}  {when}", ": ".join(filter(None, (text, one.described))), width
+    )
     for name, said in _effects(one):
         lines += textwrap.wrap(
             f"{name}: {shown(said)}",

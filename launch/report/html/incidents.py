@@ -62,6 +62,7 @@ KINDS = {
     "killed": "killed, and nobody had planned it",
     "raised": "its script ended with an error",
 }
+STRUCK = {"hang": "stopped peer", "raised": "script error"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,9 @@ class Incident:
 
     Attributes:
         what: In words.
+        fault: The fault that was injected, as it is typed; "": nobody injected one.
+        kind: What it is in two words, for a headline; "": it does not belong there. ``count``: how
+            many of these it is.
         who: Peers that it befell.
         t: When; None: it never took place.
         until: When it was over, for its effect; None: it lasts.
@@ -103,6 +107,14 @@ class Incident:
     grave: int = 1
     number: int = 0
     untold: bool = False
+    fault: str = ""
+    kind: str = ""
+    count: int = 1
+
+    @property
+    def described(self) -> str:
+        """What it is, and the fault that was injected."""
+        return f"{self.what} (fault: {self.fault})" if self.fault else self.what
 
 
 def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Incident]:
@@ -145,7 +157,10 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
             told = _first(run, events.Fault, fault=str(fault), peer=group[0])
             yield Incident(
-                what=f"lies about {_about(fault)}: {_kind(fault)} (planned: {_planned(fault)})",
+                what=f"lies about {_about(fault)}: {_kind(fault)}",
+                fault=_shorten(fault),
+                kind="Byzantine peer",
+                count=len(group),
                 who=group,
                 t=told.t if told else run.began,
                 round=told.round if told else 0,
@@ -158,7 +173,7 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             )
 
 
-def _planned(fault: Fault | str) -> str:
+def _shorten(fault: Fault | str) -> str:
     """Return a fault as it is typed, if that is not too long: it may name hundreds of peers. Many
     in a row make a range then."""
     typed = str(fault)
@@ -254,7 +269,8 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if first is None:
             continue
         yield Incident(
-            what="came under suspicion; no fault of the plan explains it",
+            what="came under suspicion; no injected fault explains it",
+            kind="suspected peer",
             who=(peer,),
             t=first.t,
             round=first.round,
@@ -272,6 +288,7 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         yield Incident(
             what=divergence.describe(event),
+            kind="diverged replica",
             who=(event.peer,),
             t=event.t,
             round=event.round,
@@ -291,10 +308,9 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         serving = _first(run, events.Fault, peer=blow.peer, t=blow.at)
         fault = str(serving.fault) if serving else ""
         what = KINDS[blow.kind]
-        if fault.startswith("crash:server"):
+        was_server = fault.startswith("crash:server")
+        if was_server:
             what += ", while it served a round"
-        if fault:
-            what += f" (planned: {_planned(fault)})"
         told = []
         if blow.kind == "raised":
             error = script_error(run.folder, blow.peer)
@@ -308,6 +324,8 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         struck_at, at_round = _struck(run, blow)
         yield Incident(
             what=what,
+            fault=_shorten(fault),
+            kind="killed server" if was_server else STRUCK.get(blow.kind, "killed peer"),
             who=(blow.peer,),
             t=struck_at,
             round=max(0, at_round),
@@ -349,6 +367,7 @@ def _lost_stage(
         back = f"{describe_rebuilt_stage(rebuilt)}; after {lasted(rebuilt.t - t)}"
     return Incident(
         what=f"stage {stage} lost all its peers",
+        kind="lost stage",
         who=tuple(sorted(who)),
         t=t,
         round=lost.round,
@@ -423,9 +442,14 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         first = f"first skipped by {_by(skip)}; " if skip is not None and begin < t else ""
         after = f" after {lasted(t - begin)}" if first else ""
         stood = _stood_still(run, peer, dead.round or 0)
+        load = run.overload(peer, begin)
+        cause = "it was paused, as a stopped process is" if stood else ""
+        cause = (
+            "; ".join(filter(None, (cause, load))) or "no fault or end of its process explains it"
+        )
         yield Incident(
-            what="fell silent and was held for dead; no fault and no end of its process explains it"
-            + (": it was paused, as a stopped process is" if stood else ""),
+            what=f"fell silent and was declared dead: {cause}",
+            kind="silent peer",
             who=(peer,),
             t=begin,
             round=(skip if first and skip else dead).round,
@@ -524,7 +548,10 @@ def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         since = run.began if told is None else told.t
         over = None if whole_run else _first(run, events.FaultOver, since, fault=str(fault))
         yield Incident(
-            what=f"each of its steps takes longer (planned: {_planned(fault)})",
+            what="each of its steps takes longer",
+            fault=_shorten(fault),
+            kind="slow peer",
+            count=len(who),
             who=who,
             t=since,
             round=0 if told is None else max(0, told.round or 0),
@@ -551,7 +578,9 @@ def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         until = over.t if over else None
         who = _victims(fault) or (event.peer,)
         yield Incident(
-            what=f"injected: {_planned(fault)}",
+            what="a fault was injected by hand",
+            fault=_shorten(fault),
+            kind="injected fault",
             who=who,
             t=event.t,
             round=event.round,
@@ -601,7 +630,9 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         between = " and ".join(map(peers, outage.sides))
         what = f"partition between {between}" if apart else "the network was hurt"
         yield Incident(
-            what=f"{what} (planned: {_planned(outage.fault)})",
+            what=what,
+            fault=_shorten(outage.fault),
+            kind="partition" if apart else "network fault",
             who=apart or tuple(sorted(dead)),
             t=outage.at,
             round=outage.round,
@@ -661,6 +692,8 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         first = found[group[0]]
         yield Incident(
             what=f"{rounds_word(len(group))} lost: no aggregate could be made",
+            kind="lost round",
+            count=len(group),
             who=(),
             t=first.t,
             round=group[0],
@@ -678,6 +711,7 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         yield Incident(
             what="a branch of the history was given up; no cut link explains it",
+            kind="abandoned branch",
             who=tuple(branch.peers),
             t=branch.t,
             round=branch.first,
@@ -717,6 +751,7 @@ def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         yield Incident(
             what="peers were on two branches of the history"
             + (f": {why}" if why else "; no refused result explains it"),
+            kind="split history",
             who=tuple(sorted(begun)),
             t=first.t,
             round=at,
@@ -810,9 +845,9 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
         fault = documents.MissedFault.pick(row)
         if not fault.fault:
             continue
-        half = "took place by half" if fault.struck else "never took place"
         yield Incident(
-            what=f"planned, and {half}: {fault.fault}",
+            what="took place only by half" if fault.struck else "never took place",
+            fault=_shorten(fault.fault),
             who=(),
             t=None,
             round=None,

@@ -1,17 +1,20 @@
-"""How training went: what scripts logged, time for a step, speed, consensus distance."""
+"""How training went: what scripts logged, speed, consensus distance."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from gossip.launch.report.words import counted
 from gossip.observe import events, select
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
-from .downsampling import Floats
+from .downsampling import BUCKETS, Buckets, Floats
 from .figures import lasted, number
 from .recorded import RecordedRun
 
@@ -21,65 +24,82 @@ logarithmic axis."""
 JUMP, LEAP = 2.0, 3
 """A peer that is so many times as fast as usual, for more steps than ``LEAP``, takes over
 rounds that others have done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """Subject of a picture. ``name``: Name of its anchor."""
-
-    name: str
-    title: str
-    about: str
+TITLES = {"loss": "Loss", "accuracy": "Accuracy", "consensus": "Consensus distance"}
+ROUNDS_EACH = 3
+"""Minimum number of rounds of a point, on average."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("training", "Training")
-    found.parts += [_logged(run, name, marks) for name in run.series.logged.names]
-    if "loss" not in run.series.logged.by_time and run.series.losses.peers:
-        topic = Topic("loss", "Loss", "As rounds report it.")
-        found.parts.append(_chart(run, topic, run.series.losses, marks))
-    if not run.series.logged.by_time and not run.series.losses.peers:
+    for name, metric in run.series.metrics.items():
+        lost = run.series.logged.lost.get(name, 0)
+        about = f"{lost:,} values were not finite, and are left out." if lost else ""
+        found.parts.append(_by_time(run, name, metric.by_time, about, marks))
+        if by_round := compare_by_round([run], name):
+            found.parts.append(by_round)
+    if not run.series.metrics:
         found.text.append(
             "The script logged no loss. peer.log(loss=loss.item()) before optimizer.step() does."
         )
     if speed := _speed(run, marks):
         found.parts.append(speed)
-    if computing := _computing(run, marks):
-        found.parts.append(computing)
     if run.series.consensus.peers:
         about = "How far the parameters of the peers are from their mean, as each peer measures it."
-        topic = Topic("consensus", "Consensus distance", about)
-        found.parts.append(_chart(run, topic, run.series.consensus, marks))
+        found.parts.append(_by_time(run, "consensus", run.series.consensus, about, marks))
     return found
 
 
-def _logged(run: RecordedRun, name: str, marks: tuple[Mark, ...]) -> LineChart:
-    lost = run.series.logged.lost.get(name, 0)
-    about = f"{lost:,} values were no finite numbers, and are left out." if lost else ""
-    title = {"loss": "Loss", "accuracy": "Accuracy"}.get(name, f"Logged: {name}")
-    return _chart(run, Topic(name, title, about), run.series.logged.by_time[name], marks)
-
-
 def named(run: RecordedRun, peer: int) -> str:
-    """With its stage, where it has one, and that it lies, where it is to."""
+    """Return the name of a peer with its stage, where it has one, and that it lies, where it is
+    to."""
     row, place = run.view.rows.get(peer), run.view.stages.get(peer)
     stage = "" if place is None else f", stage {place.number}"
     return f"peer {peer}{stage}{' (lies)' if row is not None and row.lie else ''}"
 
 
-def _chart(run: RecordedRun, topic: Topic, points: Points, marks: tuple[Mark, ...]) -> LineChart:
+def _by_time(
+    run: RecordedRun, name: str, points: Points, about: str, marks: tuple[Mark, ...]
+) -> LineChart:
     buckets = curves.buckets_for(run, rounds_each=4)
-    lines = curves.of_points(points, run, buckets, lambda peer: named(run, peer))
+    lines = (curves.points_line(points, curves.honest(run, points.peers), run.began, buckets),)
     each = f"Each point is the mean of {lasted(buckets.width)}."
     return LineChart(
-        f"chart-{''.join(c if c.isalnum() else '-' for c in topic.name)[:40]}",
-        topic.title,
-        f"{topic.about} {each}".strip(),
+        f"chart-{_anchor(name)}",
+        TITLES.get(name, name),
+        f"{about} {each}".strip(),
         lines,
         run.duration_s,
         marks,
         logarithmic=wants_log(lines),
     )
+
+
+def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None:
+    """Draw a metric of each run against rounds: so runs of different speed can be compared. Return
+    None when no run logged it by round."""
+    logged = [(run, metric.by_round) for run in runs if (metric := run.series.metrics.get(name))]
+    found = [(run, points) for run, points in logged if points.peers]
+    last = max([float(points.all_x().max()) for _, points in found], default=0.0)
+    if last <= 0:
+        return None
+    buckets = Buckets(0.0, last, int(max(curves.LEAST, min(BUCKETS, last // ROUNDS_EACH))))
+    lines = []
+    for style, (run, points) in enumerate(found):
+        line = curves.points_line(points, curves.honest(run, points.peers), 0.0, buckets)
+        lines.append(replace(line, name=run.name, style=style) if len(runs) > 1 else line)
+    return LineChart(
+        f"chart-{_anchor(name)}-by-round",
+        TITLES.get(name, name),
+        f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
+        tuple(lines),
+        last,
+        over_time=False,
+        logarithmic=wants_log(tuple(lines)),
+    )
+
+
+def _anchor(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)[:40]
 
 
 def wants_log(lines: tuple[Line, ...]) -> bool:
@@ -102,7 +122,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     for event in select(run.events, events.Restored):
         if event.peer in taken:
             taken[event.peer].append(event.t)
-    rows = [_rate(run, peer, np.array(taken[peer]), edges) for peer in peers]
+    rows = {peer: _rate(run, peer, np.array(taken[peer]), edges) for peer in peers}
     ends = [float(np.nanmax(run.series.steps.y(p))) for p in peers]
     about = (
         f"Means of {lasted(buckets.width)}. Rounds that a peer only took over after an absence "
@@ -110,7 +130,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     )
     if max(ends) - min(ends) > run.view.local_steps:
         about += f" They ended between step {number(min(ends))} and step {number(max(ends))}."
-    lines = curves.of_rows(peers, rows, buckets.centers, lambda peer: named(run, peer))
+    lines = (curves.swarm_line(rows, buckets.centers),)
     return LineChart(
         "chart-speed", "Speed, steps per second", about, lines, run.duration_s, marks, bottom=0.0
     )
@@ -131,29 +151,3 @@ def _rate(run: RecordedRun, peer: int, taken: Floats, edges: Floats) -> Floats:
     total = np.concatenate([[0.0], np.cumsum(done)])
     until = np.interp(edges, x, total, left=np.nan, right=np.nan)
     return np.asarray(np.diff(until) / np.diff(edges), np.float64)
-
-
-def _computing(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
-    commits = run.commits
-    known = np.isfinite(commits.took_s)
-    if not known.any():
-        return None
-    buckets = curves.buckets_for(run, rounds_each=4)
-    of, who, took = commits.of[known], commits.who[known], commits.took_s[known]
-    t = commits.t[of] - run.began
-    rows = [buckets.means(t[who == p], took[who == p] * 1000) for p in commits.peers]
-    lines = curves.of_rows(commits.peers, rows, buckets.centers, lambda peer: named(run, peer))
-    about = (
-        "From the start of a step until the peer has its update; waiting for others is not in it. "
-        f"Each point is the mean of {lasted(buckets.width)}."
-    )
-    return LineChart(
-        "chart-computing",
-        "Time for a step, ms",
-        about,
-        lines,
-        run.duration_s,
-        marks,
-        bottom=0.0,
-        logarithmic=False,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from gossip.launch.report.participation import WINDOW
 from gossip.launch.report.words import bytes_word, counted
 from gossip.observe import events, select
 
+from . import curves
 from .charts import Mark, Section, TextTable
 from .figures import NONE, clock, lasted, number, peers
 from .incidents import Incident, who
@@ -19,7 +21,9 @@ from .participation import sent_in_all
 from .recorded import RecordedRun
 from .trusting import unseen_liars
 
-LISTED_MAX = 60
+HEAD = ("No.", "Time", "Round", "Who", "What", "Noticed", "Back", "Effect")
+LISTED_MAX = 40
+HEADLINE_KINDS = 3
 MARKED_MAX = 20
 STATE_WORDS = {
     "running": "goes on",
@@ -38,26 +42,54 @@ class Fact:
     more: str = ""
 
 
+def headline(run: RecordedRun, incidents: list[Incident]) -> str:
+    """Return the result of a run and what it went through, in a line."""
+    steps, planned = _steps(run)
+    after = f"{steps:,.0f} steps"
+    accuracy, loss = run.state.accuracy, _last(run, "loss")
+    if run.state.exit_code or run.state.state == "killed" or not run.state.over:
+        of = f" of {planned:,}" if planned else ""
+        how = f"Exit code {run.state.exit_code}" if run.state.exit_code else run.state.state
+        found = f"{how.capitalize()} after {steps:,.0f}{of} steps"
+    elif accuracy is not None:
+        found = f"Accuracy {number(accuracy)} after {after}"
+    else:
+        found = f"Loss {loss[0]} after {after}" if loss else f"Finished {after}"
+    counts: Counter[str] = Counter()
+    for one in sorted(incidents, key=lambda one: -one.grave):
+        if one.kind and one.t is not None:
+            counts[one.kind] += one.count
+    told = [_article(count, kind) for kind, count in counts.items()]
+    rest = sum(list(counts.values())[HEADLINE_KINDS:])
+    told = [*told[:HEADLINE_KINDS], *([counted(rest, "other incident")] if rest else [])]
+    if not told:
+        return found
+    listed = f"{', '.join(told[:-1])} and {told[-1]}" if told[1:] else told[0]
+    return f"{found}, {'with' if run.state.exit_code else 'in spite of'} {listed}"
+
+
+def _article(count: int, kind: str) -> str:
+    if count == 1:
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+    return f"{count:,} {kind}s"
+
+
 def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
-    """One or two sentences on how the run went."""
+    """Return how the run ended, and what nobody noticed."""
     how = STATE_WORDS[run.state.state]
     if status := run.state.status:
         how = f"has ended: {status}" if run.state.exit_code else "has finished"
-    befell = [one for one in incidents if one.t is not None and one.grave >= 2]
-    told = f"The run {how}"
-    told += f", with exit code {run.state.exit_code}. " if run.state.exit_code else ". "
-    if not befell:
-        return told + nothing_noticed(run)
-    unseen = unseen_liars(run)
-    were = "was" if len(unseen) == 1 else "were"
-    lied = f" {peers(unseen).capitalize()} lied and {were} never suspected." if unseen else ""
-    later = next((one.back for one in befell if one.back.startswith("run ")), "")
-    went_on = f"Then {later}. " if later else ""
-    return told + (
-        f"{went_on}{counted(len(befell), 'incident')} befell "
-        f"{peers({peer for one in befell for peer in one.who})}. The table says when, who noticed, "
-        f"and what it cost.{lied}"
-    )
+    code = f", with exit code {run.state.exit_code}" if run.state.exit_code else ""
+    told = [f"The run {how}{code}"]
+    later = next((one.back for one in incidents if one.back.startswith("run ")), "")
+    if later:
+        told.append(later.capitalize())
+    if unseen := unseen_liars(run):
+        were = "was" if len(unseen) == 1 else "were"
+        told.append(f"{peers(unseen).capitalize()} lied and {were} never suspected")
+    if not any(one.kind for one in incidents):
+        told.append(nothing_noticed(run).rstrip("."))
+    return ". ".join(told) + "."
 
 
 def nothing_noticed(run: RecordedRun) -> str:
@@ -72,9 +104,7 @@ def nothing_noticed(run: RecordedRun) -> str:
 
 def facts(run: RecordedRun) -> list[Fact]:
     """Figures of the run, the most wanted first."""
-    each = run.view.local_steps
-    told, planned = float(run.view.step * each), (run.view.steps or 0) * each
-    steps = max(told, run.series.steps.highest)
+    steps, planned = _steps(run)
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {planned:,}" if planned else ""),
         Fact("Duration", clock(run.duration_s), _when(run.began)),
@@ -107,6 +137,12 @@ def facts(run: RecordedRun) -> list[Fact]:
     return found
 
 
+def _steps(run: RecordedRun) -> tuple[float, int]:
+    """Return the steps that were done, and those that are planned; 0: not known."""
+    each = run.view.local_steps
+    return max(run.view.step * each, run.series.steps.highest), (run.view.steps or 0) * each
+
+
 def _when(wall: float) -> str:
     moment = datetime.datetime.fromtimestamp(wall, datetime.UTC)
     return moment.strftime("%Y-%m-%d %H:%M UTC")
@@ -136,17 +172,12 @@ def _pace_of_steps(run: RecordedRun) -> str:
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
     """Return the mean of the last tenth of what honest peers logged, and the mean of the first
     tenth; None: they logged nothing."""
-    points = run.series.logged.by_time.get(name) or run.series.losses
-    ends, firsts = [], []
-    for peer in points.peers:
-        row, y = run.view.rows.get(peer), points.y(peer)
-        if row is None or not row.lie:
-            part = max(1, len(y) // 10)
-            ends.append(float(y[-part:].mean()))
-            firsts.append(float(y[:part].mean()))
-    if not ends:
+    if (metric := run.series.metrics.get(name)) is None:
         return None
-    return number(float(np.mean(ends))), f"{number(float(np.mean(firsts)))} at the start"
+    each = [metric.by_time.y(peer) for peer in curves.honest(run, metric.by_time.peers)]
+    first = np.mean([y[: max(1, len(y) // 10)].mean() for y in each])
+    last = np.mean([y[-max(1, len(y) // 10) :].mean() for y in each])
+    return number(float(last)), f"{number(float(first))} at the start"
 
 
 def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) -> Section:
@@ -154,14 +185,15 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
     if not incidents:
         found.text.append("No fault was injected, and nobody noticed any.")
         return found
-    rows = tuple(_row(run, one) for one in incidents[:LISTED_MAX])
-    head = ("No.", "Time", "Round", "Who", "What", "Noticed", "Back", "Effect")
-    anchors = tuple(f"{prefix}incident-{one.number}" for one in incidents[:LISTED_MAX])
-    found.parts.append(
-        TextTable("Faults, and what became of them", head, rows, frozenset({0, 1, 2}), anchors)
-    )
-    if len(incidents) > LISTED_MAX:
-        found.text.append(f"The table has the first {LISTED_MAX} of {len(incidents)}.")
+    injected = [one for one in incidents if one.fault]
+    others = [one for one in incidents if not one.fault]
+    for caption, group in (("Injected faults", injected), ("Not injected", others)):
+        if len(group) > LISTED_MAX:
+            caption += f": the first {LISTED_MAX} of {len(group)}"
+        rows = tuple(_row(run, one) for one in group[:LISTED_MAX])
+        anchors = tuple(f"{prefix}incident-{one.number}" for one in group[:LISTED_MAX])
+        if rows:
+            found.parts.append(TextTable(caption, HEAD, rows, frozenset({0, 1, 2}), anchors))
     found.text.append("The numbers are those above the pictures below. Times count from the start.")
     if origin := times_of_faults(run, incidents):
         found.text.append(origin)
@@ -172,7 +204,7 @@ def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
     """Return a sentence on the moment from which the times of a fault plan count; "": it has
     none."""
     trained = training_began(run)
-    timed = any(re.search(r"planned: .*@[\d.]+(ms|s|m)\b", one.what) for one in incidents)
+    timed = any(re.search(r"@[\d.]+(ms|s|m)\b", one.fault) for one in incidents)
     if trained is None or not timed:
         return ""
     at = clock(run.since(trained), exact=True)
@@ -191,7 +223,7 @@ def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
         when,
         NONE if one.round is None or one.round < 0 else f"{one.round:,}",
         who(run, one).replace("peers ", "").replace("peer ", "") or NONE,
-        one.what,
+        one.described,
         one.noticed,
         one.back,
         one.effect or NONE,
@@ -206,7 +238,7 @@ def marks(run: RecordedRun, incidents: list[Incident]) -> tuple[Mark, ...]:
         Mark(
             one.number,
             run.since(one.t or 0.0),
-            f"{one.number}: {peers(one.who) if one.who else 'rounds'}: {one.what}",
+            f"{one.number}: {peers(one.who) if one.who else 'rounds'}: {one.described}",
         )
         for one in sorted(chosen, key=lambda one: one.number)
     )

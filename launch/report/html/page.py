@@ -37,6 +37,7 @@ class RunPart:
 
     run: RecordedRun
     prefix: str
+    headline: str
     verdict: str
     facts: tuple[overview.Fact, ...]
     incidents: tuple[incidents.Incident, ...]
@@ -103,7 +104,8 @@ def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> Run
         happened.section(run, found),
     )
     facts = tuple(overview.facts(run))
-    return RunPart(run, prefix, overview.verdict(run, found), facts, tuple(found), sections)
+    headline, verdict = overview.headline(run, found), overview.verdict(run, found)
+    return RunPart(run, prefix, headline, verdict, facts, tuple(found), sections)
 
 
 def render(report: RunReport, live_s: float | None = None, nonce: str = "") -> str:

@@ -10,13 +10,12 @@ import numpy as np
 from gossip.launch.report.words import bytes_word, counted
 
 from . import curves, membership
-from .charts import HeatMap, LineChart, Mark, Section, TextTable
+from .charts import LineChart, Mark, Section, TextTable
 from .downsampling import Buckets, Floats
 from .figures import NONE, lasted, share
 from .incidents import Incident, in_trouble
-from .learning import Topic, named
+from .learning import named
 from .recorded import RecordedRun
-from .timeline import heat_buckets, matrix
 
 HEAD = (
     "Peer",
@@ -38,15 +37,11 @@ same time; a node that reports nothing for longer is away."""
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
     found = Section("participation", "Participation and bytes")
-    if len(run.commits):
-        found.parts.append(_heat(run, marks))
     found.parts.append(_table(run, incidents))
     if len(run.commits):
         found.text.append(
-            "In the table: No weight: its updates that counted for nothing in the result. Refused "
-            "by others: how often another peer refused a result that it had made as a server. Both "
-            "befall honest peers, too: rules leave out what lies far out in a round, and with "
-            "small batches an honest result opposes some honest updates."
+            "No weight: updates that the rule left out. Refused by others: results that it had "
+            "made as a server. With small batches both happen to honest peers, too."
         )
     traffic = _traffic(run)
     if not traffic:
@@ -85,21 +80,38 @@ def _machines(run: RecordedRun) -> list[TextTable]:
 def _usage(run: RecordedRun, marks: tuple[Mark, ...]) -> list[LineChart]:
     """Return charts of the network, processors and memory that peers used, as far as they have
     reported it."""
-    sent = _rates(run, "sent_bytes", 1024.0)
-    busy = _rates(run, "cpu_s", 1.0)
     memory = run.series.used["memory"]
-    found = []
-    if sent:
-        about = "By each node, to all other peers together."
-        found.append(_chart(run, Topic("sent", "Sent, KiB per second", about), sent, marks))
-    if busy:
-        about = "By trainer and node of each peer; 1 is one processor."
-        found.append(_chart(run, Topic("processors", "Processors kept busy", about), busy, marks))
-    if memory.peers:
-        rows = {peer: (memory.x(peer) - run.began, memory.y(peer) / 2**20) for peer in memory.peers}
-        about = "Of trainer and node of each peer."
-        found.append(_chart(run, Topic("memory", "Memory, MiB", about), rows, marks))
-    return found
+    held = {p: (memory.x(p) - run.began, memory.y(p) / 2**20) for p in memory.peers}
+    topics = (
+        (
+            "sent",
+            "Sent, KiB per second",
+            "By each node, to all other peers together.",
+            _rates(run, "sent_bytes", 1024.0),
+        ),
+        (
+            "processors",
+            "Processors kept busy",
+            "By trainer and node of each peer; 1 is one processor.",
+            _rates(run, "cpu_s", 1.0),
+        ),
+        ("memory", "Memory, MiB", "Of trainer and node of each peer.", held),
+    )
+    buckets = curves.buckets_for(run, rounds_each=4)
+    return [
+        LineChart(
+            f"chart-{name}",
+            title,
+            about,
+            (curves.swarm_line(_until_the_next(rows, buckets), buckets.centers),),
+            run.duration_s,
+            marks,
+            bottom=0.0,
+            folded=True,
+        )
+        for name, title, about, rows in topics
+        if rows
+    ]
 
 
 Rows = Mapping[int, tuple[Floats, Floats]]
@@ -117,62 +129,15 @@ def _rates(run: RecordedRun, name: str, unit: float) -> Rows:
     return found
 
 
-def _chart(run: RecordedRun, topic: Topic, rows: Rows, marks: tuple[Mark, ...]) -> LineChart:
-    """Reports come every few seconds, so each holds until the next one."""
-    buckets = curves.buckets_for(run, rounds_each=4)
-    peers = sorted(rows)
-    lines = curves.of_rows(
-        peers,
-        [_until_the_next(*rows[peer], buckets) for peer in peers],
-        buckets.centers,
-        lambda peer: named(run, peer),
-    )
-    return LineChart(
-        f"chart-{topic.name}",
-        topic.title,
-        topic.about,
-        lines,
-        run.duration_s,
-        marks,
-        bottom=0.0,
-    )
-
-
-def _until_the_next(x: Floats, y: Floats, buckets: Buckets) -> Floats:
-    at = np.searchsorted(x, buckets.centers)
-    inside = (at < len(x)) & (np.append(x, np.inf)[at] - buckets.centers <= SILENT_S)
-    return np.where(inside, np.append(y, np.nan)[at], np.nan)
-
-
-def _heat(run: RecordedRun, marks: tuple[Mark, ...]) -> HeatMap:
-    commits = run.commits
-    names, row_of = curves.groups_of(run.peers)
-    buckets = heat_buckets(run)
-    of_peer = np.full(max(run.peers, default=0) + 1, -1)
-    sizes = np.zeros(len(names))
-    for peer, row in row_of.items():
-        of_peer[peer] = row
-        sizes[row] += 1
-    inside = commits.who < len(of_peer)
-    columns = buckets.of(commits.t - run.began)
-    took_part = matrix(
-        of_peer[commits.who[inside]], columns[commits.of[inside]], len(names), buckets
-    )
-    rounds = np.bincount(columns, minlength=buckets.count)
-    possible = sizes[:, None] * rounds[None, :]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.where(possible > 0, took_part / np.maximum(possible, 1), np.nan)
-    return HeatMap(
-        "chart-participation",
-        "Share of rounds to which each contributed",
-        f"In each {lasted(buckets.width)}. No colour: there was no round.",
-        names,
-        values,
-        run.duration_s,
-        "none",
-        "all",
-        marks,
-    )
+def _until_the_next(rows: Rows, buckets: Buckets) -> dict[int, Floats]:
+    """Return the curve of each peer. Reports come every few seconds: each is of the time since the
+    report before."""
+    found = {}
+    for peer, (x, y) in rows.items():
+        at = np.searchsorted(x, buckets.centers)
+        inside = (at < len(x)) & (np.append(x, np.inf)[at] - buckets.centers <= SILENT_S)
+        found[peer] = np.where(inside, np.append(y, np.nan)[at], np.nan)
+    return found
 
 
 def sent_in_all(run: RecordedRun) -> float:
@@ -193,7 +158,7 @@ def _traffic(run: RecordedRun) -> dict[int, tuple[float, float]]:
 def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     spans = membership.spans(run)
     of_all = {peer: spans.get(peer, ()) for peer in run.peers}
-    shown = in_trouble(of_all, incidents, curves.EACH_MAX)
+    shown = in_trouble(of_all, incidents, curves.LISTED_MAX)
     traffic = _traffic(run)
     rows = [_row(run, peer, spans, traffic) for peer in shown]
     caption = "Each peer"

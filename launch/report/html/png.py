@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gossip.errors import ConfigError
 
-from .charts import STATES, Chart, HeatMap, LaneChart, LineChart
+from .charts import STATES, Chart, LaneChart, LineChart
 from .figures import clock, time_ticks
 
 WIDTH_IN, DPI = 9.0, 150
@@ -49,7 +47,6 @@ def write(charts: Sequence[tuple[str, Chart]], folder: Path) -> list[Path]:
     written = []
     for name, chart in charts:
         rows = len(chart.lanes) if isinstance(chart, LaneChart) else 0
-        rows = len(chart.rows) if isinstance(chart, HeatMap) else rows
         height = 1.4 + 0.22 * rows if rows else 3.4
         figure, axes = pyplot.subplots(figsize=(WIDTH_IN, height), dpi=DPI)
         path = folder / f"{name}.png"
@@ -72,8 +69,6 @@ def _draw(axes: Any, chart: Chart) -> None:
             _lines(axes, chart)
         case LaneChart():
             _lanes(axes, chart)
-        case HeatMap():
-            _heat(axes, chart)
     for x, numbers in marks_of(chart):
         axes.axvline(x, color=MARK, linewidth=0.7, linestyle=":")
         axes.annotate(
@@ -141,14 +136,3 @@ def _legend(axes: Any) -> None:
     """Below the picture, where it lies on nothing."""
     corner = (0, -0.14)
     axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper left", bbox_to_anchor=corner)
-
-
-def _heat(axes: Any, chart: HeatMap) -> None:
-    masked = np.ma.masked_invalid(chart.values)
-    extent = (0.0, chart.x_max, len(chart.rows) - 0.5, -0.5)
-    picture = axes.imshow(
-        masked, aspect="auto", cmap="Blues", vmin=0, vmax=1, extent=extent, interpolation="nearest"
-    )
-    axes.set_yticks(range(len(chart.rows)), chart.rows)
-    bar = axes.figure.colorbar(picture, ax=axes, ticks=[0, 1], pad=0.01)
-    bar.ax.set_yticklabels([chart.low, chart.high], fontsize=7)

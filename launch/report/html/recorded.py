@@ -12,8 +12,10 @@ from typing import Any
 from gossip.errors import ConfigError
 from gossip.faults import FaultPlan
 from gossip.launch.report import notes, run_state
+from gossip.launch.report.machines import LOAD_HIGH
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.run_reader import RunReader
+from gossip.launch.report.words import counted
 from gossip.observe import Event, documents, events
 from gossip.run import checkpoints, open_in, read_object, real, shown
 
@@ -23,6 +25,8 @@ EVENTS_MAX = 200_000
 """Maximum number of events that are kept one by one. Events that come with every round are
 counted without limit."""
 TEXT_BYTES_MAX = 2**20
+LOAD_AFTER_S = 15.0
+"""Nodes report the load of their machine every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,20 @@ class RecordedRun:
     def peers(self) -> list[int]:
         return sorted(self.view.rows)
 
+    def overload(self, peer: int, t: float) -> str:
+        """Describe the load of a peer's machine soon after a moment; "": it was not too high, or
+        nobody reported it."""
+        row, load = self.view.rows.get(peer), self.series.used["load"]
+        machine = self.view.machines.machine_of(row.host if row is not None else "")
+        x, y = load.x(peer), load.y(peer)
+        found = y[(x >= t) & (x <= t + LOAD_AFTER_S)]
+        if machine is None or not machine.cores or not len(found):
+            return ""
+        highest = float(found.max())
+        if highest <= LOAD_HIGH * machine.cores:
+            return ""
+        return f"its machine was overloaded, load {highest:.1f} on {counted(machine.cores, 'core')}"
+
     def since(self, t: float) -> float:
         """Seconds from the start of the run to a moment."""
         return max(0.0, t - self.began)
@@ -232,7 +250,8 @@ def _set_times(run: RecordedRun) -> None:
     """Set the start and the end of the run: the times of the first and the last row of a launcher
     or peer."""
     times = [event.t for event in (run.events[:1] + run.events[-1:]) if event.t > 0]
-    for points in (run.series.steps, *run.series.logged.by_time.values()):
+    logged = [metric.by_time for metric in run.series.logged.found.values()]
+    for points in (run.series.steps, *logged):
         for peer in points.peers:
             x = points.x(peer)
             times += [float(x[0]), float(x[-1])]

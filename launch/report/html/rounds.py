@@ -13,8 +13,10 @@ from .charts import Line, LineChart, Mark, Section, TextTable
 from .figures import NONE, clock, lasted, peers, share
 from .recorded import RecordedRun
 
-LONGEST = 10
-SLOWEST = 6
+LONGEST, SLOW_MAX = 5, 6
+SLOWER, OFTEN_SLOWER = 1.3, 1.03
+"""Factors of the median time for a step from which on a peer is slow, and slow if it is the slowest
+twice as often as by chance."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -28,7 +30,13 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     who, longest, median = commits.slowest()
     found.parts.append(_chart(run, duration, longest, marks))
     if (who >= 0).any():
-        found.parts.append(_slowest(run, who, longest, median))
+        slow = _slowest(run, who, longest, median)
+        found.parts += [slow] if slow.rows else []
+        if not slow.rows:
+            found.text.append(
+                "No peer was slower to compute than the others as a rule: a step takes "
+                f"{lasted(float(np.nanmedian(median)))} (median)."
+            )
     found.parts.append(_longest(run, duration, who, longest))
     handed = len(run.turns.handed_on)
     if handed:
@@ -78,34 +86,29 @@ def _slowest(
 ) -> TextTable:
     commits = run.commits
     counts = Counter(int(peer) for peer in who if peer >= 0)
-    total = sum(counts.values())
+    total, others = sum(counts.values()), float(np.nanmedian(median))
     rows = []
-    for peer, count in counts.most_common(SLOWEST):
-        took = commits.took_s[commits.who == peer]
-        mine, others = float(np.nanmedian(took)), float(np.nanmedian(median))
-        rows.append(
-            (
-                str(peer),
-                share(count, total),
-                lasted(mine),
-                lasted(others),
-                _why_slow(run, peer, mine, others, count / total),
-            )
-        )
+    for peer, count in counts.most_common():
+        mine = float(np.nanmedian(commits.took_s[commits.who == peer]))
+        if why := _why_slow(run, peer, mine, others, count / total):
+            rows.append((str(peer), share(count, total), lasted(mine), lasted(others), why))
     head = ("Peer", "Slowest in", "Its step", "Median of all", "Why")
-    return TextTable("Who was the slowest to compute", head, tuple(rows), frozenset({0, 1, 2, 3}))
+    return TextTable(
+        "Peers that were slow to compute", head, tuple(rows[:SLOW_MAX]), frozenset({0, 1, 2, 3})
+    )
 
 
 def _why_slow(run: RecordedRun, peer: int, mine: float, others: float, part: float) -> str:
+    """Return why a peer was slower than the others; "": it was not."""
     planned = [str(fault) for fault in run.plan if peer in fault.victims and "slow" in str(fault)]
     if planned:
         return f"planned: {', '.join(planned)}"
     fair = 1 / max(1, len(run.commits.peers))
-    if mine > 1.3 * others:
+    if mine > SLOWER * others:
         return f"its steps take {mine / others:.1f} times as long as those of most"
-    if part > 2 * fair and mine > 1.03 * others:
+    if part > 2 * fair and mine > OFTEN_SLOWER * others:
         return "a little slower than the others, all along"
-    return "by chance: no slower than the others as a rule"
+    return ""
 
 
 def _longest(
@@ -147,7 +150,9 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
         told.append(f"handed on to another server: {run.turns.handed_on[round_id]}")
     if round_id in run.turns.late:
         missing, waited = run.turns.late[round_id]
-        told.append(f"{peers(missing)} came too late (waited {lasted(waited)})")
+        loads = {run.overload(peer, start) for peer in missing} - {""}
+        why_late = f"; {', '.join(sorted(loads))}" if loads else ""
+        told.append(f"{peers(missing)} came too late (waited {lasted(waited)}{why_late})")
     skipped = {
         event.subject
         for event in select(run.events, events.Skip, events.Dead)

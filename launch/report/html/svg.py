@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark, Span
+from .charts import STATES, Chart, LaneChart, Line, LineChart, Mark, Span
 from .downsampling import Floats
 from .figures import clock, number, time_ticks, value_ticks
 
@@ -19,13 +19,14 @@ WIDE, HIGH = 1000, 400
 """Units of a picture, whatever its size on the screen."""
 ROW = 20
 """Units of a row of peers."""
-LEVELS = 8
 COLOURS = 8
 SAID_MAX = 8
 """Maximum number of states of a peer's lane that its description names."""
 NARROW_PX, BADGE_PX = 270, 20
 """Width of a plot on the narrowest screen that counts, and of a mark's number."""
 LANES_MAX = 4
+HOVERS_MAX = 120
+"""Maximum number of places of a picture that show their values under a pointer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,12 @@ class Drawing:
     """Picture as the template needs it.
 
     Attributes:
-        kind: ``lines``, ``lanes`` or ``heat``.
+        kind: Its CSS classes: ``lines`` or ``lanes``, and ``by-round`` of curves over rounds.
         body: The SVG.
         legend: (class, words) of what is drawn.
         label: Description of all of it, for readers who do not see it.
         height: Pixels of the plot; 0: as many as its rows need.
+        hovers: Values at places of the same width, from the left to the right.
     """
 
     kind: str
@@ -71,6 +73,8 @@ class Drawing:
     badges: tuple[Badge, ...] = ()
     badge_lanes: int = 0
     height: int = 0
+    hovers: tuple[str, ...] = ()
+    folded: bool = False
 
 
 def draw(chart: Chart) -> Drawing:
@@ -80,8 +84,6 @@ def draw(chart: Chart) -> Drawing:
             return _lines(chart)
         case LaneChart():
             return _lanes(chart)
-        case HeatMap():
-            return _heat(chart)
 
 
 def _sentences(told: Sequence[str]) -> str:
@@ -114,7 +116,7 @@ def _lines(chart: LineChart) -> Drawing:
     ticks = _log_ticks(low, high) if chart.logarithmic else value_ticks(low, high)
     y = tuple(Tick(place.percent(at), number(at)) for at in ticks)
     return Drawing(
-        "lines",
+        "lines" if chart.over_time else "lines by-round",
         chart.name,
         chart.title,
         chart.about,
@@ -124,6 +126,8 @@ def _lines(chart: LineChart) -> Drawing:
         y,
         legend=tuple((f"key {_style(line.style)}", line.name) for line in chart.lines),
         height=220,
+        hovers=tuple(_hovers(chart)),
+        folded=chart.folded,
         **_badges(chart.marks, chart.x_max),
     )
 
@@ -223,6 +227,24 @@ def _x_ticks(x_max: float, over_time: bool) -> tuple[Tick, ...]:
     return tuple(Tick(round(100 * at / x_max, 2), text(at)) for at in ticks)
 
 
+def _hovers(chart: LineChart) -> Iterator[str]:
+    """Yield the values of all curves at places of the same width; "": nothing is known there."""
+    x = chart.lines[0].x if chart.lines else np.empty(0)
+    each = math.ceil(len(x) / HOVERS_MAX) or 1
+    for at in range(each // 2, len(x), each):
+        known = [line for line in chart.lines if math.isfinite(line.y[at])]
+        told = [f"{line.name.partition(';')[0]}: {_value(line, at)}" for line in known]
+        when = clock(x[at], exact=True) if chart.over_time else f"round {x[at]:,.0f}"
+        yield "\n".join([when, *told]) if told else ""
+
+
+def _value(line: Line, at: int) -> str:
+    value = number(float(line.y[at]))
+    if line.low is None or line.high is None or line.low[at] == line.high[at]:
+        return value
+    return f"{value} ({number(float(line.low[at]))} to {number(float(line.high[at]))})"
+
+
 def _words_of_lines(chart: LineChart) -> str:
     told = [f"{chart.title}. {chart.about}".strip()]
     for line in chart.lines[:12]:
@@ -281,63 +303,6 @@ def _mark_lines(marks: Sequence[Mark], x_max: float, high: int) -> str:
     return "".join(
         f'<path class="mark" d="M{min(mark.x / x_max, 1) * WIDE:.0f} 0V{high}"/>' for mark in marks
     )
-
-
-def _heat(chart: HeatMap) -> Drawing:
-    rows, columns = chart.values.shape
-    width = WIDE / max(1, columns)
-    levels = np.where(
-        np.isfinite(chart.values),
-        np.clip(np.nan_to_num(chart.values) * LEVELS, 0, LEVELS - 1).astype(int),
-        -1,
-    )
-    inner = []
-    for level in range(LEVELS):
-        path = "".join(_cells(levels == level, width))
-        if path:
-            inner.append(f'<path class="h{level}" d="{path}"/>')
-    high = ROW * max(1, rows)
-    marks = _mark_lines(chart.marks, chart.x_max, high)
-    label = _words_of_heat(chart)
-    return Drawing(
-        "heat",
-        chart.name,
-        chart.title,
-        chart.about,
-        _svg(high, "".join([*inner, marks]), label),
-        label,
-        _x_ticks(chart.x_max, True),
-        (),
-        rows=chart.rows,
-        legend=(
-            ("key h0", chart.low),
-            (f"key h{LEVELS // 2}", "between"),
-            (f"key h{LEVELS - 1}", chart.high),
-        ),
-        **_badges(chart.marks, chart.x_max),
-    )
-
-
-def _cells(inside: np.ndarray, width: float) -> list[str]:
-    """Neighbours in a row are one rectangle."""
-    found = []
-    for at, row in enumerate(inside):
-        edges = np.flatnonzero(np.diff(np.concatenate([[0], row.astype(int), [0]])))
-        for left, right in zip(edges[::2], edges[1::2], strict=True):
-            found.append(
-                f"M{left * width:.1f} {at * ROW + 1}h{(right - left) * width:.1f}v{ROW - 2}"
-                f"H{left * width:.1f}z"
-            )
-    return found
-
-
-def _words_of_heat(chart: HeatMap) -> str:
-    told = [f"{chart.title}. {chart.about} From {chart.low} to {chart.high}"]
-    for name, row in zip(chart.rows, chart.values, strict=True):
-        known = row[np.isfinite(row)]
-        if len(known):
-            told.append(f"{name}: on average {known.mean():.2f}, lowest {known.min():.2f}")
-    return _sentences(told)
 
 
 # --- marks ----------------------------------------------------------------------------------------

@@ -1,32 +1,23 @@
-"""Presence of peers, and the servers of rounds, over time."""
+"""Presence of peers over time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from . import curves, membership
-from .charts import STATES, Chart, HeatMap, LaneChart, Line, LineChart, Mark, Section, Span
-from .downsampling import Buckets
-from .figures import NONE, lasted
+from .charts import STATES, LaneChart, Line, LineChart, Mark, Section, Span
+from .figures import lasted
 from .incidents import Incident, in_trouble
 from .learning import named
 from .recorded import RecordedRun
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
-    found = Section("membership", "Who was there, and who served")
+    found = Section("membership", "Who was there")
     spans = membership.spans(run)
-    if len(spans) > curves.EACH_MAX:
+    if len(spans) > curves.LISTED_MAX:
         found.parts.append(_counts(run, spans, marks))
     found.parts.append(_lanes(run, spans, marks, incidents))
-    if (served := _served(run, marks)) is not None:
-        found.parts.append(served)
-    elif len(run.commits) == 0:
-        found.text.append(
-            f"With the topology {run.settings.topology or NONE} no peer serves a round."
-        )
     return found
 
 
@@ -57,7 +48,7 @@ def _lanes(
     marks: tuple[Mark, ...],
     incidents: list[Incident],
 ) -> LaneChart:
-    shown = in_trouble(spans, incidents, curves.EACH_MAX)
+    shown = in_trouble(spans, incidents, curves.LISTED_MAX)
     about = "Of several states the most serious is drawn."
     if len(spans) > len(shown):
         rest = [membership.away_s(spans[peer]) for peer in spans if peer not in shown]
@@ -84,42 +75,3 @@ def _joined(spans: tuple[Span, ...], duration_s: float) -> tuple[Span, ...]:
         return spans
     longest = sorted(spans, key=lambda span: span.stop - span.start, reverse=True)[:SPANS_MAX]
     return tuple(sorted(longest, key=lambda span: span.start))
-
-
-def _served(run: RecordedRun, marks: tuple[Mark, ...]) -> Chart | None:
-    commits = run.commits
-    known = commits.server >= 0
-    if not known.any() or not run.peers:
-        return None
-    names, row_of = curves.groups_of(run.peers)
-    buckets = heat_buckets(run)
-    rows = np.array([row_of.get(int(peer), -1) for peer in commits.server[known]])
-    sums = matrix(rows, buckets.of(commits.t[known] - run.began), len(names), buckets)
-    most = int(sums.max())
-    return HeatMap(
-        "chart-served",
-        "Who served",
-        f"How many rounds each {_row_word(run)} served in {lasted(buckets.width)}.",
-        names,
-        np.where(sums > 0, sums / max(1, most), np.nan),
-        run.duration_s,
-        "one round" if most < 8 else "few rounds",
-        f"{most} rounds",
-        marks,
-    )
-
-
-def heat_buckets(run: RecordedRun) -> Buckets:
-    return curves.buckets_for(run, rounds_each=8, most=curves.HEAT_COLUMNS)
-
-
-def matrix(rows: np.ndarray, columns: np.ndarray, count: int, buckets: Buckets) -> np.ndarray:
-    """``(count, buckets)``: how often each row and column come together; row -1 is none."""
-    inside = rows >= 0
-    at = rows[inside] * buckets.count + columns[inside]
-    flat = np.bincount(at, minlength=count * buckets.count)
-    return flat.reshape(count, buckets.count).astype(np.float64)
-
-
-def _row_word(run: RecordedRun) -> str:
-    return "peer" if len(run.peers) <= curves.GROUPS else "group of peers"

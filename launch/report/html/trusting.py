@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from gossip.launch.report.words import counted
 from gossip.observe import Event, Judgement, events, select
 
 from . import curves
-from .charts import Chart, HeatMap, Line, LineChart, Mark, Section, TextTable
+from .charts import Line, LineChart, Mark, Section, TextTable
 from .columns import Points
 from .figures import NONE, clock, number, peers
 from .learning import named
 from .recorded import RecordedRun
-from .timeline import heat_buckets
 
-LISTED_MAX = 12
+LISTED_MAX, CURVES_MAX = 12, 8
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -53,40 +53,25 @@ def unseen_liars(run: RecordedRun) -> list[int]:
     return sorted(set(run.plan.byzantine) - run.view.suspicions.keys())
 
 
-def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> Chart:
+def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChart:
+    """A curve for each peer that lost most trust, and one for the least trusted of the others."""
     about = "1 is full trust. A peer is suspected, and later quarantined, below the lines of " + (
         f"{number(run.settings.suspect_below)} and {number(run.settings.quarantine_below)}."
     )
-    if len(trust.peers) <= curves.EACH_MAX:
-        buckets = curves.buckets_for(run)
-        lines = tuple(
-            Line(
-                named(run, peer),
-                buckets.centers,
-                buckets.held(trust.x(peer) - run.began, trust.y(peer)),
-                style,
-            )
-            for style, peer in enumerate(trust.peers)
-        )
-        return LineChart(
-            "chart-trust", "Trust", about, lines, run.duration_s, marks, bottom=0.0, top=1.05
-        )
-    names, row_of = curves.groups_of(trust.peers)
-    buckets = heat_buckets(run)
-    values = np.full((len(names), buckets.count), np.nan)
-    for peer in trust.peers:
-        held = buckets.held(trust.x(peer) - run.began, trust.y(peer))
-        values[row_of[peer]] = np.fmin(values[row_of[peer]], held)
-    return HeatMap(
-        "chart-trust",
-        "Lowest trust in each group of peers",
-        about,
-        names,
-        1 - np.clip(values, 0, 1),
-        run.duration_s,
-        "trusted (1)",
-        "not trusted (0)",
-        marks,
+    buckets = curves.buckets_for(run)
+    held = {p: buckets.held(trust.x(p) - run.began, trust.y(p)) for p in trust.peers}
+    doubted = [peer for peer in trust.peers if peer in run.view.suspicions]
+    doubted = sorted(doubted, key=lambda peer: float(trust.y(peer).min()))[:CURVES_MAX]
+    lines = [
+        Line(named(run, peer), buckets.centers, held.pop(peer), style)
+        for style, peer in enumerate(sorted(doubted))
+    ]
+    if held:
+        others = counted(len(held), "other peer" if lines else "peer")
+        lowest = np.fmin.reduce(list(held.values()))
+        lines.append(Line(f"lowest of {others}", buckets.centers, lowest))
+    return LineChart(
+        "chart-trust", "Trust", about, tuple(lines), run.duration_s, marks, bottom=0.0, top=1.05
     )
 
 
