@@ -131,8 +131,9 @@ folders: $(INSTALLED)  ## 200,000 tampered run folders, read by eight commands (
 simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
 	$(BIN)/gossip simulate --seeds 2000 --jobs $(JOBS) $(ARGS)
 
-lint: $(INSTALLED)  ## ruff, style and formatting
+lint: $(INSTALLED)  ## ruff, style and formatting; who imports whom
 	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/ruff format --check $(SOURCES)
 
 format: $(INSTALLED)  ## let ruff format and fix
