@@ -228,7 +228,7 @@ class KeyEvents:
         self._screen, self._shown = screen, set[str]()
 
     def print_line(self, text: str) -> None:
-        event = re.match(r"[?!x-] (\d+ )?\w+(?!:)\b", text)
+        event = re.match(r"[?!x-] peer \d+ \w+", text)
         if text[:1] in HIDDEN or (event is not None and event[0] in self._shown):
             return
         if event is not None:

@@ -19,6 +19,7 @@ WINDOW_S = 10.0
 FOLDED = ("~", "!", "?", "+", "-", "=")
 """Deaths, faults, pauses and errors have other marks: all of them are shown."""
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
+_SUBJECT = re.compile(r". peer (\d{1,9})\b")
 
 
 @dataclass(slots=True)
@@ -53,8 +54,8 @@ class EventFolder:
         self._held_last = True
         kind.held += 1
         kind.last, kind.last_at = text, now
-        if (number := _NUMBER.match(text, 2)) is not None and number[0].isdecimal():
-            kind.peers.add(int(number[0]))
+        if (subject := _SUBJECT.match(text)) is not None:
+            kind.peers.add(int(subject[1]))
         return ended
 
     def due(self, now: float) -> list[str]:

@@ -293,17 +293,17 @@ class RunModel:
         why = str(event.why)
         self.own_restarts.append(RestartRecord(row.peer, row.round, why, number, wait_s))
         of = f"restart {number} of {event.of}"
-        return [f"+ {row.peer} is started again in {wait_s:g} s ({of}): {why}"]
+        return [f"+ peer {row.peer} is restarted in {wait_s:g} s ({of}): {why}"]
 
     def _restarts_used_up(self, row: PeerRow, event: events.RestartsUsedUp) -> list[str]:
         why, of = str(event.why), event.of or 0
         self.own_restarts.append(RestartRecord(row.peer, row.round, why, None))
         used = "its restart is" if of == 1 else f"its {of} restarts are"
-        return [f"x {row.peer} is not started again, {used} used up: {why}"]
+        return [f"x peer {row.peer} is not restarted, {used} used up: {why}"]
 
     def _waiting(self, row: PeerRow, event: events.Waiting) -> list[str]:
         if self._is_new(row):
-            line = f"! {row.peer} has not been let in for {event.waited_s} s"
+            line = f"! peer {row.peer} has waited {event.waited_s} s to be admitted"
             return self._once(event, row.peer, line)
         if event.missing is not None:
             self._unmet[row.peer] = frozenset(event.missing), event.t
@@ -360,7 +360,7 @@ class RunModel:
 
     def _recovering(self, row: PeerRow, event: events.Recovering) -> list[str]:
         reason = str(event.reason)
-        return [f"~ {row.peer} changes sides: {reason}"] if "branch" in reason else []
+        return [f"~ peer {row.peer} changes sides: {reason}"] if "branch" in reason else []
 
     def _restored(self, row: PeerRow, event: events.Restored) -> list[str]:
         self.unconfirmed.discard(row.peer)
@@ -378,7 +378,9 @@ class RunModel:
 
     def _lingering(self, row: PeerRow, event: events.Lingering) -> list[str]:
         lost, most = named(event.for_ or ()), event.at_most_s
-        return self._once(event, None, f"~ {row.peer} is done; it waits for {lost} up to {most} s")
+        return self._once(
+            event, None, f"~ peer {row.peer} is done; it waits for {lost} up to {most} s"
+        )
 
     def _divergence(self, row: PeerRow, event: events.Divergence) -> list[str]:
         entry = divergence.entry_of(event)
@@ -386,14 +388,14 @@ class RunModel:
             return [f"! {divergence.describe(event)}"]
         if len(self.divergences) < DIVERGENCES_MAX:
             self.divergences.append(entry)
-        return [f"! {row.peer} {divergence.describe(event)}"]
+        return [f"! peer {row.peer} {divergence.describe(event)}"]
 
     def _ends_unconfirmed(self, row: PeerRow, event: events.UnconfirmedResult) -> list[str]:
         self.unconfirmed.add(row.peer)
         same, other, silent = event.same, event.other, event.silent or "none"
         return [
-            f"! {row.peer} ends unconfirmed: {same} hold its last parameters, {other} "
-            f"other ones; silent: {silent}"
+            f"! peer {row.peer} ends unconfirmed: {same} peers hold its last parameters, {other} "
+            f"hold others; silent: {silent}"
         ]
 
     def _halted(self, row: PeerRow, event: events.Halted) -> list[str]:
@@ -410,16 +412,16 @@ class RunModel:
         if not early or row.step in self._early_ends:
             return []
         self._early_ends.add(row.step)
-        return [f"~ {row.peer} ended after {row.step} of {self.steps} rounds"]
+        return [f"~ peer {row.peer} ended after {row.step} of {self.steps} rounds"]
 
     # --- what a peer has to say -------------------------------------------------------------------
 
     def _message(self, row: PeerRow, event: events.Error | events.Over) -> list[str]:
         mark = "~" if isinstance(event, events.Over) else "!"
-        return [f"{mark} {row.peer}: {event.message}"]
+        return [f"{mark} peer {row.peer}: {event.message}"]
 
     def _notice(self, row: PeerRow, event: events.Notice) -> list[str]:
-        return [f"! {row.peer}: {event.message} ({event.hint})"]
+        return [f"! peer {row.peer}: {event.message} ({event.hint})"]
 
     def _identical_updates(self, row: PeerRow, event: events.IdenticalUpdates) -> list[str]:
         line = (
@@ -443,7 +445,7 @@ class RunModel:
         ]
 
     def _fork(self, row: PeerRow, event: events.Fork) -> list[str]:
-        return self._once(event, row.peer, f"! {row.peer} sees a fork at round {event.round}")
+        return self._once(event, row.peer, f"! peer {row.peer} sees a fork at round {event.round}")
 
     def _events_suppressed(self, row: PeerRow, event: events.EventsSuppressed) -> list[str]:
         what = f"{event.of} about {event.about}"
@@ -501,8 +503,8 @@ class RunModel:
             self.outages[number].alone.update(event.alive or ())
         alone = _in_line(event.alive)
         return [
-            f"! {alone} of {event.of} go on alone from round "
-            f"{event.round}: the others are dead for them"
+            f"! peers {alone} (of {event.of}) go on alone from round {event.round}: to them the "
+            "others are dead"
         ]
 
     def _lost_round(self, row: PeerRow, event: events.LostRound) -> list[str]:
@@ -527,7 +529,7 @@ class RunModel:
     def _joined(self, row: PeerRow, event: events.Joined, subject: PeerRow) -> list[str]:
         if subject.state != "elsewhere" or self._is_new(row):
             return []
-        return self._once(event, subject.peer, f"+ {subject.peer} has come")
+        return self._once(event, subject.peer, f"+ peer {subject.peer} has joined")
 
     def _unskipped(self, row: PeerRow, event: events.Unskip, subject: PeerRow) -> list[str]:
         subject.skipped_by.discard(row.peer)
@@ -538,7 +540,7 @@ class RunModel:
         blow = self.blow(subject.peer)
         if blow is not None and event.t > blow.at:
             blow.returned = True
-        return self._once(event, subject.peer, f"~ {subject.peer} is back")
+        return self._once(event, subject.peer, f"~ peer {subject.peer} is back")
 
     def _has_left(self, row: PeerRow, event: events.Left, subject: PeerRow) -> list[str]:
         subject.left = True
@@ -548,7 +550,7 @@ class RunModel:
         was = subject.suspected
         subject.suspected, subject.quarantined = False, False
         subject.reasons, subject.reasons_round = (), None
-        return [f"~ {subject.peer} is trusted again"] if was else []
+        return [f"~ peer {subject.peer} is trusted again"] if was else []
 
     def _quarantined(self, row: PeerRow, event: events.Quarantined, subject: PeerRow) -> list[str]:
         if subject.quarantined:
@@ -558,13 +560,13 @@ class RunModel:
             subject.set_reasons(event)
         self.quarantines.add(subject.peer)
         trust = f"trust {_trust(event)}{_because(event)}"
-        return [f"- {subject.peer} quarantined at round {event.round}: {trust}"]
+        return [f"- peer {subject.peer} quarantined at round {event.round}: {trust}"]
 
     def _parole(self, row: PeerRow, event: events.Parole, subject: PeerRow) -> list[str]:
         if not subject.quarantined:
             return []
         subject.quarantined = False
-        return [f"~ {subject.peer} on parole from round {event.round}"]
+        return [f"~ peer {subject.peer} on parole from round {event.round}"]
 
     def _round(self, row: PeerRow, event: events.Round) -> list[str]:
         row.state, row.round, row.pause = "training", event.round or 0, ""
@@ -676,7 +678,7 @@ class RunModel:
             why = "it is away"
         else:
             why = "it was slower than most, or away"
-        return [f"= {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
+        return [f"= peer {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
     def _low_influence(
         self, row: PeerRow, event: events.LowInfluence, subject: PeerRow
@@ -691,7 +693,7 @@ class RunModel:
         self, row: PeerRow, event: events.UnlikeProfile, subject: PeerRow
     ) -> list[str]:
         """Note the difference from the profile, as the first peer tells it."""
-        line = f"! {subject.peer} {describe_unlike_profile(event)}"
+        line = f"! peer {subject.peer} {describe_unlike_profile(event)}"
         return self._once_ever(event, subject.peer, line)
 
     def _epoch(self, row: PeerRow, event: events.Epoch) -> list[str]:
@@ -813,7 +815,9 @@ class RunModel:
             )
             return [f"{declared} after {event.t - blow.at:.1f} s{skip}"]
         if blow is None and self._apart(row.peer, subject.peer, event.t):
-            line = f"! {subject.peer} is dead for {row.peer}: the partition is between them"
+            line = (
+                f"! peer {subject.peer} is dead for peer {row.peer}: the partition is between them"
+            )
             return self._once(event, ("apart", subject.peer), line)
         if blow is not None:
             return []
@@ -848,7 +852,7 @@ class RunModel:
             return []
         subject.suspected = True
         return [
-            f"? {subject.peer} suspected Byzantine at round {event.round}: trust "
+            f"? peer {subject.peer} suspected Byzantine at round {event.round}: trust "
             f"{_trust(event)}{_because(event)}"
         ]
 
@@ -862,7 +866,7 @@ class RunModel:
             return (
                 []
                 if event.stopping
-                else [f"- {row.peer} has left {at_round(row.round)}: it was asked to"]
+                else [f"- peer {row.peer} has left {at_round(row.round)}: it was asked to"]
             )
         row.state = "done" if code == 0 else "gone"
         last = self.blow(row.peer)
@@ -874,7 +878,7 @@ class RunModel:
             )
             # A script that raised is explained by who reads its log.
             return (
-                [f"x {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
+                [f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
                 if kind == "killed"
                 else []
             )

@@ -319,7 +319,7 @@ class HostsLauncher:
             why = f"it could not be reached for {REBOOT_S:.0f} s"
         if self._is_over:
             why = "the others are done" if self.outcome.finished else "stopping"
-        self._print_line(f"! {found.name} is not started again: {why}")
+        self._print_line(f"! {found.name} is not restarted: {why}")
         return False
 
     @property
@@ -335,7 +335,7 @@ class HostsLauncher:
         ):
             if not said:
                 self._print_line(
-                    f"+ {found.name} is started again in {pause_s:.0f} s ({found.tries} of "
+                    f"+ {found.name} is restarted in {pause_s:.0f} s ({found.tries} of "
                     f"{self.program.restarts})"
                 )
             attempt = asyncio.ensure_future(self._reach(found, pause_s))

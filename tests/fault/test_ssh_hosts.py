@@ -366,7 +366,7 @@ def test_a_host_whose_agent_is_killed_comes_back_with_its_peers(tmp_path: Path) 
         run.wait_for_rounds(10, 0, 1)
         os.kill(run.agent(1), signal.SIGKILL)
         b = run.on.names[1]
-        run.wait(lambda: f"+ {b} is started again" in run.log.read_text(), "the news of the loss")
+        run.wait(lambda: f"+ {b} is restarted" in run.log.read_text(), "the news of the loss")
         run.wait(lambda: len(run.rows(1, "spawned")) == 4, "the second lives")
         since = run.rows(1, "spawned")[-1]["t"]
         run.wait(lambda: any(row["t"] > since for row in run.rows(1, "round")), "a round of them")

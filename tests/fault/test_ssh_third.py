@@ -153,7 +153,7 @@ def test_a_third_machine_joins_by_the_line_as_it_is_printed_and_contributes(tmp_
         halted = [*run.rows(A, "halted"), *run.rows(B, "halted"), *machine.rows(0, "halted")]
         theirs = machine.summary(0)
         commits = commits_of(run.folder, *machine.runs)
-    assert "+ 2 has come" in said
+    assert "+ peer 2 has joined" in said
     assert sorted(ends(halted)) == [0, 1, 2]
     assert len(set(ends(halted).values())) == 1, "all replicas are identical"
     # What each folder says for itself, though neither has all commits.

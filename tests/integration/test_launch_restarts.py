@@ -72,7 +72,7 @@ async def test_a_peer_that_died_by_itself_is_started_again(
     outcome = await run(watched, heard, tmp_path / "run")
     assert outcome.finished == [0, 1, 2]
     assert lives(outcome) == [(0, how), (1, "exit code 0")]
-    assert f"+ 1 is started again in 0.05 s (restart 1 of 2): {how}" in heard.said
+    assert f"+ peer 1 is restarted in 0.05 s (restart 1 of 2): {how}" in heard.said
     assert "+ starting peer 1 again, incarnation 1" in heard.said
     rows = read_lines(tmp_path / "run" / "events.jsonl")
     (told,) = [row for row in rows if row["event"] == "restarting"]
@@ -90,7 +90,7 @@ async def test_restarts_are_used_up_and_that_is_told(tmp_path: Path) -> None:
     outcome = await run(watched, heard, tmp_path / "run")
     assert outcome.finished == [0, 2]
     assert lives(outcome) == [(0, "exit code 1"), (1, "exit code 1"), (2, "exit code 1")]
-    assert "x 1 is not started again, its 2 restarts are used up: exit code 1" in heard.said
+    assert "x peer 1 is not restarted, its 2 restarts are used up: exit code 1" in heard.said
     found = summarised(tmp_path / "run", outcome)
     assert [(row["number"], row["wait_s"]) for row in found["restarts"]] == [(1, 0.05), (2, 0.1)]
     assert found["restarts_used_up"] == [{"peer": 1, "round": 1, "why": "exit code 1"}]
@@ -196,4 +196,4 @@ def test_a_peer_whose_trainer_crashed_trains_on_with_the_others(tmp_path: Path) 
             "incarnation": 1,
         }
     ]
-    assert "+ 1 is started again in 1 s (restart 1 of 1): killed by SIGSEGV" in done.stderr
+    assert "+ peer 1 is restarted in 1 s (restart 1 of 1): killed by SIGSEGV" in done.stderr

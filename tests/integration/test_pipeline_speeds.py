@@ -71,5 +71,5 @@ def test_the_slow_member_gets_less_and_is_said_to_be_slower_than_its_profile(
     found = [row for row in told if row.get("event") == "unlike_profile" and row["subject"] == 1]
     assert found, "a member of its stage has said so"
     assert all(row["measured_us"] > 1.5 * row["predicted_us"] for row in found)
-    lines = [line for line in shown.splitlines() if "! 1 takes" in line]
+    lines = [line for line in shown.splitlines() if "! peer 1 takes" in line]
     assert len(lines) == 1, shown

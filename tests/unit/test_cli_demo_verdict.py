@@ -110,19 +110,19 @@ def test_the_demo_shows_errors_and_the_first_event_of_each_kind() -> None:
     kept = (
         "* injected: SIGKILL peer 4",
         "* injected: SIGKILL peer 5",
-        "? 1 suspected",
-        "? 12 suspected",
-        "- 12 quarantined at round 15",
-        "! 3 skipped by 1",
-        "! 3: error: out of memory",
-        "! 3: error: no space",
+        "? peer 1 suspected",
+        "? peer 12 suspected",
+        "- peer 12 quarantined at round 15",
+        "! peer 3 skipped by 1",
+        "! peer 3: error: out of memory",
+        "! peer 3: error: no space",
         "  hint: free some",
         "  hint: free some more",
-        "x 4 dead",
+        "x peer 4 dead",
     )
     for text in kept:
         shown.print_line(text)
-    for text in ("= batch: 8 peers", "- 12 quarantined at round 125", "~ 5 on parole"):
+    for text in ("= batch: 8 peers", "- peer 12 quarantined at round 125", "~ peer 5 on parole"):
         shown.print_line(text)
     assert lines == [*kept]
 

@@ -104,9 +104,9 @@ def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_the
     assert set(tried[len(BACK_OFF_S) :]) == {BACK_OFF_S[-1]}
     assert REBOOT_S <= sum(tried) < REBOOT_S + BACK_OFF_S[-1]
     assert said == [
-        "+ a is started again in 1 s (1 of 3)",
+        "+ a is restarted in 1 s (1 of 3)",
         "! no route to host: tried again for up to 599 s",
-        "! a is not started again: it could not be reached for 600 s",
+        "! a is not restarted: it could not be reached for 600 s",
     ]
 
 
@@ -116,7 +116,7 @@ def test_a_host_that_is_lost_again_and_again_is_given_up(clock: Clock) -> None:
     for _ in range(3):
         assert clock.run_until_complete(launch._returns(found)) is True
     assert clock.run_until_complete(launch._returns(found)) is False
-    assert said[-1] == "! a is not started again: too often"
+    assert said[-1] == "! a is not restarted: too often"
 
 
 def test_a_lost_host_is_not_waited_for_when_the_others_are_done(clock: Clock) -> None:
@@ -125,7 +125,7 @@ def test_a_lost_host_is_not_waited_for_when_the_others_are_done(clock: Clock) ->
     clock.call_later(BACK_OFF_S[-1], launch.outcome.finished.append, 1)
     assert clock.run_until_complete(launch._returns(found)) is False
     assert clock.time() <= 1000.0 + BACK_OFF_S[-1] + 1.0
-    assert said[-1] == "! a is not started again: the others are done"
+    assert said[-1] == "! a is not restarted: the others are done"
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_what_a_peer_writes_is_shown_and_not_sent_to_the_terminal(
     screen = PlainScreen()
     screen.output(1, EVIL, err=False)
     screen.output(1, EVIL, err=True)
-    screen.print_line(f"! 1: {EVIL}")
+    screen.print_line(f"! peer 1: {EVIL}")
     out, err = capsys.readouterr()
     assert (out.count(SEEN), err.count(SEEN)) == (2, 1)
     assert only_text(out + err)
@@ -81,7 +81,7 @@ def test_a_peers_message_is_one_line_whatever_is_in_it() -> None:
     run = SimpleNamespace(view=RunModel(2), _print_line=said.append)
     error = events.Error(peer=0, message="no\n00:04.9  x 1 dead after 3 ms")
     Supervisor._apply(run, error)  # type: ignore[arg-type]
-    assert said == [r"! 0: no\n00:04.9  x 1 dead after 3 ms"]
+    assert said == [r"! peer 0: no\n00:04.9  x 1 dead after 3 ms"]
 
 
 def test_under_a_scheduler_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,9 @@ def test_a_restart_is_told_and_so_is_the_last() -> None:
     ]
     said = [line for row in rows for line in view.apply(read_event({"peer": 1, "t": 1.0, **row}))]
     assert said == [
-        "x 1 killed by SIGSEGV before its first round: not in the fault plan",
-        "+ 1 is started again in 1 s (restart 1 of 1): killed by SIGSEGV",
-        "x 1 is not started again, its restart is used up: exit code 1",
+        "x peer 1 killed by SIGSEGV before its first round: not in the fault plan",
+        "+ peer 1 is restarted in 1 s (restart 1 of 1): killed by SIGSEGV",
+        "x peer 1 is not restarted, its restart is used up: exit code 1",
     ]
     assert [(each.number, each.incarnation) for each in view.own_restarts] == [(1, 1), (None, None)]
     assert [(blow.incarnation, blow.kind) for blow in view.blows] == [(0, "killed"), (1, "raised")]

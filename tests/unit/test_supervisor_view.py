@@ -91,7 +91,7 @@ def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> N
     )
     (blow,) = view.blows
     assert (blow.kind, blow.planned, blow.round) == ("killed", False, 7)
-    assert "x 1 killed by SIGKILL at round 7: not in the fault plan" in lines
+    assert "x peer 1 killed by SIGKILL at round 7: not in the fault plan" in lines
 
 
 def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> None:
@@ -178,7 +178,7 @@ def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round(
         event("halted", 0, 6.0, reason="stopped", exit_code=143, round=40),
         event("halted", 3, 9.0, reason="finished", exit_code=0, round=99),
     )
-    assert lines == ["~ 1 ended after 30 of 100 rounds"]
+    assert lines == ["~ peer 1 ended after 30 of 100 rounds"]
 
 
 def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
@@ -194,10 +194,10 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
         event("trusted", 1, 7.0, subject=2, round=200),
     )
     assert lines == [
-        "? 2 suspected Byzantine at round 6: trust 0.48 (7 of the last 7 updates stood out)",
-        "- 2 quarantined at round 15: trust 0.18 (7 of the last 7 updates stood out)",
-        "~ 2 on parole from round 115",
-        "~ 2 is trusted again",
+        "? peer 2 suspected Byzantine at round 6: trust 0.48 (7 of the last 7 updates stood out)",
+        "- peer 2 quarantined at round 15: trust 0.18 (7 of the last 7 updates stood out)",
+        "~ peer 2 on parole from round 115",
+        "~ peer 2 is trusted again",
     ]
     assert view.suspicions == {2: SuspicionRecord(6, 0.4, reasons)}
     assert view.quarantines == {2}
@@ -216,7 +216,10 @@ def test_who_was_away_tells_of_old_verdicts_without_a_line() -> None:
         event("parole", 3, 8.0, subject=2, round=115),  # it was stopped meanwhile
         event("quarantined", 3, 8.1, subject=2, round=121, **why),
     )
-    assert [line[:20] for line in lines[2:]] == ["~ 2 on parole from r", "- 2 quarantined at r"]
+    assert [line[:25] for line in lines[2:]] == [
+        "~ peer 2 on parole from r",
+        "- peer 2 quarantined at r",
+    ]
     assert view.rows[2].quarantined
     told(view, event("trusted", 3, 8.2, subject=2, round=60))
     assert view.rows[2].quarantined
@@ -294,10 +297,10 @@ def test_whose_batches_change_is_told_once() -> None:
         event("share", 2, subject=3, was=1.0, share=0.5, round=190),
     )
     assert lines == [
-        "= 3 gets half batches from round 21 on: it was slower than most, or away",
-        "= 3 gets quarter batches from round 37 on: it was slower than most, or away",
-        "= 3 gets half batches from round 91 on: it is quick enough for that",
-        "= 3 gets half batches from round 191 on: it was slower than most, or away",
+        "= peer 3 gets half batches from round 21 on: it was slower than most, or away",
+        "= peer 3 gets quarter batches from round 37 on: it was slower than most, or away",
+        "= peer 3 gets half batches from round 91 on: it is quick enough for that",
+        "= peer 3 gets half batches from round 191 on: it was slower than most, or away",
     ]
 
 
@@ -386,7 +389,7 @@ def test_a_notice_is_told_with_what_to_do() -> None:
         "notice", 1, message="peer 2 at tcp://10.0.0.7:5 has no key", hint="start it with --keys"
     )
     assert told(RunModel(3), row) == [
-        "! 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"
+        "! peer 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"
     ]
 
 
@@ -428,10 +431,10 @@ def test_on_the_two_sides_of_a_partition_nobody_is_called_dead() -> None:
         view, cut, *(event("dead", by, 6.0 + by / 10, subject=of, by=by) for by, of in sides)
     )
     assert lines[1:] == [
-        "! 3 is dead for 0: the partition is between them",
-        "! 0 is dead for 3: the partition is between them",
-        "! 1 is dead for 3: the partition is between them",
-        "! 2 is dead for 3: the partition is between them",
+        "! peer 3 is dead for peer 0: the partition is between them",
+        "! peer 0 is dead for peer 3: the partition is between them",
+        "! peer 1 is dead for peer 3: the partition is between them",
+        "! peer 2 is dead for peer 3: the partition is between them",
     ]
     # On one side of it a death is one.
     assert told(view, event("dead", 0, 6.5, subject=1, by=0)) == [
@@ -450,7 +453,7 @@ def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() ->
     )
     assert lines[1:] == [
         "x peer 1 declared dead by peer 0 after 1.0 s",
-        "~ 1 is back",
+        "~ peer 1 is back",
         "x peer 1 declared dead by peer 2",
     ]
     assert view.blows[0].dead_ms == 1000.0
@@ -502,12 +505,12 @@ def test_who_is_away_gets_smaller_batches_for_that() -> None:
         event("skip", 0, 9.0, subject=1, reason="suspect"),
         event("share", 0, 10.0, subject=1, was=1.0, share=0.5, round=20),
     )
-    assert line == "= 1 gets half batches from round 21 on: it is away"
+    assert line == "= peer 1 gets half batches from round 21 on: it is away"
 
 
 def test_whom_a_peer_waits_for_at_the_end_is_told_in_words() -> None:
     (line,) = told(RunModel(3), event("lingering", 0, 9.0, **{"for": [2], "at_most_s": 5.0}))
-    assert line == "~ 0 is done; it waits for peer 2 up to 5.0 s"
+    assert line == "~ peer 0 is done; it waits for peer 2 up to 5.0 s"
 
 
 def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do() -> None:
@@ -515,7 +518,9 @@ def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do(
     found = {"subject": 2, "measured_us": 160_000, "predicted_us": 80_000, "round": 4}
     lines = told(view, *(event("unlike_profile", peer, **found) for peer in (1, 2, 3)))
     (line,) = lines
-    assert line.startswith("! 2 takes 160 ms for a micro-batch where its profile says 80 ms: 2.0")
+    assert line.startswith(
+        "! peer 2 takes 160 ms for a micro-batch where its profile says 80 ms: 2.0"
+    )
     assert "slower" in line
     assert "gossip plan profile" in line
     faster = {**found, "subject": 3, "measured_us": 20_000}

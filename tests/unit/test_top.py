@@ -126,13 +126,13 @@ def test_who_serves_is_told(run: RecordedRun) -> None:
 
 
 def test_events_of_a_kind_are_one_line_with_their_number() -> None:
-    happened = [Happening(float(at), f"~ {at} is back") for at in range(5)]
-    happened.insert(2, Happening(1.5, "x 1 dead"))
-    happened.append(Happening(9.0, "x 2 dead"))
+    happened = [Happening(float(at), f"~ peer {at} is back") for at in range(5)]
+    happened.insert(2, Happening(1.5, "x peer 1 dead"))
+    happened.append(Happening(9.0, "x peer 2 dead"))
     assert folded(happened, 10) == [
-        (Happening(1.5, "x 1 dead"), 1),
-        (Happening(4.0, "~ 4 is back"), 5),
-        (Happening(9.0, "x 2 dead"), 1),
+        (Happening(1.5, "x peer 1 dead"), 1),
+        (Happening(4.0, "~ peer 4 is back"), 5),
+        (Happening(9.0, "x peer 2 dead"), 1),
     ]
     assert len(folded(happened, 2)) == 2
 

@@ -63,8 +63,8 @@ def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
     run.whole()
     RunPoints(run.folder, kept.points, kept.events.append).read_on()
     texts = {told.text: told.step for told in kept.events}
-    assert any(text.startswith("- 3 quarantined at round 15") for text in texts)
-    assert any(text.startswith("x 1 killed by 9") for text in texts)
+    assert any(text.startswith("- peer 3 quarantined at round 15") for text in texts)
+    assert any(text.startswith("x peer 1 killed by 9") for text in texts)
     assert kept.curves["swarm/deaths"][-1][1] == 1
     assert kept.curves["trust/peer-3"][-1][1] < 0.2
     assert kept.curves["participation/peer-2"][-1][1] < 0.5
