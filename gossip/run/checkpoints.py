@@ -163,14 +163,16 @@ class Checkpoint:
 
 
 def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-    """Writes a file, whole and durable or not at all. Raises OSError, and what ``pieces`` does."""
+    """Write a file, whole and durable or not at all. Raises OSError, and what ``pieces`` does."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
+        # In a container a process often has the id of the one that was killed while it wrote.
+        _remove(scratch)
         store_new(scratch, pieces)
         os.rename(scratch, out)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(scratch)
+        with contextlib.suppress(OSError):
+            _remove(scratch)
     sync_folder(out.parent)
 
 
@@ -450,20 +452,7 @@ def _point_latest(folder: Path) -> None:
     )
     if newest is None or _text_in(folder, LATEST) == newest:
         return
-    scratch = folder / f".{LATEST}.{_own()}.incomplete"
-    _replace(folder / LATEST, scratch, f"{newest}\n".encode())
-
-
-def _replace(path: Path, scratch: Path, data: bytes) -> None:
-    """Writes a small file, whole and durable or not at all."""
-    try:
-        _remove(scratch)
-        store_new(scratch, _pieces(data))
-        os.rename(scratch, path)
-    finally:
-        with contextlib.suppress(OSError):
-            _remove(scratch)
-    sync_folder(path.parent)
+    store(folder / LATEST, _pieces(f"{newest}\n".encode()))
 
 
 def _text_in(folder: Path, name: str) -> str:
@@ -788,8 +777,7 @@ def note_folder(run_dir: Path, folder: Path) -> None:
     with contextlib.suppress(ConfigError):
         if read_object(run_dir, NOTE) == saved:
             return
-    scratch = run_dir / f".{NOTE}.{_own()}.incomplete"
-    _replace(run_dir / NOTE, scratch, json.dumps(saved, indent=1).encode() + b"\n")
+    store(run_dir / NOTE, _pieces(json.dumps(saved, indent=1).encode() + b"\n"))
 
 
 def folder_of(run_dir: Path) -> Path | None:

@@ -802,3 +802,23 @@ def test_what_names_none_is_explained(runs: Path, said: str, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
         checkpoints.resolve(said)
     assert why in str(raised.value)
+
+
+def _half_and_an_end() -> Iterator[bytes]:
+    yield b"half"
+    raise MemoryError
+
+
+def test_a_file_takes_the_place_of_what_a_killed_process_of_the_same_id_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, where each process that is started has the same id."""
+    out = tmp_path / "model.pt"
+    with monkeypatch.context() as killed:
+        killed.setattr(checkpoints, "_remove", lambda path: None)
+        with pytest.raises(MemoryError):
+            checkpoints.store(out, _half_and_an_end())
+    assert [path.name.endswith(".incomplete") for path in tmp_path.iterdir()] == [True]
+    checkpoints.store(out, iter((b"whole",)))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.pt"]
+    assert out.read_bytes() == b"whole"
