@@ -39,7 +39,7 @@ TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
 """``elsewhere``: its launchers are on other machines, and have not said that they are done.
 ``copy``: a process that it names is there, and leads another folder. ``killed``: a launcher is gone
-without a word, and nobody has written a summary."""
+and has not recorded its end, and nobody has written a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,10 @@ def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
         return "copy"
     if summarised:
         return "ended"
-    return "killed" if launchers else "not begun"
+    if not launchers:
+        return "not begun"
+    # Each has recorded the end of its peers, and the last writes the summary after that.
+    return "ended" if all(one.ended for one in launchers) else "killed"
 
 
 def _first(*values: float | None) -> float | None:

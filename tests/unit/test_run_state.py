@@ -91,6 +91,8 @@ def test_a_pid_that_somebody_else_has_by_now_is_not_the_launcher(run: Path) -> N
         ([{}], True, "running"),  # the first launcher is done, one that has joined goes on
         ([{"ended": 2000.0}], True, "ended"),
         ([{"pid": 2**22 + 1}], False, "killed"),
+        ([{"ended": 2000.0}], False, "ended"),  # its summary comes after that
+        ([{"ended": 2000.0}, {"pid": 2**22 + 1}], False, "killed"),
         ([{"pid": 2**22 + 1}, {"ended": 2000.0}], True, "ended"),
         ([{"machine": "another"}], False, "elsewhere"),
         ([{"machine": "another", "ended": 2000.0}], True, "ended"),
