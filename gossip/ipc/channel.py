@@ -129,9 +129,12 @@ class Channel:
         try:
             if timeout_s not in (0, self._patience_s):
                 self._wait_for(timeout_s)
-            size, ancillary, flags, _ = self._socket.recvmsg_into(
-                [self._buffer], _ANCILLARY_BYTES, _LOOK if timeout_s == 0 else _WAIT
-            )
+            try:
+                size, ancillary, flags, _ = self._read_packet(timeout_s)
+            except ConnectionResetError:
+                # The other side closed its end with packets of ours unread. Linux says so once,
+                # before what it had sent, and that may be why it ended.
+                size, ancillary, flags, _ = self._read_packet(timeout_s)
         except BlockingIOError:
             return [], []
         except OSError as error:
@@ -154,6 +157,10 @@ class Channel:
             raise LocalError(
                 f"the other end of the channel speaks another language: {error}"
             ) from error
+
+    def _read_packet(self, timeout_s: float | None) -> tuple[int, list[Any], int, Any]:
+        how = _LOOK if timeout_s == 0 else _WAIT
+        return self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, how)
 
     def _wait_for(self, timeout_s: float | None) -> None:
         """Sets how long the kernel waits: a poll before would wake twice where once is enough."""

@@ -104,6 +104,18 @@ def test_what_was_sent_is_read_before_the_end_of_file(ends):
         node.receive(5)
 
 
+@pytest.mark.parametrize("timeout_s", [0, 5, None])
+def test_what_was_sent_is_read_though_the_other_side_closed_without_reading(ends, timeout_s):
+    """A node that ends with an error may leave a log line of its trainer unread."""
+    trainer, node = ends
+    trainer.send(control.Log("{}"))
+    node.send(control.Halted("diverged", 9))
+    node.close()
+    assert trainer.receive(timeout_s) == ([control.Halted("diverged", 9)], [])
+    with pytest.raises(ChannelClosed):
+        trainer.receive(timeout_s)
+
+
 def test_sending_to_nobody_is_an_error_and_not_a_signal(ends):
     trainer, node = ends
     node.close()
