@@ -128,7 +128,8 @@ def test_a_run_of_which_only_the_commits_can_be_read_has_a_page(tmp_path: Path) 
 
 def test_what_is_asked_for_is_on_the_page(report: page.RunReport) -> None:
     names = {name for name, _ in report.charts}
-    assert names >= {"loss", "speed", "lanes", "trust", "rounds", "sent", "processors", "memory"}
+    assert names >= {"loss", "speed", "lanes", "trust", "rounds", "contributors"}
+    assert names >= {"sent", "processors", "memory"}
     (part,) = report.parts
     sections = [each.name for each in part.sections]
     assert sections[0] == "incidents"
@@ -143,6 +144,26 @@ def test_a_peer_that_was_killed_is_gone_in_its_lane_and_one_that_hung_was_stoppe
     assert spans["peer 1"]["gone"].start == pytest.approx(4.8)
     assert spans["peer 2"]["stopped"].stop - spans["peer 2"]["stopped"].start == pytest.approx(3.0)
     assert "quarantined" in spans[f"peer {RUN.liars[0]} (lies)"]
+
+
+def test_each_round_has_as_many_contributors_as_were_there(report: page.RunReport) -> None:
+    chart = dict(report.charts)["contributors"]
+    assert isinstance(chart, LineChart)
+    (line,) = chart.lines
+    found = line.y.tolist()
+    early, killed, stopped = (int(len(found) * share) for share in (0.1, 0.5, 0.8))
+    assert (found[early], found[killed], found[stopped]) == (8.0, 7.0, 6.0)
+    assert line.low is not None
+    assert line.high is not None
+    assert (line.low.min(), line.high.max()) == (6.0, 8.0)
+    assert (chart.bottom, chart.x_max) == (0.0, report.parts[0].run.duration_s)
+
+
+def test_without_commits_there_are_no_contributors_to_draw(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write(MadeUp(rounds=20, peers=4, pace=25.0), folder)
+    (folder / "commits.jsonl").write_text('{"schema": "gossip.commits/2"}\n')
+    assert "contributors" not in dict(page.make([folder]).charts)
 
 
 def test_a_note_stands_in_the_time_line(folder: Path) -> None:

@@ -256,6 +256,10 @@ class CommitColumns:
         """``(rounds,)``: from the commit before to this one; NaN for the first."""
         return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
 
+    def contributors(self) -> Floats:
+        """``(rounds,)``: number of updates in each result."""
+        return np.bincount(self.of, minlength=len(self)).astype(np.float64)
+
     def slowest(self) -> tuple[NDArray[np.int64], Floats, Floats]:
         """Return for each round the peer with the longest time for its update (-1: not known), this
         time, and the median of all peers, in seconds."""

@@ -10,7 +10,7 @@ import numpy as np
 from gossip.launch.report.words import bytes_word, counted
 
 from . import curves, membership
-from .charts import LineChart, Mark, Section, TextTable
+from .charts import Line, LineChart, Mark, Section, TextTable
 from .downsampling import Buckets, Floats
 from .figures import NONE, lasted, share
 from .incidents import Incident, in_trouble
@@ -39,6 +39,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     found = Section("participation", "Participation and bytes")
     found.parts.append(_table(run, incidents))
     if len(run.commits):
+        found.parts.append(_contributors(run, marks))
         found.text.append(
             "No weight: updates that the rule left out. Refused by others: results that it had "
             "made as a server. With small batches both happen to honest peers, too."
@@ -57,6 +58,29 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     found.parts += _usage(run, marks)
     found.parts += _machines(run)
     return found
+
+
+def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
+    """Return how many peers each round had an update of."""
+    buckets = curves.buckets_for(run, rounds_each=4)
+    x, y = run.commits.t - run.began, run.commits.contributors()
+    lowest, highest = (buckets.quantile(x, y, q) for q in (0.0, 1.0))
+    line = Line(
+        "mean of the rounds; band: lowest to highest",
+        buckets.centers,
+        buckets.means(x, y),
+        low=lowest,
+        high=highest,
+    )
+    return LineChart(
+        "chart-contributors",
+        "Contributors to a round",
+        f"Peers whose update is in the result. Each point is {lasted(buckets.width)}.",
+        (line,),
+        run.duration_s,
+        marks,
+        bottom=0.0,
+    )
 
 
 def _machines(run: RecordedRun) -> list[TextTable]:
