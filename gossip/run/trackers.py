@@ -27,6 +27,7 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "prometheus": (),
+    "csv": (),
 }
 """Name, of the extra, too -> packages that it imports."""
 
