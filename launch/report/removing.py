@@ -22,11 +22,11 @@ from .run_state import RunState, folders, read_state
 
 OURS = (
     *("config.json", "config.toml", "environment.json", "command.json", "checkpoints.json"),
-    *("summary.json", "evaluation.json", "comparison.json", "begun", "logbook.md"),
+    *("summary.json", "evaluation.json", "comparison.json", "begun", "logbook.md", "notes.jsonl"),
     *("swarm.key", "swarm.log", "fetched", "seeds", "faults", "launchers", "hosts", "drill*.sock"),
     *("events.jsonl*", "events-*.jsonl*", "commits.jsonl*", "metrics.jsonl*", "verdict.*"),
     *("report.html", "report*.png", "tensorboard", "mlflow.db", "mlflow", "wandb", "trackio"),
-    *("csv", "peer-*", "plain", "alone"),
+    *("csv", "prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
 )
 """Names in a run's folder that gossip gives."""
 LAST_STATE = "last_state"

@@ -33,7 +33,7 @@ def test_a_file_of_each_metric_has_every_value_with_its_peer(tmp_path: Path) -> 
         files = sorted(each.name for each in (run.folder / "csv").glob("*.csv"))
         assert sum(len(rows(run.folder, name)) for name in files) == given
         events = (run.folder / "csv" / "events.txt").read_text().splitlines()
-        assert any("- 3 quarantined at round 15" in line for line in events)
+        assert any("- peer 3 quarantined at round 15" in line for line in events)
         assert events[-1] == "round 39: = over in round 39: 4 of 4 peers came to the end"
 
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,13 @@ def test_the_size_that_is_listed_is_that_of_all_files(
     (listed,) = json.loads(capsys.readouterr().out)
     files = [path for path in run.rglob("*") if path.is_file()]
     assert listed["bytes"] == sum(path.stat().st_size for path in files)
+
+
+def test_every_file_that_the_docs_list_is_one_of_ours() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "records.md").read_text("utf-8")
+    table = text.partition("| file |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    names = [name.rstrip("/") for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    assert len(names) >= 20
+    lacking = [name for name in names if not any(fnmatch(name, ours) for ours in removing.OURS)]
+    assert not lacking
