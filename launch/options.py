@@ -54,7 +54,7 @@ Track = Annotated[
     list[str] | None,
     optional(
         "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio, "
-        "prometheus, csv; may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow.",
+        "prometheus; may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow.",
         metavar="TRACKER",
         callback=_known_trackers,
     ),

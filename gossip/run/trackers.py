@@ -27,7 +27,6 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "prometheus": (),
-    "csv": (),
 }
 """Name, of the extra, too -> packages that it imports."""
 

@@ -26,7 +26,7 @@ OURS = (
     *("swarm.key", "swarm.log", "fetched", "seeds", "faults", "launchers", "hosts", "drill*.sock"),
     *("events.jsonl*", "events-*.jsonl*", "commits.jsonl*", "metrics.jsonl*", "verdict.*"),
     *("report.html", "report*.png", "tensorboard", "mlflow.db", "mlflow", "wandb", "trackio"),
-    *("csv", "prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
+    *("prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
 )
 """Names in a run's folder that gossip gives."""
 LAST_STATE = "last_state"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
-
-_PEER = re.compile(r"peer-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +21,6 @@ class Point:
     step: int
     value: float
     at: float
-
-
-def split_curve(name: str) -> tuple[str, int | None]:
-    """Metric and peer of a curve: ``loss/peer-0`` is ``loss`` of 0. ``swarm/loss`` is a metric of
-    no peer."""
-    metric, _, where = name.rpartition("/")
-    peer = _PEER.fullmatch(where)
-    return metric if peer or where == "swarm" else name, int(peer[1]) if peer else None
 
 
 @dataclass(frozen=True, slots=True)

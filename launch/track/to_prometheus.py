@@ -12,7 +12,7 @@ from gossip.errors import ConfigError
 from gossip.launch.report import LoopbackServer
 from gossip.run import shown
 
-from .base import Point, RunDescription, Told, split_curve
+from .base import Point, RunDescription, Told
 
 PORT = 9464
 """Default port. If it is taken, as beside a second run, any free one is used."""
@@ -21,6 +21,7 @@ ADDRESS = "prometheus.url"
 """In the run's folder: where it is."""
 CURVES_MAX = 20_000
 KIND = "text/plain; version=0.0.4"
+_PEER = re.compile(r"peer-(\d+)")
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -84,8 +85,10 @@ class Prometheus:
 
 def _metric(curve: str) -> tuple[str, Labels]:
     """``loss/peer-0`` -> ``gossip_loss{peer="0"}``, ``swarm/loss`` -> ``gossip_swarm_loss``"""
-    words, peer = split_curve(curve)
-    labels = () if peer is None else (("peer", str(peer)),)
+    name, _, where = curve.rpartition("/")
+    peer = _PEER.fullmatch(where)
+    words = name if peer or where == "swarm" else curve
+    labels = (("peer", peer[1]),) if peer else ()
     return "gossip_" + re.sub(r"[^a-zA-Z0-9_]", "_", words), labels
 
 

@@ -80,7 +80,7 @@ def leave_no_room(tracker: int) -> None:
 OTHERS = [pytest.param(name, marks=needs(name)) for name in ("mlflow", "trackio", "wandb")]
 
 
-@pytest.mark.parametrize("tracker", effort(["tensorboard"], ["tensorboard", "csv", *OTHERS]))
+@pytest.mark.parametrize("tracker", effort(["tensorboard"], ["tensorboard", *OTHERS]))
 @pytest.mark.parametrize(
     "hurt",
     effort([stop, leave_no_room], [stop, leave_no_room, kill]),
