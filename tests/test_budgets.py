@@ -126,9 +126,11 @@ def attributes(owner: ast.ClassDef) -> set[str]:
 
 
 def classes_with_many_attributes() -> int:
+    """A TypedDict names keyword arguments; it has no attributes."""
     return sum(
-        len(attributes(node)) > ATTRIBUTES_MAX  # type: ignore[arg-type]
+        len(attributes(node)) > ATTRIBUTES_MAX and "TypedDict" not in map(ast.unparse, node.bases)
         for _, node in nodes(ast.ClassDef, *PRODUCT)
+        if isinstance(node, ast.ClassDef)
     )
 
 
@@ -217,8 +219,8 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 867_000, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 558_700, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 866_900, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 558_600, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 70, 100),
     "classes with more than 25 attributes": Budget(classes_with_many_attributes, 19, 3),
@@ -234,7 +236,7 @@ BUDGETS = {
     ),
     "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
     "lines of tests": Budget(lines_of_tests, 109_200, 80_000),
-    "words of docs, results aside": Budget(words_of_docs, 62_600, 60_000),
+    "words of docs, results aside": Budget(words_of_docs, 62_500, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeVar
+from typing import Any, Literal, NoReturn, Self, TypeVar, Unpack
 
 import safetensors.torch
 import torch
@@ -49,6 +49,7 @@ from .searching import SearchingPeer
 from .several import as_one
 from .stage import OwnStage, Pipeline
 from .streaming import ShardedStream
+from .typed import LoaderOptions
 from .watch import HURRIED_S, ExceptHook, TerminationHandler, watch_launcher, write_error
 
 AUTO = "auto"
@@ -203,7 +204,7 @@ class Session:
         batch_size: int | None = None,
         classes: int | None = None,
         accumulate: int = 1,
-        **options: Any,
+        **options: Unpack[LoaderOptions],
     ) -> ShardedLoader | ShardedStream:
         """Makes a loader that reads this peer's share of the data. ``docs/data.md`` has its
         guarantees.
@@ -233,7 +234,7 @@ class Session:
                 "shard one data set, with all that is trained on (ConcatDataset, or one that draws "
                 "by epoch); other loaders, as for evaluation, need no shard",
             )
-        loader = loader_of(data, batch_size, options)
+        loader = loader_of(data, batch_size, dict(options))
         check_accumulate(accumulate)
         alter = self._run.hooks.alteration(loader.dataset, classes)
         of_round = accumulate * self._config.steps_per_round

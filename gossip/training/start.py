@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from gossip.config import resolve
 from gossip.errors import ConfigError, GossipError
@@ -20,13 +20,16 @@ from .watch import TerminationHandler
 
 if TYPE_CHECKING:
     from .session import Session
+    from .typed import RunOptions
 
 _TRAINER = "GOSSIP_TRAINER"
 """Pid of the process that is the peer of its environment: its child processes inherit both."""
 _open: Session | None = None
 
 
-def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) -> Session:
+def init(
+    *, reference: Any = None, track: Sequence[str] = (), **overrides: Unpack[RunOptions]
+) -> Session:
     """Makes this process a peer.
 
     Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
@@ -52,7 +55,7 @@ def init(*, reference: Any = None, track: Sequence[str] = (), **overrides: Any) 
         a peer, or torch.distributed is initialised.
     """
     try:
-        return _start_session(reference, track, overrides)
+        return _start_session(reference, track, dict(overrides))
     except GossipError as error:
         if error.hint:
             error.add_note(f"hint: {error.hint}")  # a traceback shows it where no launcher does
