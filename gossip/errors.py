@@ -28,7 +28,7 @@ GossipError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class GossipError(Exception):
@@ -59,14 +59,26 @@ class ConfigError(GossipError, ValueError):
         return self._hint
 
 
+def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the question whether a similar name was meant; "": none is similar."""
+    near = difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
+    """List the names that are most similar to the one that was given."""
+    near = difflib.get_close_matches(given, known, n=most, cutoff=0.0)
+    more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
+    return f"known: {', '.join(near)}{more}"
+
+
 class UnknownName(ConfigError):
     """A name that nobody registered; the nearest known one is suggested."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
-        near = difflib.get_close_matches(name, self.known, n=1, cutoff=0.6)
-        suggestion = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}.{suggestion}", f"known: {', '.join(self.known)}")
+        suggestion = suggest_name(name, self.known)
+        super().__init__(f"unknown {kind} {name!r}.{suggestion}", list_nearest(name, self.known))
         self.args = (kind, name, self.known)
 
 

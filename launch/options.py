@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias
@@ -327,43 +327,46 @@ Restarts = Annotated[
 
 Settings: TypeAlias = Mapping[str, Any]
 UNSET: Settings = MappingProxyType({})
-SETTINGS: dict[str, tuple[Any, Any]] = {
-    "room": (Room, None),
-    "topology": (Topology, None),
-    "aggregator": (Aggregator, None),
-    "sender": (Sender, None),
-    "encoding": (Encoding, None),
-    "local_steps": (LocalSteps, None),
-    "outer": (Outer, None),
-    "fragments": (Fragments, None),
-    "fragment_mixing": (FragmentMixing, None),
-    "overlap": (Overlap, None),
-    "byzantine": (Byzantine, None),
-    "fault": (Fault, None),
-    "faults": (Faults, None),
-    "rounds": (Rounds, None),
-    "seed": (Seed, None),
-    "run_dir": (RunDir, None),
-    "name": (Name, None),
-    "quorum": (Quorum, None),
-    "min_peers": (MinPeers, None),
-    "patience": (Patience, None),
-    "on_minority": (OnMinority, None),
-    "on_divergence": (OnDivergence, None),
-    "reference": (Reference, None),
-    "trust": (Trust, None),
-    "batch_policy": (BatchPolicy, None),
-    "slices": (Slices, None),
-    "server_weights": (ServerWeights, None),
-    "start_timeout": (StartTimeout, None),
-    "round_timeout": (RoundTimeout, None),
-    "begin_anew": (BeginAnew, False),
-    "resume": (Resume, None),
-    "deterministic": (Deterministic, False),
-    "record": (Record, False),
-    "drills": (Drills, False),
+DEMO_SETTINGS: dict[str, Any] = {
+    "topology": Topology,
+    "aggregator": Aggregator,
+    "sender": Sender,
+    "encoding": Encoding,
+    "local_steps": LocalSteps,
+    "outer": Outer,
+    "fragments": Fragments,
+    "fragment_mixing": FragmentMixing,
+    "overlap": Overlap,
+    "byzantine": Byzantine,
+    "fault": Fault,
+    "faults": Faults,
+    "rounds": Rounds,
+    "seed": Seed,
+    "run_dir": RunDir,
+    "name": Name,
+    "quorum": Quorum,
+    "reference": Reference,
+    "trust": Trust,
+    "batch_policy": BatchPolicy,
+    "slices": Slices,
+    "server_weights": ServerWeights,
 }
-"""Run options that launchers of one machine and of many share: types and defaults."""
+"""Options of a run that the demo has, too, and their types."""
+SETTINGS = DEMO_SETTINGS | {
+    "room": Room,
+    "min_peers": MinPeers,
+    "patience": Patience,
+    "on_minority": OnMinority,
+    "on_divergence": OnDivergence,
+    "start_timeout": StartTimeout,
+    "round_timeout": RoundTimeout,
+    "begin_anew": BeginAnew,
+    "resume": Resume,
+    "deterministic": Deterministic,
+    "record": Record,
+    "drills": Drills,
+}
+"""Options of a run that launchers of one machine and of many share."""
 FLAGS = ("begin_anew", "deterministic", "record", "drills")
 """Those that are typed without a value."""
 SETTING_OF = {
@@ -379,24 +382,19 @@ SETTING_OF = {
 Command: TypeAlias = Callable[..., None]
 
 
-def with_settings(*, but: Collection[str] = ()) -> Callable[[Command], Command]:
-    """Gives a command the options of ``SETTINGS``: it gets them in place of its parameter
-    ``settings``, as ``flags`` makes them.
-
-    Args:
-        but: Those that it does not have.
-    """
-    shared = {name: option for name, option in SETTINGS.items() if name not in but}
+def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
+    """Give a command these options in place of its parameter ``settings``, which gets them as
+    ``flags`` makes them."""
 
     def decorate(command: Command) -> Command:
         parameters: list[inspect.Parameter] = []
         for name, own in inspect.signature(command, eval_str=True).parameters.items():
-            options = (
-                shared.items() if name == "settings" else [(name, (own.annotation, own.default))]
-            )
+            if name != "settings":
+                parameters.append(own)
+                continue
             parameters += [
-                own.replace(name=each, annotation=kind, default=default)
-                for each, (kind, default) in options
+                own.replace(name=each, annotation=kind, default=False if each in FLAGS else None)
+                for each, kind in shared.items()
             ]
 
         @functools.wraps(command)

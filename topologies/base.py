@@ -4,7 +4,6 @@ Every peer computes the same plan, so no plan is ever sent."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, overload
 
-from gossip.errors import BadTopology, ConfigError
+from gossip.errors import BadTopology, ConfigError, suggest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,7 @@ def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
     """The error for an option that ``what`` does not take, with its nearest neighbour."""
     if not known:
         return ConfigError(f"{what} takes no options, got {name!r}")
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    suggestion = f" Did you mean {near[0]!r}?" if near else ""
+    suggestion = suggest_name(name, known)
     return ConfigError(
         f"{what} has no option {name!r}.{suggestion}", f"its options: {', '.join(known)}"
     )

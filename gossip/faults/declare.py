@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from gossip.errors import BadFault
+from gossip.errors import BadFault, list_nearest, suggest_name
 
 from .reader import Reader
-from .units import Peer, Table, Unit, nearest
+from .units import Peer, Table, Unit
 
 _PIECE = re.compile(r"(\[?)([^{\[\]]*)\{(\w+)\}\]?")
 
@@ -155,7 +155,7 @@ class Kind:
         known, hint = tuple(self.units), f"it has {', '.join(self.units)}"
         for key in table.keys:
             if key != "kind" and key not in known:
-                raise table.bad(f"{self.name} has no {key!r}.{nearest(key, known, 0.4)}", hint)
+                raise table.bad(f"{self.name} has no {key!r}.{suggest_name(key, known, 0.4)}", hint)
         for key in known:
             if key not in table.keys and key not in self.defaults:
                 raise table.bad(f"{self.name} needs {key!r}", hint)
@@ -202,7 +202,7 @@ def typed_kinds() -> tuple[str, ...]:
 def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
     """The error for a kind that there is not, with its nearest neighbour."""
     return BadFault(
-        f"{where}: unknown kind {kind!r}.{nearest(kind, known)}", f"kinds: {', '.join(known)}"
+        f"{where}: unknown kind {kind!r}.{suggest_name(kind, known)}", list_nearest(kind, known)
     )
 
 

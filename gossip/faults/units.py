@@ -3,14 +3,13 @@ plan file, and which values make sense."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from typing import Any
 
-from gossip.errors import BadFault
+from gossip.errors import BadFault, suggest_name
 
 from .reader import Reader, duration, peers_word
 
@@ -188,7 +187,7 @@ class Choice(Unit):
         value = table.keys[key]
         if not isinstance(value, str) or value not in self.choices:
             raise table.bad(
-                f"{table.kind} knows no {key} {value!r}.{nearest(str(value), self.choices)}",
+                f"{table.kind} knows no {key} {value!r}.{suggest_name(str(value), self.choices)}",
                 f"it knows {', '.join(self.choices)}",
             )
         return value
@@ -311,11 +310,6 @@ class Sides(Unit):
 def of(unit: Unit, default: Any = MISSING) -> Any:
     """A field of a fault."""
     return field(default=default, metadata={"unit": unit})
-
-
-def nearest(word: str, known: Sequence[str], cutoff: float = 0.6) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _overlap(sides: Sequence[tuple[int, ...]]) -> bool:

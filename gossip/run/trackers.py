@@ -7,14 +7,13 @@ is there.
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, UnknownName
 from gossip.interpreter import python_command
 
 from .untrusted import shown
@@ -38,12 +37,7 @@ def check_trackers(names: Iterable[str]) -> None:
     """Imports nothing. Raises: ConfigError: There is no such tracker, or it is not installed."""
     for name in names:
         if name not in TRACKERS:
-            near = difflib.get_close_matches(name, TRACKERS, n=1)
-            suggestion = f". Did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(
-                f"there is no tracker {shown(name)!r}{suggestion}",
-                f"there are {', '.join(TRACKERS)}",
-            )
+            raise UnknownName("tracker", shown(name), TRACKERS)
         lacking = [each for each in TRACKERS[name] if importlib.util.find_spec(each) is None]
         if lacking:
             raise ConfigError(

@@ -76,20 +76,6 @@ SATELLITES = {
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 ENDS_AT_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-NOT_OF_DEMO = (
-    "room",
-    "min_peers",
-    "patience",
-    "on_minority",
-    "on_divergence",
-    "start_timeout",
-    "round_timeout",
-    "begin_anew",
-    "resume",
-    "deterministic",
-    "record",
-    "drills",
-)
 
 
 def _version(wanted: bool) -> None:
@@ -138,7 +124,7 @@ def gossip(
 
 # Options end where the script begins: everything after it is the script's, --help and -n included.
 @app.command(cls=ScriptCommand, context_settings=ENDS_AT_SCRIPT)
-@options.with_settings()
+@options.with_settings(options.SETTINGS)
 def run(
     script: Annotated[str, typer.Argument(help="Your training script.", show_default=False)],
     arguments: Annotated[
@@ -226,7 +212,7 @@ def run(
 
 
 @app.command()
-@options.with_settings(but=NOT_OF_DEMO)
+@options.with_settings(options.DEMO_SETTINGS)
 def demo(
     peers: Peers = None,
     settings: Settings = UNSET,

@@ -3,7 +3,6 @@ little of its files is read."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, suggest_name
 from gossip.observe import Event, documents, events
 from gossip.run import (
     NodeRecord,
@@ -103,12 +102,9 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
         if _is_run(folder):
             open_in(folder, "config.json").close()
             return folder.resolve()
-    near = difflib.get_close_matches(
-        Path(run).name, [folder.name for folder in folders(runs)], n=1, cutoff=0.6
-    )
-    suggestion = f". Did you mean {near[0]!r}?" if near else ""
+    suggestion = suggest_name(Path(run).name, [folder.name for folder in folders(runs)])
     raise ConfigError(
-        f"there is no run {shown(run)!r}{suggestion}",
+        f"there is no run {shown(run)!r}.{suggestion}",
         f"give its folder, or its name under {runs}/: gossip ls",
     )
 

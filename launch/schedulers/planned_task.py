@@ -3,13 +3,12 @@ them."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, suggest_name
 
 if TYPE_CHECKING:
     from gossip.run import Task
@@ -25,10 +24,8 @@ def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
     """
     if given in names:
         return names.index(given), len(names)
-    near = difflib.get_close_matches(given, names, n=1)
     raise ConfigError(
-        f"--task {given}: the plan has no such peer."
-        + (f" Did you mean {near[0]}?" if near else ""),
+        f"--task {given}: the plan has no such peer.{suggest_name(given, names)}",
         f"its peers are {', '.join(names)}: --task {names[0]}, or --task 0/{len(names)}",
     )
 

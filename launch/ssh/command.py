@@ -90,7 +90,7 @@ DryRun = Annotated[
 SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 
 
-@options.with_settings()
+@options.with_settings(options.SETTINGS)
 def hosts(
     script: Annotated[
         str,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, suggest_name
 from gossip.launch.report import counted
 
 from .hostlist import Host
@@ -66,10 +65,8 @@ def check_unnamed(hosts: Iterable[Host]) -> None:
 def _peers_of(host: Host, names: Sequence[str], where: str) -> tuple[str, ...]:
     for name in host.peers:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
             raise ConfigError(
-                f"{host.name}: {where} has no peer {name}."
-                + (f" Did you mean {near[0]}?" if near else ""),
+                f"{host.name}: {where} has no peer {name}.{suggest_name(name, names)}",
                 f"its peers are {', '.join(names)}",
             )
     found = host.peers or tuple(

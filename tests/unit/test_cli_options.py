@@ -188,7 +188,7 @@ def test_misuse_gets_two_or_three_lines_and_exit_code_2(
 
 
 def test_the_help_of_a_setting_says_what_it_is_by_default() -> None:
-    for name, (kind, _) in {"peers": (options.Peers, None), **options.SETTINGS}.items():
+    for name, kind in {"peers": options.Peers, **options.SETTINGS}.items():
         key = options.SETTING_OF.get(name, name)
         default = RunConfig.model_fields[key].default if key in RunConfig.model_fields else None
         if isinstance(default, bool) or name == "room" or default in (None, "", ()):

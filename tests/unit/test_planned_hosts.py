@@ -76,7 +76,7 @@ def test_a_host_that_the_plan_leaves_out_starts_nothing_and_is_named() -> None:
         ),
         (
             "lab1=a,lab2=b,lab4=c",
-            r"c: plan\.toml has no peer lab4\. Did you mean lab",
+            r"c: plan\.toml has no peer lab4\. Did you mean 'lab",
             "lab3, lab1",
         ),
         ("lab1=a,lab2=b,lab3=c,lab1=c", "the peer lab1 of plan.toml would be on a and on c", "-H"),

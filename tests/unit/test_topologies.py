@@ -66,7 +66,7 @@ def test_a_misspelt_name_suggests_its_neighbour() -> None:
         UnknownName, match=r"unknown topology 'rollin'\. Did you mean 'rolling'\?"
     ) as caught:
         load("rollin")
-    assert caught.value.hint == "known: full, random_k, ring, rolling"
+    assert caught.value.hint == "known: rolling, ring, full, random_k"
 
 
 @pytest.mark.parametrize(

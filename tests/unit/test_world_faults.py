@@ -167,10 +167,9 @@ def test_a_bad_table_is_refused_with_what_is_wrong(keys: str, says: str) -> None
     assert "plan.toml, fault 1" in str(caught.value)
 
 
-def test_an_unknown_kind_in_a_file_lists_those_of_the_simulator_too() -> None:
-    with pytest.raises(BadFault) as caught:
-        faults.from_toml('[[fault]]\nkind = "earthquake"\n')
-    assert all(kind in str(caught.value.hint) for kind in KINDS)
+def test_an_unknown_kind_in_a_file_may_mean_one_of_the_simulator() -> None:
+    with pytest.raises(BadFault, match="Did you mean 'starve'"):
+        faults.from_toml('[[fault]]\nkind = "starv"\n')
 
 
 def test_a_peer_that_does_not_exist_is_refused_on_either_side_of_a_partition() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gossip.config import Activations
-from gossip.errors import ConfigError
+from gossip.errors import ConfigError, suggest_name
 from gossip.run import shown
 
 from .costs import Costs, StageCosts, TrainingStep
@@ -218,10 +217,9 @@ def _groups(plan: PipelinePlan, costs: Costs) -> Groups:
     for number, stage in enumerate(plan.stages):
         for peer in stage.peers:
             if peer not in costs.peers:
-                near = difflib.get_close_matches(peer, costs.peers, n=1)
                 raise ConfigError(
                     f"stage {number} has the peer {peer}, of which there is no profile."
-                    + (f" Did you mean {near[0]}?" if near else ""),
+                    f"{suggest_name(peer, costs.peers)}",
                     f"there are profiles of {', '.join(costs.peers)}",
                 )
         groups.append(tuple(sorted(costs.peers.index(peer) for peer in stage.peers)))
