@@ -178,7 +178,7 @@ if TYPE_CHECKING:
         Withdraw,
         is_further,
     )
-    from .peer import TRAINING, Peer
+    from .peer import HAS_COMMITTED_STATE, Peer
     from .rounds import (
         BEHIND_MAX,
         BEHIND_ROUNDS,

@@ -1,7 +1,7 @@
 """The sans-IO core of one peer: membership, rounds and recovery behind
 ``handle(event, now) -> effects``.
 
-Phases of a peer:
+Phases of a peer, and the usual ways between them:
 
     unprepared --Prepared--> gathering --everybody here--> running --Stop--> draining --> halted
                                |   ^                        ^   |
@@ -135,7 +135,7 @@ LOADED_PAUSE_TOLERANCE_S = 1.0
 """The same while large payloads move: copies, hashes and sums take time. At most half of the link
 timeout."""
 
-TRAINING = ("running", "draining")
+HAS_COMMITTED_STATE = ("running", "draining")
 """Phases in which the local state is the result of the last committed round."""
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Delay before a peer that cannot keep up recovers again: unit and limit, in seconds. The first
@@ -247,7 +247,13 @@ class Peer:
         return {}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Process an event and return its effects, in order. No message of a remote peer raises."""
+        """Process an event and return its effects, in order. No message of a remote peer raises.
+
+        Before the event: record the own commit that was sent, and handle a pause of this process.
+        After it, in this order: changes of the membership view, the final check, lost track,
+        requests for a state, following rounds, a leave that is due, the end of draining, gossip.
+        Effects may follow a ``Halt``.
+        """
         if self.phase == "halted":
             return []
         effects = self._before_event(event, now)
@@ -565,7 +571,7 @@ class Peer:
         """Return the ledger of the state before this round. It is empty if the ledger is unknown or
         larger than a message may be."""
         rolling, round_id = self._rolling, self.rounds.round_id
-        kept = self.rounds.snapshot(round_id) if self.phase in TRAINING else None
+        kept = self.rounds.snapshot(round_id) if self.phase in HAS_COMMITTED_STATE else None
         if kept is None:
             return LedgerReply(round_id, b"")
         all_contributed = rolling is None or rolling.replicated.whole
@@ -860,7 +866,8 @@ class Peer:
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
             # A peer out of reach may have this peer's update of the round. The hello sent when
-            # draining would announce that no server has it. So leave without draining.
+            # draining announces that no server has an update of this peer, which would be false.
+            # So leave without draining.
             return self._leave(now)
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()

@@ -95,7 +95,7 @@ class BatchTracker:
         self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
-        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step behind it
+        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step after it
         is on, with those of the round's batches before; 0: it counts for nothing."""
         self._order.hand_out(content)
         self._handed_out += 1
@@ -142,7 +142,7 @@ class BatchTracker:
         return 0 if outdated else samples
 
     def skip(self, steps: int) -> None:
-        """A step changed nothing: the batches behind the ``steps`` before it are to come again."""
+        """A step changed nothing: the batches after the ``steps`` before it are to come again."""
         if self._upto is not None:
             del self._upto[self.expected * steps :]
 

@@ -29,7 +29,7 @@ class RunCheckpoints:
     Attributes:
         saver: Writes them; None: the script wants none.
         missing: Why the last checkpoint is not there; "": it is.
-        is_behind_step: The script has made a step, and nothing was saved since.
+        has_new_step: The script has made a step, and nothing was saved since.
     """
 
     def __init__(self, run: PeerRun) -> None:
@@ -37,7 +37,7 @@ class RunCheckpoints:
         self.saver: CheckpointSaver | None = None
         self._own_step = -1  # The step of which this peer has saved its own state last.
         self.missing = ""
-        self.is_behind_step = False
+        self.has_new_step = False
 
     def open(self, given: Path, every: int | None, keep: int) -> None:
         """Save to a folder from now on.
@@ -136,7 +136,7 @@ class RunCheckpoints:
         if not saver.wait(self._disk_expired):
             return
         ledger = self._exchange.ledger(expired) if whole else b""
-        step = run.step  # behind whatever was applied while the ledger was waited for
+        step = run.step  # after whatever was applied while the ledger was waited for
         if not ledger:
             if own is not None:
                 saver.save(step, own, {}, b"", {})

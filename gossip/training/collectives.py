@@ -152,8 +152,8 @@ def before_epoch(epoch: int) -> int:
     return BEGINNING - 1 - 2 * epoch
 
 
-def behind_epoch(epoch: int) -> int:
-    """Return the position of a script behind an epoch, whatever its step is."""
+def after_epoch(epoch: int) -> int:
+    """Return the position of a script after an epoch, whatever its step is."""
     return BEGINNING - 2 - 2 * epoch
 
 

@@ -74,7 +74,8 @@ class _UnsettledUpdate:
 
 
 def _is_of_operation(message: Any) -> bool:
-    """Whether it is the end of a round that was a collective operation, or the Go behind it."""
+    """Whether it is the end of a round that was a collective operation, or the next start of a
+    round."""
     return isinstance(message, control.StartRoundCommand) or (
         isinstance(message, control.ApplyCommand) and _is_operation(message)
     )
@@ -934,7 +935,7 @@ class Exchange:
             self._introduce()
 
     def note_end(self) -> None:
-        """Note the replica as the training leaves it. What the script does to it behind that, such
+        """Note the replica as the training leaves it. What the script does to it after that, such
         as to restore the best weights on one peer, is no difference between peers."""
         self._ended_at, check = self.model.changes, self.replicas
         if self.is_prepared:

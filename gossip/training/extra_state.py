@@ -24,7 +24,7 @@ class ExtraState:
     """State beside model and optimizer.
 
     A state of others may come within a step. Schedulers of the script load theirs once the script
-    has done what it does behind that step.
+    has done what it does after that step.
 
     Attributes:
         kept: Objects of ``Session.keep``, by name.
@@ -165,7 +165,7 @@ class ExtraState:
             self._loaded = set()
 
     def restore(self, before: dict[str, Any]) -> None:
-        """Restore what the script changed behind steps that are undone, such as a scheduler, to
+        """Restore what the script changed after steps that are undone, such as a scheduler, to
         ``before``."""
         states = copy.deepcopy(before)
         for name, thing in self.kept.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gossip.ipc import StartRoundCommand
 
-from .collectives import before_epoch, behind_epoch
+from .collectives import after_epoch, before_epoch
 from .peer_run import PeerRun
 from .rounds import ScriptRounds
 from .script_steps import ScriptSteps
@@ -81,7 +81,7 @@ class TrainingLoop:
         Raises: ConfigError: The pass was an evaluation.
         """
         if epoch is not None:
-            self.run.answers.reached(behind_epoch(epoch))
+            self.run.answers.reached(after_epoch(epoch))
         self.rounds.batches.end_pass()
 
     # --- steps and epochs -------------------------------------------------------------------------
@@ -106,11 +106,12 @@ class TrainingLoop:
         try:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
-                self.steps.seed()  # whatever was drawn behind the step before
+                self.steps.seed()  # whatever was drawn after the step before
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()
                 if run.step == step and self.rounds.dropped is None and not run.is_over:
+                    # The script made no step in this pass: take part without an update.
                     self.steps.pass_round()
                 self.steps.follow_step()
                 if run.step >= total:

@@ -188,7 +188,7 @@ class StepCoordinator:
             self.check_gathered()
             raise UnsupportedModel(
                 f"optimizer {at} was asked to step twice within one backward pass",
-                "step it once, behind loss.backward() or in one hook",
+                "step it once, after loss.backward() or in one hook",
             )
         self._loss = loss if loss is not None else self._loss
         if in_backward and not (self._gathered or self._together):
@@ -218,7 +218,7 @@ class StepCoordinator:
         self._drop_gathered()
         if not all(torch.equal(parameter.detach(), before) for parameter, before in values):
             raise ConfigError(
-                "weights were changed behind optimizer.step(), which is yet to come: gossip makes "
+                "weights were changed after optimizer.step(), which is yet to come: gossip makes "
                 "the steps of one backward pass, or of optimizers that step together, at the end",
                 "change them in a function that is given to peer.each_step",
             )

@@ -66,7 +66,7 @@ class PeerRun:
 
     @property
     def rounds_made(self) -> int:
-        """Steps in the parameters and the one in flight, in rounds."""
+        """Steps of the run so far, lost ones and the one in flight included, in rounds."""
         return self.exchange.step + self.exchange.in_flight
 
     @property
@@ -124,7 +124,7 @@ class PeerRun:
 
     @property
     def roster(self) -> Exchange:
-        """The exchange, once this peer is in a round. A peer that returns is in none behind
+        """The exchange, once this peer is in a round. A peer that returns is in none after
         ``prepare``: it has the state of others, and has yet to apply the rounds since then."""
         exchange = self.exchange
         if exchange.is_prepared and not exchange.has_begun:
@@ -168,7 +168,7 @@ class PeerRun:
         if self.is_prepared and not self.exchange.is_prepared:
             raise ConfigError(
                 "--resume auto, and the script does not say where its checkpoints are",
-                "call peer.save_every('checkpoints') behind prepare, or use nothing of the swarm "
+                "call peer.save_every('checkpoints') after prepare, or use nothing of the swarm "
                 "before peer.steps(N, save='checkpoints')",
             )
 

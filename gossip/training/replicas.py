@@ -82,7 +82,7 @@ class ReplicaCheck:
         self._began_at, self._first_step = time.monotonic(), -1
         self._spent_s = self._cost_s = 0.0
         self._sent: tuple[tuple[str, ...], bytes] = (), b""
-        self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # behind a step
+        self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # after a step
         self._missed = self._missed_before = False
         self.period = 1
         """Steps between two regular comparisons: a power of two, so that the steps of peers that

@@ -118,7 +118,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
         stepper.load_own(own.parameters)
     except StateMismatch as error:
         own = own._replace(why=str(error))
-    # Rates are those of the step, whatever was taken behind it.
+    # Rates are those of the step, whatever was taken after it.
     run.model.extra.restore_settings()
     model.sender_memory = own.memory
     if encoder is not None:

@@ -28,7 +28,8 @@ class ScriptRounds:
         checkpoints: Checkpoints that the script wants saved.
         loss: The loss that the script has logged since its last update.
         computing_since: When the script began to compute its next update.
-        dropped: State beside the model before a step that was of no use; None: no step was dropped.
+        dropped: State beside the model before a step that was of no use: {} if the state of others
+            has replaced it since. None: no step was dropped.
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
@@ -37,16 +38,16 @@ class ScriptRounds:
         self.loss: float | None = None
         self.computing_since = time.monotonic()
         self.dropped: dict[str, Any] | None = None
-        self._has_undone = False  # Local steps, and the user was notified.
-        self._samples = 0  # Of the last first step on a batch.
-        self._overtakes = 0  # Until that step.
-        self._seen = 0, 0  # Parameters that the script has seen behind its last step.
+        self._has_undone = False  # Whether local steps were undone before; the user was told once.
+        self._samples = 0  # Samples of the last batch, at its first step.
+        self._overtakes = 0  # ``model.overtakes`` at that step.
+        self._seen = 0, 0  # Parameters that the script has seen after its last step.
 
     # --- updates ----------------------------------------------------------------------------------
 
     def run(self, loss: float | None, steps: StepsTaken) -> bool:
-        """Take part in a round with the gradients of ``steps``. Returns whether they were of
-        use."""
+        """Take part in a round with the gradients of ``steps``. Returns whether they were offered
+        to a round."""
         with self._run.waiting_in_loop():
             if not self._offer(loss, steps):
                 return False
@@ -128,7 +129,7 @@ class ScriptRounds:
         return not go.sharded or self.batches.belong_to(go)
 
     def drop_step(self) -> None:
-        """Drop a step that is of no use: it counts for nothing, and what the script does behind it
+        """Drop a step that is of no use: it counts for nothing, and what the script does after it
         is undone."""
         self._exchange.log_skipped("overlap")
         self.dropped = self._extra.in_flight
@@ -140,7 +141,7 @@ class ScriptRounds:
         self.computing_since = time.monotonic()
 
     def undo_dropped(self) -> None:
-        """Undo what the script has done behind a step that was dropped, such as to step a
+        """Undo what the script has done after a step that was dropped, such as to step a
         scheduler."""
         states, self.dropped = self.dropped, None
         if states:  # else they were replaced by those of others
@@ -148,7 +149,7 @@ class ScriptRounds:
 
     @property
     def _drain_is_due(self) -> bool:
-        """Whether the next step is to begin on parameters that have all rounds: behind the last
+        """Whether the next step is to begin on parameters that have all rounds: after the last
         step, and where others may go on from the state."""
         if not self._exchange.in_flight:
             return False
@@ -208,7 +209,7 @@ class ScriptRounds:
             raise
         if not self._config.overlap:
             self.batches.note_collective(before, exchange.go)
-        if self._run.is_asked_to_stop and not self.checkpoints.is_behind_step:
+        if self._run.is_asked_to_stop and not self.checkpoints.has_new_step:
             self._run.termination.stop()
         return exchange.model.steps > steps
 

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 class SavePlan(NamedTuple):
     """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay.
     ``peers``: those whose models are to be averaged, where each has its own. ``of_round``: steps of
-    a round: there is a state to save behind each. ``streams``: the state is written while training
+    a round: there is a state to save after each. ``streams``: the state is written while training
     waits, a block at a time, in place of a copy of all of it that is written meanwhile."""
 
     folder: Path

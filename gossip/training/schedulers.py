@@ -45,7 +45,7 @@ class SchedulerPace:
         self._begun: dict[str, tuple[int, int, int]] = {}
 
     def stepped(self) -> None:
-        """The script has made a step of its own. What it does behind that is yet to come."""
+        """The script has made a step of its own. What it does after that is yet to come."""
         self._stepped = True
 
     def loaded(self, kept: Mapping[str, Any], step: int) -> None:
@@ -79,7 +79,7 @@ class SchedulerPace:
             self._begun[name] = epoch, steps_of(scheduler), alike
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
-        """To be called once the script has done what it does behind a step. It does nothing where
+        """To be called once the script has done what it does after a step. It does nothing where
         the script has not made one: of the rounds that passed while it waited, one may be that of
         the step that it is about to make.
 

@@ -35,7 +35,8 @@ class ScriptSteps:
         unprepared: Optimizers that were not prepared.
         coordinator: Requests these steps; set by ``prepare``.
         are_begun: The script has made a step.
-        advanced: Steps of the run that the last call of ``optimizer.step()`` has applied.
+        advanced: By how much the last call of ``optimizer.step()`` advanced the count of steps,
+            lost ones included.
     """
 
     _run: PeerRun
@@ -100,7 +101,7 @@ class ScriptSteps:
 
     def _begin_step(self) -> bool:
         """Do what precedes a step: save what is due, stop if this peer is to. Returns False where
-        the loop ends behind the step, which changes nothing."""
+        the loop ends after the step, which changes nothing."""
         self.unprepared.exchanged()
         self._rounds.batches.check_step()
         self.follow_step()
@@ -147,7 +148,7 @@ class ScriptSteps:
                 raise UnsupportedModel(
                     f"several optimizers step on one batch, each in a round of its own, and {what} "
                     "cannot be used with that",
-                    "peer.prepare(..., together=True) if they step one behind the other and "
+                    "peer.prepare(..., together=True) if they step one after the other and "
                     "nothing between their steps needs the new weights",
                 )
         self._step_directly(overflow)
@@ -162,11 +163,11 @@ class ScriptSteps:
 
     def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
         """Take the round of the step, or of the local steps, that this peer has made."""
-        # The place of a script behind this round: the same for all, however many local steps each
+        # The place of a script after this round: the same for all, however many local steps each
         # has taken.
-        behind = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
+        position = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
         if self._rounds.run(loss, self._run.stepper.load_update(overflow, kind)):
-            self._run.answers.reached(behind)
+            self._run.answers.reached(position)
             self.end_step()
         else:
             self._rounds.drop_step()
@@ -197,7 +198,7 @@ class ScriptSteps:
         self._rounds.batches.drop_unused()
         self._rounds.pass_by(skipped)
 
-    # --- behind a step, and before the next one ---------------------------------------------------
+    # --- after a step, and before the next one ---------------------------------------------------
 
     def end_step(self) -> None:
         """Note that the next work of the script belongs to the step that was made."""
@@ -208,7 +209,7 @@ class ScriptSteps:
         if run.is_out_of_rounds:
             self._rounds.confirm()
         if checkpoints.saver is not None:
-            checkpoints.is_behind_step = True
+            checkpoints.has_new_step = True
         elif run.is_asked_to_stop:
             run.termination.stop()
         self.begin_computing()
@@ -238,8 +239,8 @@ class ScriptSteps:
         extra.load_all()
         extra.follow_steps()
         self._run.stepper.end_boundary()
-        if checkpoints.is_behind_step:
-            checkpoints.is_behind_step = False
+        if checkpoints.has_new_step:
+            checkpoints.has_new_step = False
             self.stop_if_asked()
             checkpoints.save_due()
 
@@ -283,7 +284,7 @@ class ScriptSteps:
             raise ConfigError(
                 f"each_step after {missed} rounds were applied that this peer has missed: "
                 "the function has not run for them",
-                "call peer.each_step right behind peer.prepare, before you read peer.peers, "
+                "call peer.each_step right after peer.prepare, before you read peer.peers, "
                 "peer.alive or peer.is_main",
             )
         at = None if after is None else self.coordinator.find(after)
@@ -291,10 +292,11 @@ class ScriptSteps:
         self._run.exchange.on_step = self._call_functions
 
     def _call_functions(self, applied: messages.ApplyCommand) -> None:
-        """Run the functions behind the round that has made a step."""
+        """Run the functions after a round that counts as a step, even if it was lost and changed
+        nothing."""
         stepped = self.coordinator.stepped if applied.slot >= 0 else ()
         # A state of others that came within this step is that of the parameters; what the script
-        # does behind its own step concerns schedulers alone.
+        # does after its own step concerns schedulers alone.
         self._run.model.extra.load_objects()
         seed = draw("each_step", self._run.config.seed, self._run.step, applied.kind)
         device = self._run.model.trained.layout.device

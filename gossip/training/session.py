@@ -130,7 +130,7 @@ class Session:
                 set of ``peer.shard``. A ``judge`` without an argument draws its own with the
                 generator of torch, numpy or Python, whose state is restored afterwards.
             together: All optimizers step in one round, when the last one is asked to: for those
-                that step one behind the other. What the script does between their steps sees the
+                that step one after the other. What the script does between their steps sees the
                 weights before them.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
@@ -308,7 +308,7 @@ class Session:
         search: Any = None,
     ) -> Any:
         """Looks for better initial weights, with all peers in parallel, and puts them into the
-        prepared model. Call it on all peers, behind ``prepare`` and ``shard``, before the first
+        prepared model. Call it on all peers, after ``prepare`` and ``shard``, before the first
         step (``docs/starts.md``). It comes with gossip-pipelines.
 
         Each peer trains other starts for some steps. The half with the smaller held-out loss at the
@@ -399,7 +399,7 @@ class Session:
         average, to ``keep`` as well: then a peer that returns gets them.
 
         Args:
-            function: Takes nothing, and is registered right behind ``prepare``.
+            function: Takes nothing, and is registered right after ``prepare``.
             after: One of several optimizers: ``function`` is called after each of its steps, and
                 not after those of the run, which the first optimizer on a batch makes.
         Returns: ``function``, so this can be a decorator.
@@ -553,9 +553,10 @@ class Session:
 
     @property
     def step(self) -> int:
-        """Number of the next step, from 0: so many updates are in the parameters. A collective
-        operation, such as ``mean``, takes a round and is no step. With ``local_steps`` each round
-        counts so many. With ``overlap`` the last one may be in flight."""
+        """Number of the next step, from 0. A step counts also if no peer had an update for it, so
+        that it changed nothing. A collective operation, such as ``mean``, takes a round and is no
+        step. With ``local_steps`` each round counts so many. With ``overlap`` the last one may be
+        in flight."""
         return self._run.step
 
     @property

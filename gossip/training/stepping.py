@@ -86,7 +86,7 @@ class EveryStep:
         """Continue after an update was offered whose round is not applied yet."""
 
     def discard_update(self) -> None:
-        """Discard the steps behind the update that ``load_update`` has loaded."""
+        """Discard the steps after the update that ``load_update`` has loaded."""
 
     def undo_steps(self) -> int:
         """Undo the steps since the last round. Returns their number."""

@@ -38,13 +38,15 @@ from .stages import PeerStage, describe_rebuilt_stage, describe_unlike_profile
 from .words import at_round, counted, named, numbers
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
-"""``elsewhere``: another launcher's peer, of which this one only hears."""
+"""State of a peer's process, from its own events and its launcher's: ``here`` is started, and not
+yet in a round; ``gone`` has ended. ``elsewhere``: another launcher's peer, of which this one only
+hears. A peer that others hold for dead keeps its state: see ``skipped_by``."""
 NO_FAULTS = FaultPlan()
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
 UNMET_S = 10.0  # peers say every 5 s whom they wait for
 ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
-NOTICED_S = 10.0  # no longer after the end of a hang is a death one of it
+NOTICED_S = 10.0  # a death that is noticed later than this after a hang has another cause
 ENDING_S = 5.0  # peers that have finished close their links one after the other
 DIVERGENCES_MAX = 100
 COMMITS_KEPT = 512
@@ -69,7 +71,7 @@ class PeerRow:
     judged_round: int = -1  # of what was told last of its trust
     suspected: bool = False
     quarantined: bool = False
-    skipped_by: set[int] = field(default_factory=set)
+    skipped_by: set[int] = field(default_factory=set)  # whose last word on it: skipped, or dead
     left: bool = False  # it said goodbye: whatever is said of it then is no news
     pause: str = ""  # why it waits for a quorum; "": it does not
     lie: str = ""
@@ -214,7 +216,7 @@ class RunModel:
         return sorted(self.unmet(now).union(self.missing))
 
     def expect(self, peer: int) -> None:
-        """Rows of this one come from now on, too."""
+        """Follow this peer, too."""
         self.rows[peer] = PeerRow(peer)
 
     def _subject(self, peer: int) -> PeerRow:
@@ -860,6 +862,8 @@ class RunModel:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
         number, code = event.signal, event.code
         row.exit, row.asked = event.how or "", bool(event.stopping)
+        for other in self.rows.values():
+            other.skipped_by.discard(row.peer)
         if code == EXIT_ASKED:
             row.state = "gone"
             self.leaves[row.peer] = row.round

@@ -26,8 +26,8 @@ from gossip.training.collectives import (
     CollectiveAnswers,
     Collectives,
     RunOver,
+    after_epoch,
     before_epoch,
-    behind_epoch,
     bytes_max,
     means_of,
     numbers_of,
@@ -172,7 +172,7 @@ def test_the_first_commit_with_a_place_decides() -> None:
 
 def test_calls_before_behind_and_between_epochs_are_of_other_places() -> None:
     """And of none that a step has."""
-    places = [place(epoch) for epoch in range(3) for place in (before_epoch, behind_epoch)]
+    places = [place(epoch) for epoch in range(3) for place in (before_epoch, after_epoch)]
     assert len({*places, BEGINNING, *range(100)}) == 6 + 1 + 100
 
 

@@ -204,6 +204,14 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
     assert view.rows[2].lie == "sign_flip"
 
 
+def test_a_peer_that_has_ended_holds_nobody_for_dead() -> None:
+    view = RunModel(3)
+    told(view, event("skip", 0, 1.0, subject=2), event("dead", 1, 1.0, subject=2))
+    assert view.rows[2].skipped_by == {0, 1}
+    told(view, event("exited", 1, 2.0, signal=9, how="killed by SIGKILL"))
+    assert view.rows[2].skipped_by == {0}
+
+
 def test_who_was_away_tells_of_old_verdicts_without_a_line() -> None:
     view = RunModel(4)
     why = {"trust": 0.18, "reasons": ["9 of the last 20 updates stood out"]}

@@ -2,24 +2,32 @@
 
 Every peer is a participant of each round, and the server of a shard when its turn comes. A round
 ends for a peer when it has a commit of every shard; then it applies them all. Nothing here waits
-for a peer that is skipped.
+for a peer that is skipped: one that is dead, unreachable, finished, or silent since its connection
+broke (``skip_reason``).
 
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
-alone when its attempt has failed: the membership skips the server, the server makes no progress in
-time or answers that it does not serve, its result is rejected, or the server is this peer and was
-paused. Then the peer moves to the next attempt whose server is not skipped, and sends its update
-there. A peer also follows claims of other peers that a later attempt has begun, except unexplained
-ones of a peer without credit (``later_turns.py``). There is no vote.
+alone when its attempt has failed: the server is skipped, makes no progress in time (the server
+itself keeps that limit, too), or answers that it does not serve; with f > 0, the server's own
+result is rejected; or the server is this peer and was paused. Then the peer moves to the next
+attempt whose server is not skipped, and sends its update there. A peer also follows claims of other
+peers that a later attempt has begun. It ignores a claim that nothing it sees explains, if the peer
+that makes it has cost it too much waiting before (``later_turns.py``). There is no vote.
 
-**Two results.** A server commits once a quorum has answered (``Server.quorum``). A peer that has
-moved on records no commit sent under an earlier attempt: it forwards the commit to its present
-server, which re-issues it and does not aggregate again. So two results arise only if a server
-aggregates updates whose senders have moved on, before it learns of the later attempt. A server that
-notices its own pause leaves its attempts (``on_pause``). A later server requests missing updates,
-which also reaches the earlier server. With f > 0, a peer that follows an unexplained claim
-withdraws its update. What is left is detected, not prevented: a pause or delay that nobody notices,
-two isolated sides, and a Byzantine server that sends different commits. Then the hash chains
-differ, and the smaller side takes the state of the larger (``fork_choice.py``, docs/limits.md).
+**Two results.** A server commits once a quorum has answered. The following holds if the quorum is a
+majority. It is 1 with fewer than three peers or ``quorum = "available"``, and smaller with
+``on_minority = "continue"`` (``Server.quorum``). A peer that has moved on records no commit sent
+under an earlier attempt: it forwards the commit to its present server, which re-issues it and does
+not aggregate again. A peer that has a commit which others lack brings them to it: they request it
+(``CommitRequest``). A peer that comes back to a round is bound by its attempts (``AttemptLocks``).
+So two results arise only if a server aggregates updates whose senders have moved on, before it
+learns of the later attempt. A server that notices its own pause leaves its attempts (``on_pause``).
+A later server requests missing updates, which also reaches the earlier server. With f > 0, a peer
+that follows an unexplained claim withdraws its update, unless the rule has it already. What is left
+is detected, not prevented: a pause or delay that nobody notices, two isolated sides, and a
+Byzantine server that sends different commits. Then the hash chains differ. The branch that more
+peers are heard on wins, of equal ones that with the lower hash (``LagDetector.record_branch``);
+where minorities may continue, ``fork_choice.py`` decides. The others take the state of the winning
+side (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -332,8 +340,12 @@ class RollingRounds:
         return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
 
     def record_own_commit(self, now: float, fires: Token | None = None) -> list[Effect]:
-        """Record the commit that this server has sent, before the next event is handled. If that
-        event is the timer of the commit (its token is ``fires``), the timer records it."""
+        """Record the commit that this server has sent, before the next event is handled.
+
+        Args:
+            fires: Token of the timer that is the next event. If it is the timer of this commit,
+                ``on_timer`` records the commit.
+        """
         if self.own_commit is None or self.own_commit[3] == fires:
             return []
         shard, commit, payload, token = self.own_commit
@@ -615,8 +627,8 @@ class RollingRounds:
         return withdrawal + self._send_update(shard, now)
 
     def _withdraw_update(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """Withdraw the update of ``attempt``, which this peer leaves, if an unexplained claim alone
-        makes it leave: the server of that attempt is probably alive and would use the update. A
+        """Have the server of ``attempt`` drop the update of this peer, if only an unexplained claim
+        made this peer leave that attempt: its server is probably alive and would use the update. A
         withdrawal is a ``NotServing`` from a participant to a server (``_is_withdrawal``)."""
         server = shard.server_of(attempt)
         if shard.claims.led_here is None or self._own is None or server == self.local:
@@ -681,8 +693,8 @@ class RollingRounds:
     def _forward_commit(
         self, sender: PeerId, shard: ShardRound, commit: Commit, payload: Payload | None
     ) -> list[Effect]:
-        """Forward a commit of an earlier attempt to the present server. It has the update of this
-        peer and may not know the commit. Then it would make a second result."""
+        """Forward a commit of an earlier attempt to the present server. That server has the update
+        of this peer. If it does not know the commit, it makes a second result."""
         server = shard.server_of(shard.attempt)
         if sender == server or self.lag_detector.is_ahead(server):
             return []

@@ -158,9 +158,9 @@ class Server:
         """Return how many answers a round needs: a majority of the roster without peers that have
         left; 1 with fewer than three peers, or with ``quorum = "available"`` (``_majority``).
 
-        If the round changes no membership, it also needs as many as the rule does. Otherwise rounds
-        without a result would pass as fast as messages travel, and the training would end before
-        any peer is back.
+        If the round changes no membership, it also needs as many as the rule does. Otherwise, with
+        too few peers for the rule, empty rounds would follow each other at once and use up the
+        training before a peer is back.
         """
         quorum = self._majority()
         absent = self.departures.count_left(self.roster.peers, self.round_id)
@@ -188,8 +188,8 @@ class Server:
         """Return the quorum if members have ended for good: one answer from each other member, if
         all of these can be reached and are enough together with the newcomers; else ``quorum``.
 
-        So two sides of a partition cannot both close a round, and this peer learns each result that
-        a live member has recorded.
+        Two sides of a partition cannot both close an attempt, because all living members must
+        answer. So this peer learns each result that a living member has recorded.
         """
         left = [peer for peer in self.roster if not self.view.has_ended(peer)]
         if len(left) >= quorum or any(
@@ -203,7 +203,7 @@ class Server:
 
     def peers_with_rejected_result(self, shard: ShardRound) -> list[PeerId]:
         """Return the reachable roster members that sent a result which this peer rejected, and no
-        update."""
+        update: they have committed, so they send none."""
         return [
             p
             for p in sorted(shard.rejected_from)
@@ -349,8 +349,8 @@ class Server:
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Return a further timer if the timeout of the present server is over and bytes still
-        arrive."""
+        """Return a further timer if the timeout of the present server is over and a result is on
+        its way, or a peer reports that it compiles or receives."""
         if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from gossip.core import (
+    HAS_COMMITTED_STATE,
     NOT_ADMITTED,
-    TRAINING,
     Ack,
     Activation,
     ActivationGradient,
@@ -166,14 +166,16 @@ class StagePeer(Peer):
             return pipeline.rebuild.on_message(event, now) if self.phase == "gathering" else []
         if not pipeline.is_neighbour_request(event):
             return pipeline.refuse(event)
-        return self.recovery.on_message(event, self.phase in TRAINING, now)
+        return self.recovery.on_message(event, self.phase in HAS_COMMITTED_STATE, now)
 
     def _on_due(self, timer: Any, now: float) -> list[Effect]:
         match timer:
             case RebuildTimer():
                 return self.pipeline.on_timer(timer, now) if self.phase == "gathering" else []
             case BarrierTimer() | FlowTimer() | AuditTimer():
-                return self.pipeline.on_timer(timer, now) if self.phase in TRAINING else []
+                return (
+                    self.pipeline.on_timer(timer, now) if self.phase in HAS_COMMITTED_STATE else []
+                )
             case _:
                 return super()._on_due(timer, now)
 
