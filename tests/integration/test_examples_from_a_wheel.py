@@ -73,7 +73,7 @@ def test_each_example_has_a_command_and_a_place_on_the_page() -> None:
     there = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     assert there == {*COMMANDS, "ddp.py", "two_hosts.sh"}
     assert COMMANDS.keys() == SAYS.keys()
-    page = (ROOT / "docs" / "examples.md").read_text()
+    page = (ROOT / "docs" / "tour.md").read_text()
     assert {*re.findall(r"\(\.\./examples/([\w.]+)\)", page)} == there
 
 
