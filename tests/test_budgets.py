@@ -236,7 +236,7 @@ BUDGETS = {
     ),
     "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
     "lines of tests": Budget(lines_of_tests, 109_200, 80_000),
-    "words of docs, results aside": Budget(words_of_docs, 62_500, 60_000),
+    "words of docs, results aside": Budget(words_of_docs, 59_800, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 
