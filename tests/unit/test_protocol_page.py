@@ -76,7 +76,7 @@ CHARTS = {
         r"fault ends: partition",
         r"peer 3 <- \d +Commit r8",
         (
-            r"peer 4 -> 0 +Query r3",
+            r"peer 4 -> 0 +UpdateRequest r3",
             r"peer 0 -> 4 +Commit r3",
             r"-> 3 +Commit r4.*Commit r5.*Commit r6.*Commit r7.*Commit r8",
             r"peer 3 <- \d +Commit r8",
@@ -93,9 +93,9 @@ CHARTS = {
         ),
     ),
     "gossip-round": Excerpt(
-        r"-> \d +Push gradient r6",
-        r"-> \d +Push gradient r7",
-        (r"-> \d +Push gradient r6", r"peer \d +aggregates round 6 of \d,\d,\d$"),
+        r"-> \d +Push r6 gradient",
+        r"-> \d +Push r7 gradient",
+        (r"-> \d +Push r6 gradient", r"peer \d +aggregates round 6 of \d,\d,\d$"),
     ),
 }
 

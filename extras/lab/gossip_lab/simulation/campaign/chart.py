@@ -4,6 +4,7 @@ and commits."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
@@ -34,6 +35,7 @@ _GROUPS: dict[type, Group] = {
     ),
 }
 RUMORS_SHOWN = 2
+_PLACE = ("round_id", "shard", "stage", "micro_batch", "micro_batches", "attempt", "peer")
 
 LOST = (
     *("no_link", "lost", "cut", "reset", "queue_full", "lost_by_reset", "gone"),
@@ -163,124 +165,68 @@ class Chart(Observer):
         self.lines.append(ChartLine(swarm.now, peer, what, text))
 
 
-_Membership = (
-    messages.Compiling
-    | messages.GatherValue
-    | messages.Ping
-    | messages.PingRequest
-    | messages.Ack
-    | messages.Nack
-    | messages.PushPull
-    | messages.Gossip
-)
-_Rounds = (
-    messages.Update
-    | messages.Commit
-    | messages.UpdateRequest
-    | messages.PartialStatistics
-    | messages.PartialOverdue
-    | messages.ReceivingPayload
-    | messages.NotServing
-    | messages.CommitRequest
-    | messages.Push
-)
-_Joining = messages.Hello | messages.StateRequest | messages.StateAttestation | messages.StateOffer
+_DETAILS: dict[type, Callable[[Any], str]] = {
+    messages.Update: lambda update: f"{update.samples} samples",
+    messages.Commit: lambda commit: (
+        (f"made at {commit.made_at} " if commit.made_at != commit.attempt else "")
+        + f"by {commit.server}{_digest(commit.digest) or ' empty'}"
+    ),
+    messages.NotServing: lambda answer: f"asked r{answer.asked_round}",
+    messages.PartialStatistics: lambda part: f"of {_listed(part.contributors)}",
+    messages.PartialOverdue: lambda overdue: "time is up" if overdue.time_is_up else "",
+    messages.ReceivingPayload: lambda receiving: f"{receiving.received} bytes so far",
+    messages.CommitRequest: lambda request: f"from r{request.first}",
+    messages.Push: lambda push: push.what,
+    messages.GatherValue: lambda value: str(value.number),
+    messages.Ping: lambda ping: f"{ping.target}{_rumors(ping.rumors)}",
+    messages.PingRequest: lambda request: f"{request.target}{_rumors(request.rumors)}",
+    messages.Ack: lambda ack: f"of {ack.target}{_rumors(ack.rumors)}",
+    messages.Nack: lambda nack: f"of {nack.target}",
+    messages.PushPull: lambda push: (
+        ("reply" if push.reply else "")
+        + _rumors(tuple(member for member in push.members if member.status != "alive"))
+    ),
+    messages.Gossip: lambda gossip: _rumors(gossip.rumors).strip(),
+    messages.StateRequest: lambda request: request.what,
+    messages.StateAttestation: lambda answer: _digest(answer.digest).strip() or answer.reason,
+    messages.StateOffer: lambda offer: "" if offer.digest else f"none: {offer.reason}",
+    messages.StageDone: lambda done: f"{done.committed} committed",
+    messages.ActivationRefused: lambda refused: f"knows attempt {refused.known}",
+}
+"""Words on messages beyond their name, round, shard, stage, micro-batches and attempt."""
 
 
 def describe_message(message: Message) -> str:
     """A message in a few words."""
-    if isinstance(message, _Membership):
-        return _describe_membership_message(message)
-    if isinstance(message, _Joining):
-        return _describe_joining_message(message)
-    if isinstance(message, messages.PipelineMessage):
-        return _describe_pipeline_message(message)
-    return _describe_round_message(message)
+    words = [type(message).__name__, *_place(message)]
+    if (details := _DETAILS.get(type(message))) is not None:
+        words += [details(message)] if details(message) else []
+    return " ".join(words)
 
 
-def _describe_pipeline_message(message: messages.PipelineMessage) -> str:
-    name, where = type(message).__name__, f"r{message.round_id} stage {message.stage}"
-    match message:
-        case messages.Counted() | messages.MicroBatchesMissing():
-            return f"{name} {where}: {','.join(map(str, message.micro_batches)) or 'none'}"
-        case messages.StageDone(committed=committed):
-            return f"{name} {where}, {committed} committed"
-        case messages.ActivationRefused(known=known):
-            return f"{name} {where} b{message.micro_batch}, knows attempt {known}"
-        case messages.AuditRequest() | messages.AuditReply() | messages.AuditFinding():
-            return f"{name} {where} b{message.micro_batch} of {message.peer}"
-        case messages.Activation() | messages.ActivationGradient() | messages.Withdraw():
-            return f"{name} {where} b{message.micro_batch}{_attempt(message.attempt)}"
+def _place(message: Any) -> Iterator[str]:
+    """Yield what the message has of round, shard, stage, micro-batches, attempt and peer."""
+    found = {name: getattr(message, name) for name in _PLACE if hasattr(message, name)}
+    if "round_id" in found:
+        yield f"r{found['round_id']}{_shard(found.get('shard', 0))}"
+    if "stage" in found:  # the number of one, or how far a peer has come
+        yield f"stage {found['stage']}" if isinstance(found["stage"], int) else found["stage"]
+    if "micro_batch" in found:
+        yield f"b{found['micro_batch']}"
+    if found.get("micro_batches"):
+        yield f"b{_listed(found['micro_batches'])}"
+    if found.get("attempt"):
+        yield f"try {found['attempt']}"
+    if "peer" in found:
+        yield f"of {found['peer']}"
 
 
-def _describe_round_message(message: _Rounds) -> str:
-    match message:
-        case messages.Update(_, round_id, shard, attempt, _, samples):
-            return f"Update r{round_id}{_shard(shard)}{_attempt(attempt)} {samples} samples"
-        case messages.Commit():
-            made = f" made at {message.made_at}" if message.made_at != message.attempt else ""
-            digest = f" #{message.digest.hex()[:4]}" if message.digest else " empty"
-            return (
-                "Commit "
-                f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}{made} by "
-                f"{message.server}{digest}"
-            )
-        case messages.UpdateRequest(_, round_id, shard, attempt):
-            return f"Query r{round_id}{_shard(shard)}{_attempt(attempt)}"
-        case messages.PartialStatistics(_, round_id, shard, attempt, _, contributors):
-            return (
-                f"Partial r{round_id}{_shard(shard)}{_attempt(attempt)} of "
-                f"{','.join(map(str, contributors))}"
-            )
-        case messages.PartialOverdue():
-            where = f"r{message.round_id}{_shard(message.shard)}{_attempt(message.attempt)}"
-            return f"Overdue {where}{', time is up' if message.time_is_up else ''}"
-        case messages.ReceivingPayload():
-            return f"Receiving, {message.received} bytes so far"
-        case messages.NotServing(_, asked, shard, attempt, round_id):
-            return f"NotMe r{asked}{_shard(shard)}{_attempt(attempt)}, I am at r{round_id}"
-        case messages.CommitRequest(_, first, attempt):
-            return f"CommitRequest from r{first}{_attempt(attempt)}"
-        case messages.Push(_, round_id, what):
-            return f"Push {what} r{round_id}"
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
-def _describe_joining_message(message: _Joining) -> str:
-    match message:
-        case messages.Hello():
-            return f"Hello r{message.round_id} {message.stage}"
-        case messages.StateRequest(_, _, round_id, what):
-            return f"StateRequest {what}" + (f" r{round_id}" if round_id else "")
-        case messages.StateAttestation():
-            return (
-                f"StateAttestation r{message.round_id} {message.digest.hex()[:6] or message.reason}"
-            )
-        case messages.StateOffer():
-            return (
-                f"StateOffer r{message.round_id}"
-                if message.digest
-                else f"StateOffer none: {message.reason}"
-            )
-
-
-def _describe_membership_message(message: _Membership) -> str:
-    name = type(message).__name__
-    match message:
-        case messages.Compiling():
-            return "Compiling"
-        case messages.GatherValue(_, number):
-            return f"GatherValue {number}"
-        case messages.Ping(_, target, rumors) | messages.PingRequest(_, target, rumors):
-            return f"{name} {target}{_rumors(rumors)}"
-        case messages.Ack(_, target, _, rumors):
-            return f"Ack of {target}{_rumors(rumors)}"
-        case messages.Nack(_, target):
-            return f"Nack of {target}"
-        case messages.PushPull(members, reply):
-            missing = tuple(member for member in members if member.status != "alive")
-            return f"PushPull{' reply' if reply else ''}{_rumors(missing)}"
-        case messages.Gossip(rumors):
-            return f"Gossip{_rumors(rumors)}"
+def _digest(digest: bytes) -> str:
+    return f" #{digest.hex()[:4]}" if digest else ""
 
 
 def _rumors(rumors: tuple[messages.Rumor, ...]) -> str:
@@ -293,7 +239,3 @@ def _rumors(rumors: tuple[messages.Rumor, ...]) -> str:
 
 def _shard(shard: int) -> str:
     return f".{shard}" if shard else ""
-
-
-def _attempt(attempt: int) -> str:
-    return f" try {attempt}" if attempt else ""
