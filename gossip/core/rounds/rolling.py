@@ -589,14 +589,13 @@ class RollingRounds:
                 *self._postpone_serving(shard, sender, update.attempt, now),
                 Send(sender, self.lag_detector.not_serving(update)),
             ]
-        former_attempt, is_later = shard.attempt, update.attempt > shard.attempt
-        if is_later and not self.later_turns.follow_claim(shard, sender, update.attempt, now):
+        is_later = update.attempt > shard.attempt
+        effects = self._move_to(shard, update.attempt, sender, now)
+        if effects is None:
             return []
-        effects = self._withdraw_update(shard, former_attempt) if is_later else []
         if update.attempt > shard.served.attempt:
             effects += self.server.serve(shard, update.attempt, now)
             if is_later:
-                shard.attempt = update.attempt
                 effects += self.server.pulse(shard, now) + self._send_update(shard, now)
         return effects + self.server.accept_update(shard, sender, update, payload, now)
 
@@ -617,23 +616,27 @@ class RollingRounds:
         cannot_move = self.mode != "active" or self.cross_shard.is_combining(shard)
         if cannot_move or shard.server_of(attempt) != sender or attempt < shard.attempt:
             return []
-        withdrawal: list[Effect] = []
-        if attempt > shard.attempt:
-            former_attempt = shard.attempt
-            if not self.later_turns.follow_claim(shard, sender, attempt, now):
-                return []
-            withdrawal = self._withdraw_update(shard, former_attempt)
-        shard.attempt = attempt
-        return withdrawal + self._send_update(shard, now)
+        withdrawal = self._move_to(shard, attempt, sender, now)
+        return [] if withdrawal is None else withdrawal + self._send_update(shard, now)
 
-    def _withdraw_update(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """Have the server of ``attempt`` drop the update of this peer, if only an unexplained claim
-        made this peer leave that attempt: its server is probably alive and would use the update. A
-        withdrawal is a ``NotServing`` from a participant to a server (``_is_withdrawal``)."""
-        server = shard.server_of(attempt)
+    def _move_to(
+        self, shard: ShardRound, attempt: int, claimant: PeerId, now: float
+    ) -> list[Effect] | None:
+        """Move to an attempt that ``claimant`` says has begun; None: its claim is not followed.
+
+        If nothing but that claim makes this peer leave its attempt, the server of that attempt is
+        probably alive and would use the update. So this peer has it drop the update, by a
+        ``NotServing`` from a participant to a server (``_is_withdrawal``).
+        """
+        if attempt == shard.attempt:
+            return []
+        if not self.later_turns.follow_claim(shard, claimant, attempt, now):
+            return None
+        server = shard.server_of(shard.attempt)
+        where = (self.settings.lineage, self.round_id, shard.index, shard.attempt, self.chain)
+        shard.attempt = attempt
         if shard.claims.led_here is None or self._own is None or server == self.local:
             return []
-        where = (self.settings.lineage, self.round_id, shard.index, attempt, self.chain)
         return [Send(server, self.lag_detector.not_serving(UpdateRequest(*where)))]
 
     def _on_commit(
@@ -991,12 +994,9 @@ class RollingRounds:
             return []
         if not self._may_serve(now):  # It was paused once more.
             return self._postpone_serving(shard, shard.postponed_from, attempt, now)
-        effects: list[Effect] = []
-        if (before := shard.attempt) < attempt:
-            if not self.later_turns.follow_claim(shard, shard.postponed_from, attempt, now):
-                return []
-            effects = self._withdraw_update(shard, before)
-        shard.attempt = attempt
+        effects = self._move_to(shard, attempt, shard.postponed_from, now)
+        if effects is None:
+            return []
         if shard.served.attempt < attempt:
             effects += self.server.serve(shard, attempt, now)
             if attempt == 0:  # ``serve`` schedules the request only for later attempts.
