@@ -66,8 +66,9 @@ def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
-    """List the names that are most similar to the one that was given."""
-    near = difflib.get_close_matches(given, known, n=most, cutoff=0.0)
+    """List the names that are most similar to the one that was given; all, if there are few."""
+    most = len(known) if len(known) <= 2 * most else most
+    near = difflib.get_close_matches(given, known, n=max(1, most), cutoff=0.0)
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
     return f"known: {', '.join(near)}{more}"
 

@@ -503,10 +503,9 @@ class RunModel:
     def _minority_continues(self, row: PeerRow, event: events.MinorityContinues) -> list[str]:
         if (number := self.outage_at(event.t)) is not None:
             self.outages[number].alone.update(event.alive or ())
-        alone = _in_line(event.alive)
         return [
-            f"! peers {alone} (of {event.of}) go on alone from round {event.round}: to them the "
-            "others are dead"
+            f"! {named(event.alive or ())} of {event.of} go on alone from round {event.round}: "
+            "the others are dead for them"
         ]
 
     def _lost_round(self, row: PeerRow, event: events.LostRound) -> list[str]:

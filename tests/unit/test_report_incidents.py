@@ -321,7 +321,7 @@ def test_an_overloaded_machine_explains_who_fell_silent(tmp_path: Path, load: fl
     )
     cause = "no fault or end of its process explains it"
     if load > 4:
-        cause = "its machine was overloaded, load 15.0 on 2 cores"
+        cause = "its machine was overloaded then, load 15.0 on 2 cores"
     assert one(run, "declared dead").what == f"fell silent and was declared dead: {cause}"
 
 
@@ -637,9 +637,14 @@ def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> 
     kinds = [dataclasses.replace(SOME, kind=f"{name} fault") for name in "abcd"]
     run.state = dataclasses.replace(run.state, exit_code=5)
     assert overview.headline(run, [*kinds, SOME]) == (
-        "Exit code 5 after 120 steps, with an a fault, a b fault, a c fault and 1 other incident"
+        "The run ended with exit code 5, after 120 steps, with an a fault, a b fault, a c fault "
+        "and 1 other incident"
     )
-    assert overview.headline(run, []) == "Exit code 5 after 120 steps"
+    assert overview.headline(run, []) == "The run ended with exit code 5, after 120 steps"
+    run.state = dataclasses.replace(run.state, state="killed", exit_code=None)
+    assert overview.headline(run, []) == "The run was killed, after 120 steps"
+    end = dataclasses.replace(SOME, what="the launcher was killed")
+    assert "Nothing went wrong" not in overview.verdict(run, [end])
 
 
 def test_injected_faults_and_others_have_a_table_each(tmp_path: Path) -> None:

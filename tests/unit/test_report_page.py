@@ -7,18 +7,20 @@ import json
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up_run import MadeUp, write
 from recorded_run import RecordedRun
 
 from gossip.errors import ConfigError
 from gossip.launch.report import notes
-from gossip.launch.report.html import curves, page, participation, png, recorded, svg
-from gossip.launch.report.html.charts import LaneChart, LineChart, Mark, TextTable
+from gossip.launch.report.html import curves, learning, page, participation, png, recorded, svg
+from gossip.launch.report.html.charts import LaneChart, Line, LineChart, Mark, TextTable
 
 RUN = MadeUp(rounds=600, peers=8, pace=25.0)
 
@@ -210,6 +212,13 @@ def test_a_value_of_each_curve_is_shown_under_the_pointer(report: page.RunReport
     assert re.fullmatch(rf"0:\d\d\.\d\n{value}", hovers[3])
     by_round = [words for words in svg.draw(charts["loss-by-round"]).hovers if words]
     assert re.fullmatch(rf"round \d+\n{value}", by_round[3])
+
+
+def test_a_band_that_reaches_zero_has_a_linear_axis() -> None:
+    mean = np.geomspace(2.0, 1e-3, 30)
+    line = Line("a", np.arange(30.0), mean, low=np.append(mean[:-1], 0.0), high=mean)
+    assert learning.wants_log((replace(line, low=None),))
+    assert not learning.wants_log((line,))
 
 
 def test_tables_are_tables_with_captions_and_heads(parsed: Parsed) -> None:

@@ -19,6 +19,10 @@ STATES: dict[str, str] = {
 """State of a peer -> its description. A later state hides those before it."""
 
 
+BAND = "; band: lowest to highest"
+"""In the name of a line that has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """An incident on a time axis. ``x``: seconds since the start."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from gossip.launch.report.words import counted
 
-from .charts import Line
+from .charts import BAND, Line
 from .columns import Points
 from .downsampling import BUCKETS, Buckets, Floats
 from .recorded import RecordedRun
@@ -25,10 +25,14 @@ def buckets_for(run: RecordedRun, rounds_each: int = 2, most: int = BUCKETS) -> 
     return Buckets(0.0, run.duration_s, max(LEAST, min(most, rounds // rounds_each)))
 
 
-def points_line(points: Points, peers: list[int], since: float, buckets: Buckets) -> Line:
-    """Return the line of what these peers logged. ``since``: the x value of the axis' start."""
+def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets) -> Line:
+    """Return the line of what honest peers logged; of all, if each is to lie. ``since``: the x
+    value of the axis' start."""
+    peers, who = honest(run, points.peers), "honest peer"
+    if not peers:
+        peers, who = points.peers, "peer"
     rows = {p: buckets.curve(points.x(p) - since, points.y(p)) for p in peers}
-    return swarm_line(rows, buckets.centers, "honest peer")
+    return swarm_line(rows, buckets.centers, who)
 
 
 def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line:
@@ -43,11 +47,11 @@ def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line
     lowest, mean, highest = found
     if len(rows) == 1:
         return Line(f"peer {next(iter(rows))}", x, mean)
-    name = f"mean of {counted(len(rows), who)}; band: lowest to highest"
+    name = f"mean of {counted(len(rows), who)}{BAND}"
     return Line(name, x, mean, -1, lowest, highest)
 
 
 def honest(run: RecordedRun, peers: list[int]) -> list[int]:
-    """Return the peers that are not to lie; all, if each is to."""
+    """Return the peers that are not to lie."""
     liars = {peer for peer, row in run.view.rows.items() if row.lie}
-    return [peer for peer in peers if peer not in liars] or peers
+    return [peer for peer in peers if peer not in liars]

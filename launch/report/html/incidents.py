@@ -711,7 +711,7 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         yield Incident(
             what="a branch of the history was given up; no cut link explains it",
-            kind="abandoned branch",
+            kind="abandoned fork",
             who=tuple(branch.peers),
             t=branch.t,
             round=branch.first,
@@ -751,7 +751,7 @@ def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         yield Incident(
             what="peers were on two branches of the history"
             + (f": {why}" if why else "; no refused result explains it"),
-            kind="split history",
+            kind="fork",
             who=tuple(sorted(begun)),
             t=first.t,
             round=at,
@@ -846,7 +846,7 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
         if not fault.fault:
             continue
         yield Incident(
-            what="took place only by half" if fault.struck else "never took place",
+            what="only half of it took place" if fault.struck else "never took place",
             fault=_shorten(fault.fault),
             who=(),
             t=None,

@@ -24,7 +24,7 @@ logarithmic axis."""
 JUMP, LEAP = 2.0, 3
 """A peer that is so many times as fast as usual, for more steps than ``LEAP``, takes over
 rounds that others have done."""
-TITLES = {"loss": "Loss", "accuracy": "Accuracy", "consensus": "Consensus distance"}
+TITLES = {"loss": "Loss", "accuracy": "Accuracy"}
 ROUNDS_EACH = 3
 """Minimum number of rounds of a point, on average."""
 
@@ -33,7 +33,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found = Section("training", "Training")
     for name, metric in run.series.metrics.items():
         lost = run.series.logged.lost.get(name, 0)
-        about = f"{lost:,} values were not finite, and are left out." if lost else ""
+        about = f"Left out: {counted(lost, 'value')}, not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
         if by_round := compare_by_round([run], name):
             found.parts.append(by_round)
@@ -45,7 +45,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.parts.append(speed)
     if run.series.consensus.peers:
         about = "How far the parameters of the peers are from their mean, as each peer measures it."
-        found.parts.append(_by_time(run, "consensus", run.series.consensus, about, marks))
+        chart = _by_time(run, "consensus", run.series.consensus, about, marks)
+        found.parts.append(replace(chart, title="Consensus distance"))
     return found
 
 
@@ -61,11 +62,11 @@ def _by_time(
     run: RecordedRun, name: str, points: Points, about: str, marks: tuple[Mark, ...]
 ) -> LineChart:
     buckets = curves.buckets_for(run, rounds_each=4)
-    lines = (curves.points_line(points, curves.honest(run, points.peers), run.began, buckets),)
+    lines = (curves.honest_line(run, points, run.began, buckets),)
     each = f"Each point is the mean of {lasted(buckets.width)}."
     return LineChart(
         f"chart-{_anchor(name)}",
-        TITLES.get(name, name),
+        TITLES.get(name, f"Logged: {name}"),
         f"{about} {each}".strip(),
         lines,
         run.duration_s,
@@ -85,12 +86,15 @@ def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None
     buckets = Buckets(0.0, last, int(max(curves.LEAST, min(BUCKETS, last // ROUNDS_EACH))))
     lines = []
     for style, (run, points) in enumerate(found):
-        line = curves.points_line(points, curves.honest(run, points.peers), 0.0, buckets)
-        lines.append(replace(line, name=run.name, style=style) if len(runs) > 1 else line)
+        line = curves.honest_line(run, points, 0.0, buckets)
+        if len(runs) > 1:
+            line = replace(line, name=run.name, style=style, low=None, high=None)
+        lines.append(line)
     return LineChart(
         f"chart-{_anchor(name)}-by-round",
-        TITLES.get(name, name),
-        f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
+        f"{TITLES.get(name, f'Logged: {name}')} by round",
+        "The mean of the honest peers of each run. " * (len(runs) > 1)
+        + f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
         tuple(lines),
         last,
         over_time=False,
@@ -104,11 +108,12 @@ def _anchor(name: str) -> str:
 
 def wants_log(lines: tuple[Line, ...]) -> bool:
     """Whether a curve would hide most of its values on a linear axis."""
-    every = np.concatenate([np.empty(0), *(line.y for line in lines)])
-    every = every[np.isfinite(every)]
-    if not len(every) or every.min() <= 0:
+    means = np.concatenate([np.empty(0), *(line.y for line in lines)])
+    lowest = np.concatenate([means, *(line.low for line in lines if line.low is not None)])
+    means, lowest = means[np.isfinite(means)], lowest[np.isfinite(lowest)]
+    if not len(means) or lowest.min() <= 0:
         return False
-    low, high = np.percentile(every, (5, 95))
+    low, high = np.percentile(means, (5, 95))
     return bool(high / low > SPREAD_LOG)
 
 

@@ -47,10 +47,13 @@ def headline(run: RecordedRun, incidents: list[Incident]) -> str:
     steps, planned = _steps(run)
     after = f"{steps:,.0f} steps"
     accuracy, loss = run.state.accuracy, _last(run, "loss")
-    if run.state.exit_code or run.state.state == "killed" or not run.state.over:
+    finished = run.state.state == "ended" and not run.state.exit_code
+    if not finished:
         of = f" of {planned:,}" if planned else ""
-        how = f"Exit code {run.state.exit_code}" if run.state.exit_code else run.state.state
-        found = f"{how.capitalize()} after {steps:,.0f}{of} steps"
+        how = STATE_WORDS[run.state.state]
+        if run.state.exit_code:
+            how = f"ended with exit code {run.state.exit_code}"
+        found = f"The run {how}, after {steps:,.0f}{of} steps"
     elif accuracy is not None:
         found = f"Accuracy {number(accuracy)} after {after}"
     else:
@@ -65,7 +68,7 @@ def headline(run: RecordedRun, incidents: list[Incident]) -> str:
     if not told:
         return found
     listed = f"{', '.join(told[:-1])} and {told[-1]}" if told[1:] else told[0]
-    return f"{found}, {'with' if run.state.exit_code else 'in spite of'} {listed}"
+    return f"{found}, {'in spite of' if finished else 'with'} {listed}"
 
 
 def _article(count: int, kind: str) -> str:
@@ -83,11 +86,11 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
     told = [f"The run {how}{code}"]
     later = next((one.back for one in incidents if one.back.startswith("run ")), "")
     if later:
-        told.append(later.capitalize())
+        told.append(later[0].upper() + later[1:])
     if unseen := unseen_liars(run):
         were = "was" if len(unseen) == 1 else "were"
         told.append(f"{peers(unseen).capitalize()} lied and {were} never suspected")
-    if not any(one.kind for one in incidents):
+    if not any(one.t is not None for one in incidents):
         told.append(nothing_noticed(run).rstrip("."))
     return ". ".join(told) + "."
 
@@ -175,6 +178,8 @@ def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
     if (metric := run.series.metrics.get(name)) is None:
         return None
     each = [metric.by_time.y(peer) for peer in curves.honest(run, metric.by_time.peers)]
+    if not each:
+        return None
     first = np.mean([y[: max(1, len(y) // 10)].mean() for y in each])
     last = np.mean([y[-max(1, len(y) // 10) :].mean() for y in each])
     return number(float(last)), f"{number(float(first))} at the start"

@@ -10,7 +10,7 @@ import numpy as np
 from gossip.launch.report.words import bytes_word, counted
 
 from . import curves, membership
-from .charts import Line, LineChart, Mark, Section, TextTable
+from .charts import BAND, Line, LineChart, Mark, Section, TextTable
 from .downsampling import Buckets, Floats
 from .figures import NONE, lasted, share
 from .incidents import Incident, in_trouble
@@ -66,7 +66,7 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     x, y = run.commits.t - run.began, run.commits.contributors()
     lowest, highest = (buckets.quantile(x, y, q) for q in (0.0, 1.0))
     line = Line(
-        "mean of the rounds; band: lowest to highest",
+        f"mean of the rounds{BAND}",
         buckets.centers,
         buckets.means(x, y),
         low=lowest,
@@ -75,7 +75,7 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
     return LineChart(
         "chart-contributors",
         "Contributors to a round",
-        f"Peers whose update is in the result. Each point is {lasted(buckets.width)}.",
+        f"Peers whose update the server had in time. Each point is {lasted(buckets.width)}.",
         (line,),
         run.duration_s,
         marks,

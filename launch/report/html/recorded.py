@@ -143,15 +143,19 @@ class RecordedRun:
         """Describe the load of a peer's machine soon after a moment; "": it was not too high, or
         nobody reported it."""
         row, load = self.view.rows.get(peer), self.series.used["load"]
-        machine = self.view.machines.machine_of(row.host if row is not None else "")
-        x, y = load.x(peer), load.y(peer)
-        found = y[(x >= t) & (x <= t + LOAD_AFTER_S)]
-        if machine is None or not machine.cores or not len(found):
+        host = row.host if row is not None else ""
+        machine = self.view.machines.machine_of(host)
+        beside = [other for other in load.peers if self.view.rows[other].host == host]
+        # A load is the mean of a minute, so the next report tells of the moment.
+        reports = [(x, y) for p in beside for x, y in zip(load.x(p), load.y(p), strict=True)]
+        reports = [(x, y) for x, y in reports if t <= x <= t + LOAD_AFTER_S]
+        if machine is None or not machine.cores or not reports:
             return ""
-        highest = float(found.max())
-        if highest <= LOAD_HIGH * machine.cores:
+        reported = float(min(reports)[1])
+        if reported <= LOAD_HIGH * machine.cores:
             return ""
-        return f"its machine was overloaded, load {highest:.1f} on {counted(machine.cores, 'core')}"
+        cores = counted(machine.cores, "core")
+        return f"its machine was overloaded then, load {reported:.1f} on {cores}"
 
     def since(self, t: float) -> float:
         """Seconds from the start of the run to a moment."""

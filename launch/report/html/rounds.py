@@ -32,9 +32,9 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     if (who >= 0).any():
         slow = _slowest(run, who, longest, median)
         found.parts += [slow] if slow.rows else []
-        if not slow.rows:
+        if not slow.rows and len(commits.peers) > 1:
             found.text.append(
-                "No peer was slower to compute than the others as a rule: a step takes "
+                "No peer was slower to compute than the others by 30 % or more: a step takes "
                 f"{lasted(float(np.nanmedian(median)))} (median)."
             )
     found.parts.append(_longest(run, duration, who, longest))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .charts import STATES, Chart, LaneChart, Line, LineChart, Mark, Span
+from .charts import BAND, STATES, Chart, LaneChart, Line, LineChart, Mark, Span
 from .downsampling import Floats
 from .figures import clock, number, time_ticks, value_ticks
 
@@ -233,7 +233,7 @@ def _hovers(chart: LineChart) -> Iterator[str]:
     each = math.ceil(len(x) / HOVERS_MAX) or 1
     for at in range(each // 2, len(x), each):
         known = [line for line in chart.lines if math.isfinite(line.y[at])]
-        told = [f"{line.name.partition(';')[0]}: {_value(line, at)}" for line in known]
+        told = [f"{line.name.removesuffix(BAND)}: {_value(line, at)}" for line in known]
         when = clock(x[at], exact=True) if chart.over_time else f"round {x[at]:,.0f}"
         yield "\n".join([when, *told]) if told else ""
 
