@@ -42,6 +42,7 @@ FOUND = """() => {
   const wide = document.documentElement.scrollWidth;
   if (wide > innerWidth) found.push(`the page is ${wide} px wide, the screen ${innerWidth}`);
   for (const each of document.querySelectorAll("p, h1, h2, h3, h4, li, dd, dt, td, th, b, a")) {
+    if (each.matches(".hidden")) continue;
     const style = getComputedStyle(each);
     if (each.clientWidth && each.scrollWidth > each.clientWidth + 1 && style.overflow !== "visible")
       found.push(`cut: ${named(each)}`);
