@@ -141,8 +141,8 @@ class Series:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """What was logged: the loss first, then the accuracy, and the others by name. Where scripts
-        log no loss it is that which rounds report."""
+        """Return the metrics by name: the loss first, then the accuracy. If scripts log no loss, it
+        is the loss that rounds report."""
         found = {"loss": self.losses} if self.losses.by_time.peers else {}
         found |= self.logged.found
         first = {name: found[name] for name in FIRST if name in found}

@@ -113,7 +113,7 @@ class Incident:
 
     @property
     def described(self) -> str:
-        """What it is, and the fault that was injected."""
+        """Describe the incident, with the fault that was injected."""
         return f"{self.what} (fault: {self.fault})" if self.fault else self.what
 
 
