@@ -235,6 +235,12 @@ class Aggregated:
 
 
 @record
+class SendsDone:
+    """The answer to ``AfterSends``. The driver delivers it with the ``now`` of the event before. No
+    other event comes between."""
+
+
+@record
 class SnapshotTaken:
     """The answer to ``TakeSnapshot``: the state before round ``round_id``. ``parts``: their lengths
     (``StateOffer``)."""
@@ -384,6 +390,7 @@ Event: TypeAlias = (
     | Contributed
     | Applied
     | Aggregated
+    | SendsDone
     | SnapshotTaken
     | Restored
     | TrainerLost
@@ -427,6 +434,14 @@ class Send:
     peer: PeerId
     message: Message
     payload: Payload | None = None
+
+
+@record
+class AfterSends:
+    """Deliver ``SendsDone`` as the next event, once all effects of this event are carried out.
+
+    Messages that others wait for leave before the core goes on with its own work.
+    """
 
 
 @record
@@ -727,6 +742,7 @@ class Halt:
 
 Effect: TypeAlias = (
     Send
+    | AfterSends
     | SetTimer
     | CancelTimer
     | Connect

@@ -48,6 +48,7 @@ from .events import (
     Received,
     Report,
     Restored,
+    SendsDone,
     SnapshotTaken,
     Started,
     StateRebuilt,
@@ -249,10 +250,9 @@ class Peer:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Process an event and return its effects, in order. No message of a remote peer raises.
 
-        Before the event: record the own commit that was sent, and handle a pause of this process.
-        After it, in this order: changes of the membership view, the final check, lost track,
-        requests for a state, following rounds, a leave that is due, the end of draining, gossip.
-        Effects may follow a ``Halt``.
+        Before the event: handle a pause of this process. After it, in this order: changes of the
+        membership view, the final check, lost track, requests for a state, following rounds, a
+        leave that is due, the end of draining, gossip. Effects may follow a ``Halt``.
         """
         if self.phase == "halted":
             return []
@@ -262,19 +262,16 @@ class Peer:
         return effects + self._after_event(now)
 
     def _before_event(self, event: Event, now: float) -> list[Effect]:
-        """Record the own commit that was sent, and handle a pause. Both come before the event."""
+        """Handle a pause of this process, which comes before the event."""
         paused_s, self._handled_at = now - self._handled_at, now
-        kind, rolling = type(event), self._rolling
-        fired = event.token if kind is TimerFired else None  # type: ignore[union-attr]
-        self.timers.note_firing(fired)
-        has_commit = rolling is not None and rolling.own_commit is not None
-        effects = rolling.record_own_commit(now, fired) if has_commit and rolling else []
+        kind = type(event)
+        self.timers.note_firing(event.token if kind is TimerFired else None)  # type: ignore[union-attr]
         # A gap between events does not prove a pause: an idle peer has gaps, too. An overdue timer
         # proves a pause, with or without a gap.
         checks_timers = kind is Aggregated or kind is TimerFired
         if (checks_timers or paused_s > self._tolerance_s) and self.phase == "running":
-            effects += self._detect_pause(paused_s, checks_timers, now)
-        return effects
+            return self._detect_pause(paused_s, checks_timers, now)
+        return []
 
     def _after_event(self, now: float) -> list[Effect]:
         """React to what the event has changed: to the view first, which all else depends on."""
@@ -360,6 +357,8 @@ class Peer:
                 return self._on_contributed(event, now)
             case Aggregated():
                 return self.rounds.on_aggregated(event, now)
+            case SendsDone():
+                return self._rolling.record_own_commit(now) if self._rolling is not None else []
             case Applied():
                 return self._on_applied(event, now)
             case TimerFired():

@@ -119,6 +119,7 @@ class Node:
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
+        self._owes_sends_done = False  # the core waits for ``SendsDone``
         self._stop_asked, self._stop_at = "", 0.0
         self._stopped_alone = self._told_of_later_life = False
         self._trainer_gone = False
@@ -457,11 +458,16 @@ class Node:
             return  # nothing leaves the core after its halt
         for effect in self.core.handle(event, now):
             self._carry_out(effect)
+        if self._owes_sends_done:
+            self._owes_sends_done = False
+            self._handle(events.SendsDone(), now)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect) -> None:  # noqa: C901 - one case for each kind
         match effect:
             case events.Send(peer, message, payload):
                 self.transport.send(peer, message, payload)
+            case events.AfterSends():
+                self._owes_sends_done = True
             case events.SetTimer() | events.CancelTimer():
                 self._set_alarm(effect)
             case (

@@ -513,26 +513,6 @@ def test_restores_only_happen_where_something_was_lost() -> None:
     assert restores == []
 
 
-def test_a_timer_that_fires_while_a_server_has_a_commit_in_hand_is_not_cancelled_as_well() -> None:
-    """Seed 2249: peer 2 served two shards; the give-up timer of one fired right after it had made
-    and spread the commit."""
-    swarm = rolling_swarm(4, 3, sizes=(4, 4))
-    panel = Panel(every_checker())
-    swarm.hooks.append(panel)
-    fired = 0
-    while fired < 5:
-        assert swarm.now < 60.0
-        swarm.step()
-        for host in swarm.hosts.values():
-            made = host.core.rounds.own_commit if host.state == "up" else None  # type: ignore[union-attr]
-            give_up = made[0].give_up if made is not None else None
-            if give_up is not None and give_up in host.timers:
-                fired += 1
-                swarm._fire(host, give_up, host.timers[give_up][0])
-    swarm.run_for(1.0)
-    assert panel.judged()["S17"] > 100
-
-
 @pytest.mark.parametrize("pause_s", effort([0.35], [0.35, 0.45, 0.9]))
 def test_a_server_that_slept_while_its_rule_ran_commits_nothing_that_was_handed_on_meanwhile(
     pause_s: float,

@@ -12,6 +12,7 @@ import pytest
 from fixed_view import FixedView
 
 from gossip.core.events import (
+    AfterSends,
     Aggregate,
     Aggregated,
     Applied,
@@ -115,12 +116,14 @@ class RollingTable:
         for effect in effects:
             self.carry_out(i, effect)
 
-    def carry_out(self, i: int, effect: Effect) -> None:
+    def carry_out(self, i: int, effect: Effect) -> None:  # noqa: C901
         match effect:
             case Send(peer=to, message=message, payload=payload):
                 self.sent.append((i, to, message))
                 if not self.lose(i, to, message):
                     self.mail.append((i, to, message, payload))
+            case AfterSends():
+                self.run(i, self.peers[i].record_own_commit(self.now))
             case SetTimer(token=token, at=at):
                 self.due[i][token] = at
             case CancelTimer(token=token):
@@ -160,7 +163,6 @@ class RollingTable:
 
     def aggregated(self, i: int, answer: Aggregated) -> None:
         self.run(i, self.peers[i].on_aggregated(answer, self.now))
-        self.run(i, self.peers[i].record_own_commit(self.now))
 
     def contribute(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
         for i in who or [i for i in range(len(self.peers)) if i not in self.crashed]:

@@ -37,6 +37,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import (
+    AfterSends,
     Aggregated,
     Applied,
     Arriving,
@@ -47,7 +48,6 @@ from gossip.core.events import (
     Report,
     Send,
     StartRound,
-    Token,
 )
 from gossip.core.ledger import (
     CommitLog,
@@ -185,8 +185,8 @@ class RollingRounds:
         self._attempt_locks = AttemptLocks()
         self.divergence = DivergenceWatch(settings.f)
         self.ends_diverged = ""  # reason for which this peer ends, if its replica keeps differing
-        # A commit that this server has sent to the others, and not yet recorded itself.
-        self.own_commit: tuple[ShardRound, Commit, Payload | None, Token] | None = None
+        # A commit that this server sends to the others now, and has not yet recorded itself.
+        self.own_commit: tuple[ShardRound, Commit, Payload | None] | None = None
 
     # --- where we are -----------------------------------------------------------------------------
 
@@ -332,25 +332,16 @@ class RollingRounds:
         made = self.server.finish(event, roster, accusations, audits)
         if made is None:
             return []
-        # Send the commit first, as the others wait for it, and record it before the next event.
-        timer = self.timers.set(
-            now, RoundTimer("record_own", self.round_id, made[0].index, made[1].attempt)
-        )
-        self.own_commit = (*made, event.payload, timer.token)
-        return [*spread(self.local, self.view, self.roster, made[1], event.payload), timer]
+        # Send the commit first, as the others wait for it.
+        self.own_commit = (*made, event.payload)
+        return [*spread(self.local, self.view, self.roster, made[1], event.payload), AfterSends()]
 
-    def record_own_commit(self, now: float, fires: Token | None = None) -> list[Effect]:
-        """Record the commit that this server has sent, before the next event is handled.
-
-        Args:
-            fires: Token of the timer that is the next event. If it is the timer of this commit,
-                ``on_timer`` records the commit.
-        """
-        if self.own_commit is None or self.own_commit[3] == fires:
+    def record_own_commit(self, now: float) -> list[Effect]:
+        """Record the commit that this server has sent."""
+        if self.own_commit is None:
             return []
-        shard, commit, payload, token = self.own_commit
-        self.own_commit = None
-        return [*self.timers.cancel(token), *self._record_commit(shard, commit, payload, True, now)]
+        (shard, commit, payload), self.own_commit = self.own_commit, None
+        return self._record_commit(shard, commit, payload, True, now)
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -791,16 +782,14 @@ class RollingRounds:
 
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
         """Move every shard that this peer serves to the next attempt, and serve none for
-        ``AFTER_PAUSE_S``: the others may have moved on during the pause. A commit that was sent
-        before the pause stays valid, because others may have recorded it."""
+        ``AFTER_PAUSE_S``: the others may have moved on during the pause."""
         if len(self.roster) == 1:
             return []
-        own_shard = None if self.own_commit is None else self.own_commit[0]
         self._serves_from = now + AFTER_PAUSE_S
         effects: list[Effect] = []
         for shard in tuple(self._shards):
-            pending = shard.commit is None and shard is not own_shard
-            if self.mode == "active" and pending and shard.server_of(shard.attempt) == self.local:
+            is_server = shard.server_of(shard.attempt) == self.local
+            if self.mode == "active" and is_server and shard.commit is None:
                 effects += self._advance(
                     shard, f"{self.local} was paused for {paused_s:.1f} s", now
                 )
@@ -837,8 +826,6 @@ class RollingRounds:
                 return self.server.pulse(shard, now)
             case "measurements_overdue":
                 return self.cross_shard.lacks(shard, now)
-            case "record_own":
-                return self.record_own_commit(now)
             case "serve_postponed":
                 return self._serve_postponed(shard, now)
 

@@ -57,16 +57,15 @@ class RoundTimer:
     """Timer of a shard.
 
     ``give_up``: give up the server of ``attempt``. ``grace``: check again whether to close.
-    ``request``: request missing updates. ``record_own``: record the own commit that was sent.
-    ``pulse``: find a pause of this process. ``measurements_overdue``: measurements of other servers
-    are late. ``serve_postponed``: serve the attempt that was rejected after a pause.
+    ``request``: request missing updates. ``pulse``: find a pause of this process.
+    ``measurements_overdue``: measurements of other servers are late. ``serve_postponed``: serve the
+    attempt that was rejected after a pause.
     """
 
     what: Literal[
         "give_up",
         "grace",
         "request",
-        "record_own",
         "pulse",
         "measurements_overdue",
         "serve_postponed",

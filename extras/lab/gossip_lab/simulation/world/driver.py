@@ -174,6 +174,7 @@ class Swarm(Timeline, Generic[C]):
         self._slow_nodes: SlowNodes[C] = SlowNodes(self, self._handle)
         self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
             Send: self._wire.send,
+            events.AfterSends: self._settle_sends,
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
             events.Connect: self._connect,
@@ -488,6 +489,9 @@ class Swarm(Timeline, Generic[C]):
                     return False  # killed by who watches: what was not carried out is lost
             carry_out[asked](host, effect)
         return True
+
+    def _settle_sends(self, host: SimProcess[C], effect: events.AfterSends) -> None:
+        host.settling.appendleft(events.SendsDone())
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
         # A token that names two timers in one life is how stale timers kill the healthy

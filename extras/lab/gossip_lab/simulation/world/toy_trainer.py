@@ -445,6 +445,7 @@ class ToyTrainer:
                 return []
             case (
                 events.Send()
+                | events.AfterSends()
                 | events.SetTimer()
                 | events.CancelTimer()
                 | events.Connect()
