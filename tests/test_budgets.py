@@ -219,8 +219,8 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 866_700, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 558_500, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 867_100, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 558_900, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 70, 100),
     "classes with more than 25 attributes": Budget(classes_with_many_attributes, 19, 3),
@@ -229,7 +229,7 @@ BUDGETS = {
         lambda: text_of("gossip/core/peer.py").count("pipeline"), 0, 0
     ),
     "branches on local steps in session.py": Budget(branches_on_local_steps, 0, 0),
-    "conditions in Peer.handle": Budget(polls_of_the_peer, 13, 2),
+    "conditions in Peer.handle": Budget(polls_of_the_peer, 12, 2),
     "modules of launch/ that read three events or more": Budget(readers_of_raw_events, 23, 1),
     '`.get("` in launch/report': Budget(
         lambda: sum(text.count('.get("') for text in sources("launch/report").values()), 17, 60

@@ -20,7 +20,9 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
             and update.attempt == shard.served.attempt
             and shard.served.ticket is None
         ):
-            self.deadline.observe(now - shard.served.first_at if shard.served.answers else 0.0)
+            self.patience.deadline.observe(
+                now - shard.served.first_at if shard.served.answers else 0.0
+            )
         return take(self, shard, sender, update, payload, now)
 
     monkeypatch.setattr(Server, "accept_update", observed)

@@ -120,7 +120,7 @@ def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool
     swarm.run_for(1.0)
     here = swarm.cores[0].rounds.round_id
     for peer in (0, 1) if faulty else ():
-        swarm.cores[peer].rounds.server.joining = frozenset()  # type: ignore[union-attr]
+        swarm.cores[peer].rounds.server.quorum.joining = frozenset()  # type: ignore[union-attr]
     swarm.restart(3)
     if faulty:
         assert "of which 2 are a quorum, to let in peers [3]" in caught(swarm)

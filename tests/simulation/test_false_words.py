@@ -38,7 +38,7 @@ class Withholder(play._SeedingPeer):
             self._said = int(now / 0.3)
             word = ReceivingPayload(self.settings.lineage, int(now * 1e6), 0.9)
             # it hands nothing on
-            tracker = self.rounds.server.transfer_tracker  # type: ignore[union-attr]
+            tracker = self.rounds.patience.transfer_tracker  # type: ignore[union-attr]
             tracker.record_progress(self.local, word.received, word.pause_s, now)
             effects += [Send(peer, word) for peer in range(WORLD.peers) if peer != self.local]
         return effects

@@ -18,6 +18,7 @@ from gossip.core.messages import CommitRequest
 from gossip.core.rounds import rolling
 from gossip.core.rounds.arrivals import TransferTracker
 from gossip.core.rounds.lag import LagDetector
+from gossip.core.rounds.patience import Patience
 from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.server import Server
 from gossip.core.rounds.shard import ShardRound
@@ -184,12 +185,12 @@ def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         LatenessTracker, "patience_s", lambda self, missing: self._deadline.grace_s()
     )
-    monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
+    monkeypatch.setattr(Patience, "are_coming", lambda self, shard, missing, now: False)
     take = Server.accept_update
 
     def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
         if sender == self.local:
-            self.deadline.observe(0.0)
+            self.patience.deadline.observe(0.0)
         return take(self, shard, sender, update, payload, now)
 
     monkeypatch.setattr(Server, "accept_update", observed)
@@ -203,7 +204,7 @@ def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(
 ) -> None:
     """Two shards' updates come over one link, one behind the other, where there are more shards
     than peers."""
-    monkeypatch.setattr(Server, "_are_coming", lambda self, shard, missing, now: False)
+    monkeypatch.setattr(Patience, "are_coming", lambda self, shard, missing, now: False)
     violation = run(replace(LARGE, shards=(8, 8, 8), bytes_per_s=8.0)).violation
     assert violation is not None
     assert violation.invariant == "L8"
@@ -211,7 +212,7 @@ def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(
 
 def test_l8_giving_up_a_server_that_collects_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round takes longer than the round timeout, and something moves all the time."""
-    monkeypatch.setattr(Server, "more_time", lambda self, shard, now: [])
+    monkeypatch.setattr(Patience, "more_time", lambda self, shard, now: [])
     violation = run(replace(LARGE, peers=4, bytes_per_s=6.0)).violation
     assert violation is not None
     assert violation.invariant == "L8"
@@ -388,13 +389,13 @@ def test_one_that_gives_up_too_soon_does_not_make_others_do_so_for_ever(
     """As it was: 8 peers of 100 MB on two hosts with 100 Mbit/s between them made 2,871 further
     attempts in 12 rounds. Who had waited in vain once, for 20 s in each of 8 shards, believed
     nobody any more who said that payloads come."""
-    more_time = Server.more_time
+    more_time = Patience.more_time
 
-    def impatient(self: Server, shard: ShardRound, now: float) -> list[Any]:
-        gives_up = self.local == 0 and self.round_id == 3 and shard.attempt == 0
+    def impatient(self: Patience, shard: ShardRound, now: float) -> list[Any]:
+        gives_up = self.local == 0 and self.present.round_id == 3 and shard.attempt == 0
         return [] if gives_up else more_time(self, shard, now)
 
-    monkeypatch.setattr(Server, "more_time", impatient)
+    monkeypatch.setattr(Patience, "more_time", impatient)
     slow = replace(SLOW, seed=seed, bytes_per_s=3.0)
     swarm = play.make_swarm(slow, Nemesis(slow))
     swarm.run_for(320.0)

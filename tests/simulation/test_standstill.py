@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from effort import effort
 
-from gossip.core.rounds.server import Server
+from gossip.core.rounds.quorum import Quorum
 from gossip.core.rounds.shard import ShardRound
 from gossip.faults.kinds import ByzantineFault, Crash
 from gossip.faults.world import HangTrainer, NodeAttack
@@ -62,10 +62,10 @@ def test_a_round_whose_results_are_refused_does_not_stand(schedule: Schedule, ro
 def test_l2_a_round_that_stands_because_its_results_are_refused_is_caught(
     schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def by_answers_alone(server: Server, shard: ShardRound) -> bool:
-        return len(shard.served.answers) >= server.quorum()
+    def by_answers_alone(quorum: Quorum, shard: ShardRound) -> bool:
+        return len(shard.served.answers) >= quorum.required()
 
-    monkeypatch.setattr(Server, "_suffices", by_answers_alone)
+    monkeypatch.setattr(Quorum, "suffices", by_answers_alone)
     violation = run(schedule).violation
     assert violation is not None
     assert violation.invariant == "L2"

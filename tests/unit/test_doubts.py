@@ -20,9 +20,9 @@ from gossip.core.messages import (
     Rejection,
     UpdateRequest,
 )
-from gossip.core.rounds.claims import Objection
 from gossip.core.rounds.departures import Departures
-from gossip.core.rounds.shard import ShardRound
+from gossip.core.rounds.result_checks import Objection
+from gossip.core.rounds.shard import PresentRound, ShardRound
 from gossip.core.rounds.validation import ROUNDS_KEPT, ResultValidator
 from gossip.core.settings import CoreSettings
 from gossip.topologies.base import Roster
@@ -44,16 +44,15 @@ class ResultBench:
         self.skipped: dict[int, str] = {}
         self.unknown: set[int] = set()
         self.passed = False
-        server: Any = SimpleNamespace(
+        quorum = SimpleNamespace(
             local=1,
-            roster=Roster(tuple(range(n))),
-            round_id=7,
-            maybe_close=self.maybe_close,
+            present=PresentRound(7, Roster(tuple(range(n)))),
             expected=lambda: [peer for peer in range(n) if peer not in self.skipped],
-            quorum=lambda: n // 2 + 1,
+            required=lambda: n // 2 + 1,
             departures=self.departures,
             skip_reason=lambda peer: self.skipped.get(peer, ""),
         )
+        server: Any = SimpleNamespace(local=1, maybe_close=self.maybe_close, quorum=quorum)
         lag_detector: Any = SimpleNamespace(
             is_passed=lambda round_id: self.passed,
             on_refusal=lambda: None,
@@ -134,7 +133,7 @@ def test_a_result_that_names_this_replica_as_different_without_reason_is_doubted
     sent: bytes, named: bool, doubted: bool
 ) -> None:
     desk = ResultBench()
-    local = desk.result_validator.result_checks.server.local
+    local = desk.result_validator.result_checks.quorum.local
     commit = desk.commit(replica=b"most", diverged=(local,) if named else (0,))
     own = Contributed(0, 1, (), replica=sent)
     assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
@@ -149,7 +148,7 @@ def test_a_result_that_says_falsely_that_this_peer_skipped_its_samples_is_doubte
 ) -> None:
     """Its samples would not come again."""
     desk = ResultBench()
-    local = desk.result_validator.result_checks.server.local
+    local = desk.result_validator.result_checks.quorum.local
     commit = desk.commit(contributors=(), rejected=(Rejection(local, reason),))
     own = Contributed(0, 0 if skipped else 1, (), skipped=skipped)
     assert bool(desk.result_validator.result_checks.objection(commit, own).why) == doubted
@@ -162,7 +161,7 @@ def test_a_result_for_another_kind_of_step_than_the_own_one_is_doubted(
 ) -> None:
     """It would step other optimizers, or use up no samples, and nobody could compare it."""
     desk = ResultBench()
-    local = desk.result_validator.result_checks.server.local
+    local = desk.result_validator.result_checks.quorum.local
     who = local if counted else local + 1
     commit = desk.commit(contributors=(Contribution(who, 1, 1.0, 1.0),), kind=kind)
     objection = desk.result_validator.result_checks.objection(commit, Contributed(0, 1, (), kind=2))
@@ -574,7 +573,7 @@ def test_among_few_a_roster_is_doubted_for_more_than_f_alone_and_never_with_no_l
 
 def test_who_is_not_in_the_roster_believes_what_was_committed() -> None:
     desk = ResultBench(8, f=2)
-    desk.result_validator.server.roster = Roster((0, 2, 3, 4, 5, 6, 7))
+    desk.result_validator.quorum.present.roster = Roster((0, 2, 3, 4, 5, 6, 7))
     assert desk.why((0.1,), roster=(0,), rates=(9.9,)) == ""
 
 

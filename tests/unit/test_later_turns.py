@@ -241,12 +241,12 @@ def test_a_server_does_not_use_the_update_of_one_who_was_drawn_away() -> None:
 
 def test_turns_that_a_word_passes_over_do_not_make_the_others_longer() -> None:
     bench = Bench()
-    server = bench.peers[bench.peer].server
-    server.transfer_tracker.takes_time = True
+    patience = bench.peers[bench.peer].patience
+    patience.transfer_tracker.takes_time = True
     assert bench.asks(100 * N)
-    assert server.timeout_factor(bench.shard) == 1
+    assert patience.timeout_factor(bench.shard) == 1
     bench.shard.attempt += 2 * N
-    assert server.timeout_factor(bench.shard) == 4
+    assert patience.timeout_factor(bench.shard) == 4
 
 
 def test_a_turn_that_was_given_on_a_word_and_ends_without_a_commit_is_charged() -> None:
@@ -301,7 +301,7 @@ def test_who_goes_on_without_need_of_a_word_takes_nothing_back() -> None:
 def test_a_turn_is_as_long_as_its_server_has_where_payloads_take_time() -> None:
     bench = Bench()
     bench.spend_all(*range(N))
-    bench.peers[bench.peer].server.transfer_tracker.takes_time = True
+    bench.peers[bench.peer].patience.transfer_tracker.takes_time = True
     bench.shard.attempt, bench.shard.claims.came_at = N, bench.now  # twice as long as the first
     bench.now += 1.4 * TIMEOUT_S
     assert not bench.asks(N + 1)
@@ -321,8 +321,8 @@ def test_a_word_that_is_taken_up_does_not_make_the_turns_longer_either() -> None
     bench = Bench()
     assert bench.takes_up(100 * N + 2) == 100 * N + 2
     bench.shard.timeouts = 0
-    bench.peers[bench.peer].server.transfer_tracker.takes_time = True
-    assert bench.peers[bench.peer].server.timeout_factor(bench.shard) == 1
+    bench.peers[bench.peer].patience.transfer_tracker.takes_time = True
+    assert bench.peers[bench.peer].patience.timeout_factor(bench.shard) == 1
 
 
 def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
@@ -339,12 +339,12 @@ def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
 def test_what_was_passed_over_is_known_when_a_round_is_come_back_to() -> None:
     bench = Bench()
     rounds = bench.peers[bench.peer]
-    rounds.server.transfer_tracker.takes_time = True
+    rounds.patience.transfer_tracker.takes_time = True
     assert bench.asks(100 * N)
     rounds.stop(bench.now)
     rounds.resume(bench.now)
     assert bench.shard.attempt == 100 * N
-    assert rounds.server.timeout_factor(bench.shard) == 1
+    assert rounds.patience.timeout_factor(bench.shard) == 1
 
 
 # --- who stood still ------------------------------------------------------------------------------

@@ -534,7 +534,7 @@ def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_so
 def test_one_proven_to_lie_is_one_less_to_tolerate_and_a_suspect_is_not(locked, proven, rounds):
     table = RollingTable(4, f=1, updates_for=(3, 5))
     for peer in table.peers:
-        peer.server.locked, peer.server.proven = frozenset(locked), frozenset(proven)
+        peer.present.locked, peer.present.proven = frozenset(locked), frozenset(proven)
     table.contribute()
     table.deliver()
     assert {peer.round_id for peer in table.peers} == {rounds}
@@ -565,7 +565,7 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
             table.contribute()
             table.deliver()
             continue
-        known = table.peers[quick[0]].server.lateness.is_slow(slow)
+        known = table.peers[quick[0]].patience.lateness.is_slow(slow)
         waits.append(table.settings.rounds.grace_floor_s if known else PATIENCE_S)
         table.contribute(*quick)
         table.pass_time(0.9 * waits[-1])
@@ -584,7 +584,7 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
 def test_the_lag_of_one_that_comes_after_the_end_teaches_the_grace() -> None:
     """Else those who take as long as ever would be late for good: two peers, of which one needs no
     network for its own update."""
-    lateness = RollingTable(2).peers[0].server.lateness
+    lateness = RollingTable(2).peers[0].patience.lateness
     update = Update(LINEAGE, 0, 0, 0, b"", 4, None)
     for round_id in range(8):
         lateness.came(1, replace(update, round_id=round_id), 0.0, 0.05)
@@ -837,7 +837,7 @@ def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_se
     table = RollingTable(8, f=2)
     other = table.peers[table.order()[turn]]
     other.replicated.lineage.restart(0, b"another branch!!")
-    other.server.parent = other.chain
+    other.present.parent = other.chain
     table.contribute(other.local)
     table.deliver()
     table.pass_time(0.1)

@@ -38,7 +38,7 @@ def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
     shard.served.answers = {peer: (update, vector(1.0)) for peer in answers}
     shard.rejected_from, shard.attempt = set(kept), attempt
     view.gone, view.skipped = set(gone), dict.fromkeys([*gone, *skipped], "by hand")
-    assert rounds.server._suffices(shard) is may
+    assert rounds.server.quorum.suffices(shard) is may
 
 
 @pytest.mark.parametrize(("payload_s", "waits"), [(0.1, False), (9.0, True)])
@@ -49,7 +49,7 @@ def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
     others send for that long."""
     table = RollingTable(3)
     server = next(peer for peer in table.peers if peer._shards[0].server_of(0) == peer.local)
-    shard, tracker = server._shards[0], server.server.transfer_tracker
+    shard, tracker = server._shards[0], server.patience.transfer_tracker
     server.deadline.observe_round(4.0 * payload_s)
     message = Update(b"lineage!", 0, 0, 0, b"", 1, None)
     for at in range(4):

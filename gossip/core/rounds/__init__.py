@@ -16,5 +16,4 @@ from .lag import CatchUpOverdue, LagDetector
 from .progress import LocalProgress
 from .quorum import quorum_of
 from .rolling import BEHIND_MAX, BEHIND_S, RollingRounds
-from .server import RoundTimer
-from .shard import ShardRound
+from .shard import RoundTimer, ShardRound

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite, isqrt
 from typing import Any, TypeAlias
 
@@ -28,7 +28,8 @@ from gossip.core.messages import STATISTICS_BYTES_MAX, PartialOverdue, PartialSt
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 
-from .server import LOOK_EVERY_S, Server
+from .patience import LOOK_EVERY_S
+from .server import Server
 from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
@@ -93,7 +94,7 @@ class CrossShardRound:
 
     @property
     def deadline(self) -> Deadline:
-        return self.server.deadline
+        return self.server.patience.deadline
 
     def begin(self, shards: Sequence[ShardRound]) -> None:
         """A round begins, or the local peer is back in it: some shards may be committed already."""
@@ -255,7 +256,7 @@ class CrossShardRound:
         if self._measured(shard) is None or not lacking:
             return []
         over_at = served.first_at + self._timeout_s(OVERDUE)
-        if now >= over_at and self.server.is_transferring(shard, now):
+        if now >= over_at and self.server.patience.is_transferring(shard, now):
             timer = self.server.timer("measurements_overdue", shard, now + LOOK_EVERY_S)
             served.measurements_overdue = timer.token
             return [timer]
@@ -264,7 +265,7 @@ class CrossShardRound:
         for each in lacking:
             holder, overdue = each.server_of(each.attempt), self._overdue(each, time_is_up)
             effects += [
-                Send(peer, overdue) for peer in self.server.expected() if peer != self.local
+                Send(peer, overdue) for peer in self.server.quorum.expected() if peer != self.local
             ]
             if time_is_up and holder != self.local:
                 effects += self.advance(each, f"{holder} does not say what it has measured", now)
@@ -323,7 +324,7 @@ class CrossShardRound:
             return []  # it does not take back what it has said
         ascending = (
             list(peers) == sorted(set(peers))
-            and set(peers) <= set(self.server.roster) - self.server.proven
+            and set(peers) <= set(self.server.present.roster) - self.server.present.proven
         )
         measure = (
             points_of(partial.statistics, len(peers)) is not None
@@ -377,7 +378,7 @@ class CrossShardRound:
         if self._renewed >= first.attempt or first.give_up is None:
             return []
         self._renewed = first.attempt
-        return self.server.start_timeout(first, now)
+        return self.server.patience.start_timeout(first, now)
 
     # --- a shard is committed ---------------------------------------------------------------------
 
@@ -393,7 +394,7 @@ class CrossShardRound:
         effects: list[Effect] = []
         for each in self.shards[1:] if shard.index == 0 and offered else ():
             if each.commit is None:
-                effects += self.server.start_timeout(each, now)
+                effects += self.server.patience.start_timeout(each, now)
         first = self.shards[0]
         if first.commit is None and first.served.cross_shard_progress is not None:
             # somebody has decided already, or lies: then there is none
@@ -401,14 +402,16 @@ class CrossShardRound:
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Set the peers whose updates a server waits for: the others can only go on with those that
-        the decision is about."""
-        if not self.active or all(shard.commit is None for shard in self.shards):
+        """Set the peers whose updates a server waits for. After a commit these are the peers that
+        the decision is about; or all, as long as the commit of the first shard is not here."""
+        if not self.active:
             return
-        first = self.shards[0].commit  # without it: somebody may yet have it
-        self.server.require_updates_of(
-            frozenset(self.server.roster if first is None else [c.peer for c in first.contributors])
-        )
+        needed: Iterable[PeerId] = ()
+        if any(shard.commit is not None for shard in self.shards):
+            first = self.shards[0].commit
+            everybody = self.server.present.roster
+            needed = everybody if first is None else [c.peer for c in first.contributors]
+        self.server.patience.require_updates_of(needed)
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -416,20 +419,20 @@ class CrossShardRound:
         part = _part(shard, progress)
         where = (
             self.settings.lineage,
-            self.server.round_id,
+            self.server.present.round_id,
             shard.index,
             shard.attempt,
-            self.server.parent,
+            self.server.present.parent,
         )
         return PartialStatistics(*where, part.peers, part.statistics)
 
     def _overdue(self, shard: ShardRound, time_is_up: bool) -> PartialOverdue:
         where = (
             self.settings.lineage,
-            self.server.round_id,
+            self.server.present.round_id,
             shard.index,
             shard.attempt,
-            self.server.parent,
+            self.server.present.parent,
         )
         return PartialOverdue(*where, self.shards[0].attempt, time_is_up)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from gossip.core.messages import PeerId
 
-from .server import Server
+from .patience import Patience
 from .shard import ShardRound
 
 CREDIT_TURNS = 3.0
@@ -52,14 +52,14 @@ class TurnCredit:
 class LaterTurns:
     """Choice of the claims about later attempts that are followed at once."""
 
-    def __init__(self, f: int, server: Server) -> None:
-        self.f, self.server = f, server
+    def __init__(self, f: int, patience: Patience) -> None:
+        self.f, self.patience = f, patience
         self.credit = TurnCredit()
         self._granted_at: dict[tuple[PeerId, int], float] = {}  # by shard, over all rounds
 
     def turn_s(self, shard: ShardRound) -> float:
         """Return the time that this peer allows the server of the present attempt, in seconds."""
-        return self.server.deadline.round_timeout_s() * self.server.timeout_factor(shard)
+        return self.patience.deadline.round_timeout_s() * self.patience.timeout_factor(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """Whether an honest peer could be at ``attempt`` by now, as far as this peer can see."""
@@ -74,7 +74,7 @@ class LaterTurns:
             return False
         if sender == server or shard.declined_attempt == shard.attempt:
             return True
-        return self._waited(shard, now) >= ENOUGH and not self.server.is_under_way(shard, now)
+        return self._waited(shard, now) >= ENOUGH and not self.patience.is_under_way(shard, now)
 
     def follow_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """End the wait for the present attempt, or defer the claim of ``sender``.
@@ -105,7 +105,7 @@ class LaterTurns:
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
         """Return the turns spent by ``sender``, with the present wait."""
-        spent = self.credit.spent(sender, self.server.deadline.round_timeout_s(), now)
+        spent = self.credit.spent(sender, self.patience.deadline.round_timeout_s(), now)
         return spent + (self._waited(shard, now) if shard.claims.led_here == sender else 0.0)
 
     def _waited(self, shard: ShardRound, now: float) -> float:
@@ -117,7 +117,7 @@ class LaterTurns:
         that peer's credit."""
         claims = shard.claims
         if claims.led_here is not None:
-            unit_s = self.server.deadline.round_timeout_s()
+            unit_s = self.patience.deadline.round_timeout_s()
             self.credit.spend(claims.led_here, self._waited(shard, now), unit_s, now)
         claims.led_here, claims.came_at = None, now
 
@@ -128,7 +128,7 @@ class LaterTurns:
         if claims.led_here is not None and self._waited(shard, now) < ENOUGH:
             claims.led_here = None
         self.leave(shard, now)
-        self.credit.refund(server, AMENDS, self.server.deadline.round_timeout_s(), now)
+        self.credit.refund(server, AMENDS, self.patience.deadline.round_timeout_s(), now)
 
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """Return the attempt of the latest deferred claim that may be followed now, or None.
@@ -145,7 +145,7 @@ class LaterTurns:
             for peer, attempt in claims.deferred.items()
             if now >= self._granted_again_at(shard, peer)
             and not self._is_out(shard.server_of(attempt))
-            and (serves or shard.server_of(attempt) != self.server.local)
+            and (serves or shard.server_of(attempt) != self.patience.local)
         ]
         if not may_be:
             return None
@@ -158,7 +158,7 @@ class LaterTurns:
 
     def _is_out(self, server: PeerId) -> bool:
         """Whether ``server`` is another peer that is skipped."""
-        return server != self.server.local and bool(self.server.skip_reason(server))
+        return server != self.patience.local and bool(self.patience.skip_reason(server))
 
     def _granted_again_at(self, shard: ShardRound, peer: PeerId) -> float:
         last_at = self._granted_at.get((peer, shard.index), float("-inf"))

@@ -9,7 +9,7 @@ from gossip.core.messages import PeerId
 from gossip.topologies import Roster
 
 from .fork_choice import ForkChoice
-from .server import Server
+from .quorum import Quorum
 
 
 class LocalProgress(Protocol):
@@ -42,12 +42,12 @@ class RollingProgress:
     """Progress of rolling rounds, which follows from the commits so far."""
 
     def __init__(
-        self, replicated: ReplicatedState, server: Server, fork_choice: ForkChoice
+        self, replicated: ReplicatedState, quorum: Quorum, fork_choice: ForkChoice
     ) -> None:
         self.replicated, self.lineage = replicated, replicated.lineage
         self.snapshot, self.quorum, self.branch = (
             replicated.snapshot,
-            server.quorum,
+            quorum.required,
             fork_choice.describe_branch,
         )
 

@@ -1,22 +1,140 @@
-"""How many peers a round takes: for the quorum, and for the rule."""
+"""The quorum of a round: how many answers close an attempt, and how many the rule needs."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from gossip.core.messages import PeerId
 from gossip.core.settings import CoreSettings
+
+from .roster import Attendance
+from .shard import PresentRound, ShardRound
 
 
 def quorum_of(settings: CoreSettings, n: int) -> int:
-    """Answers without which a round of ``n`` peers is not closed."""
+    """Return the number of answers that close an attempt of a round of ``n`` peers."""
     return 1 if n < 3 or settings.rounds.quorum == "available" else n // 2 + 1
 
 
 def needed_by_rule(settings: CoreSettings, proven: int) -> int:
-    """Peers without which the rule makes nothing of a round. ``proven``: so many are proven to lie,
-    which is that many fewer for the rule to tolerate; their updates are not used.
+    """Return the number of peers that the rule needs in a round.
 
-    With the quorum ``available`` it tolerates fewer rather than have the run stand still.
+    The updates of ``proven`` Byzantine peers are not used, so the rule has as many fewer to
+    tolerate. With the quorum ``available`` it tolerates none, rather than have the run stand still.
     """
     return (
         settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven)
         + proven
     )
+
+
+class Quorum:
+    """Decides from the answers of the present round whether an attempt may close.
+
+    Args:
+        present: The present round; it changes.
+        joining: Peers that are ready to be in the next roster; it changes.
+    """
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        present: PresentRound,
+        attendance: Attendance,
+        joining: Collection[PeerId],
+    ) -> None:
+        self.settings, self.present, self.joining = settings, present, joining
+        self.local, self.skip_reason = attendance.local, attendance.skip_reason
+        self.view, self.departures = attendance.view, attendance.departures
+
+    def members(self) -> int:
+        """Return the size of the roster without the peers that have left."""
+        present = self.present
+        left = self.departures.count_left(present.roster.peers, present.round_id)
+        return len(present.roster) - left
+
+    def required(self) -> int:
+        """Return how many answers a round needs: a majority of the roster without peers that have
+        left; 1 with fewer than three peers, or with ``quorum = "available"`` (``_majority``).
+
+        If the round changes no membership, it also needs as many as the rule does. Otherwise, with
+        too few peers for the rule, empty rounds would follow each other at once and use up the
+        training before a peer is back.
+        """
+        members, roster = self.members(), self.present.roster
+        quorum = self._majority(members)
+        if members < len(roster) or any(
+            peer not in roster and not self.skip_reason(peer) for peer in self.joining
+        ):
+            return quorum
+        proven = len(self.present.proven.intersection(roster))
+        return max(quorum, needed_by_rule(self.settings, proven))
+
+    def _majority(self, members: int) -> int:
+        """Return the majority of the roster without peers that left; fewer with ``on_minority =
+        "continue"``, or if newcomers replace peers that have ended."""
+        quorum = quorum_of(self.settings, members)
+        if self.settings.rounds.on_minority == "continue":
+            roster, is_gone = self.present.roster, self.view.is_gone
+            left = sum([peer == self.local or not is_gone(peer) for peer in roster])
+            quorum = min(quorum, quorum_of(self.settings, left))
+        return min(quorum, self._without_ended(quorum))
+
+    def _without_ended(self, quorum: int) -> int:
+        """Return the quorum if members have ended for good: one answer from each other member, if
+        all of these can be reached and are enough together with the newcomers; else ``quorum``.
+
+        Two sides of a partition cannot both close an attempt, because all living members must
+        answer. So this peer learns each result that a living member has recorded.
+        """
+        roster = self.present.roster
+        left = [peer for peer in roster if not self.view.has_ended(peer)]
+        if len(left) >= quorum or any(
+            peer != self.local and self.skip_reason(peer) for peer in left
+        ):
+            return quorum
+        newcomers = sum(
+            [peer not in roster and not self.skip_reason(peer) for peer in self.joining]
+        )
+        return max(1, len(left)) if len(left) + newcomers >= quorum else quorum
+
+    def peers_with_rejected_result(self, shard: ShardRound) -> list[PeerId]:
+        """Return the reachable roster members that sent a result which this peer rejected, and no
+        update: they have committed, so they send none."""
+        return [
+            p
+            for p in sorted(shard.rejected_from)
+            if p in self.present.roster
+            and p not in shard.served.answers
+            and not self.skip_reason(p)
+        ]
+
+    def suffices(self, shard: ShardRound) -> bool:
+        """Return whether the answers suffice to close the round.
+
+        Either a quorum has answered, or the answers together with ``peers_with_rejected_result``
+        are a majority and no other peer can answer any more. Otherwise the round would never end.
+        If the rule cannot aggregate so few, the round has no result.
+        """
+        served = shard.served
+        if len(served.answers) >= self.required():
+            return True
+        holders = self.peers_with_rejected_result(shard)
+        if not holders or len(served.answers) + len(holders) < self._majority(self.members()):
+            return False
+        # A skipped peer that is not known to be dead may still answer. After one pass over the
+        # order it has had the time to.
+        away = [
+            peer
+            for peer in self.present.roster
+            if peer not in served.answers and peer not in holders and not self.view.is_gone(peer)
+        ]
+        return not away or shard.attempt >= len(shard.order)
+
+    def expected(self) -> list[PeerId]:
+        """Return the peers whose updates this round can still bring."""
+        return [
+            p
+            for p in self.present.roster
+            if p not in self.present.locked and (p == self.local or not self.skip_reason(p))
+        ]

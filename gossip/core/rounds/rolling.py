@@ -15,7 +15,7 @@ that makes it has cost it too much waiting before (``later_turns.py``). There is
 
 **Two results.** A server commits once a quorum has answered. The following holds if the quorum is a
 majority. It is 1 with fewer than three peers or ``quorum = "available"``, and smaller with
-``on_minority = "continue"`` (``Server.quorum``). A peer that has moved on records no commit sent
+``on_minority = "continue"`` (``quorum.py``). A peer that has moved on records no commit sent
 under an earlier attempt: it forwards the commit to its present server, which re-issues it and does
 not aggregate again. A peer that has a commit which others lack brings them to it: they request it
 (``CommitRequest``). A peer that comes back to a round is bound by its attempts (``AttemptLocks``).
@@ -82,17 +82,19 @@ from gossip.topologies import Roster
 
 from .arrivals import TRANSFER_FACTOR, Transfer
 from .attempt_locks import AttemptLocks
-from .claims import Objection
 from .cross_shard import CrossShardRound
 from .departures import Departures
 from .fork_choice import ForkChoice
 from .future_buffer import FutureBuffer
 from .lag import CatchUpOverdue, LagDetector
 from .later_turns import LaterTurns
+from .patience import Patience
 from .progress import RollingProgress
+from .quorum import Quorum
+from .result_checks import Objection
 from .roster import Attendance, spread
-from .server import RoundTimer, Server
-from .shard import ShardRound, attempt_report, bytes_of
+from .server import Server
+from .shard import PresentRound, RoundTimer, ShardRound, attempt_report, bytes_of
 from .timeouts import Deadline
 from .validation import ResultValidator
 
@@ -150,24 +152,19 @@ class RollingRounds:
             local, view, self.replicated.lineage, self.departures, self.future_buffer
         )
         self.skip_reason = self.attendance.skip_reason
-        self.server = Server(
-            local,
-            settings,
-            timers,
-            self.deadline,
-            self.skip_reason,
-            self.joining,
-            self.departures,
-            view,
-            self.lag_detector.transfer_tracker,
-            self.lag_detector.awaits_commit,
+        self.present = PresentRound()
+        self._quorum = Quorum(settings, self.present, self.attendance, self.joining)
+        self.quorum = self._quorum.required
+        self.patience = Patience(
+            self._quorum, timers, self.deadline, self.lag_detector.transfer_tracker
         )
-        self.later_turns = LaterTurns(settings.f, self.server)
+        self.server = Server(timers, self._quorum, self.patience, self.lag_detector.awaits_commit)
+        self.later_turns = LaterTurns(settings.f, self.patience)
         self.cross_shard = CrossShardRound(local, settings, self.server, timers, self._advance)
         self.result_validator = ResultValidator(
             self.replicated, self.lag_detector, self.server, view, self._advance
         )
-        self.progress = RollingProgress(self.replicated, self.server, fork_choice)
+        self.progress = RollingProgress(self.replicated, self._quorum, fork_choice)
         self.mode: Mode = "off"
         self.round_id = 0
         self.shard_bytes: tuple[int, ...] = ()
@@ -203,12 +200,8 @@ class RollingRounds:
     @property
     def locked(self) -> tuple[PeerId, ...]:
         """Peers of the roster that are in quarantine in the present round, ascending."""
-        locked = self.server.locked
+        locked = self.present.locked
         return tuple([peer for peer in self.roster.peers if peer in locked]) if locked else ()
-
-    def quorum(self) -> int:
-        """Return how many updates a server needs before it aggregates."""
-        return self.server.quorum()
 
     def has_answered(self) -> bool:
         """Whether others may have this peer's answer in the present round."""
@@ -292,7 +285,7 @@ class RollingRounds:
         began = now - event.lasted_us / 1e6 if event.lasted_us else self.lag_detector.began_at
         self._own, self._answered_round = event, self.round_id
         self._computed_us = 0 if event.compiled else since_us(began, now, event.steps)
-        self.server.transfer_tracker.contributed(now - self.lag_detector.began_at)
+        self.patience.transfer_tracker.contributed(now - self.lag_detector.began_at)
         effects: list[Effect] = []
         for shard in tuple(self._shards) if self.mode == "active" else ():
             if event.round_id == self.round_id:  # our own update may have ended the round
@@ -368,20 +361,20 @@ class RollingRounds:
                 sender, message, self.round_id, self.replicated.lineage.before(message.first)
             )
         if event.payload is not None:
-            if self.server.transfer_tracker.came(event, now):
+            if self.patience.transfer_tracker.came(event, now):
                 self.view.forget_load()
             if self.local not in self.roster:
                 # This peer only follows the rounds. If its link is slower than they are, payloads
                 # always wait on it.
                 self.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
-            self.server.compile_tracker.record_compiling(sender, now)
+            self.patience.compile_tracker.record_compiling(sender, now)
             return []
         if isinstance(message, ReceivingPayload):
-            self.server.transfer_tracker.record_progress(
+            self.patience.transfer_tracker.record_progress(
                 sender, message.received, message.pause_s, now
             )
-            if self.server.transfer_tracker.is_busy(sender, now):
+            if self.patience.transfer_tracker.is_busy(sender, now):
                 self._note_load(now)
             return []
         return self._on_round_message(event, message.round_id, now)
@@ -426,7 +419,7 @@ class RollingRounds:
             return self._on_later_round(event, message, now)
         if message.round_id < self.round_id:
             if isinstance(message, Update):
-                self.server.lateness.record_late_update(sender, message, now)
+                self.patience.lateness.record_late_update(sender, message, now)
             return self.log.answer_late(
                 sender, message, self.round_id, self.replicated.lineage.before(message.round_id)
             )
@@ -501,7 +494,7 @@ class RollingRounds:
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
         """Handle a received part of a payload. Report it to the others from time to time, so that
         they do not skip this peer while it receives."""
-        message, transfer_tracker = event.message, self.server.transfer_tracker
+        message, transfer_tracker = event.message, self.patience.transfer_tracker
         if (
             self.mode == "off"
             or not isinstance(message, Update | Commit)
@@ -528,7 +521,7 @@ class RollingRounds:
         """Tell the others that the local trainer compiles. The node asks the trainer again soon."""
         if self.mode == "off":
             return []
-        self.server.compile_tracker.record_compiling(self.local, now)
+        self.patience.compile_tracker.record_compiling(self.local, now)
         return self._to_roster(Compiling(self.settings.lineage))
 
     def _to_roster(self, message: Compiling | ReceivingPayload) -> list[Effect]:
@@ -566,7 +559,7 @@ class RollingRounds:
         if self.lag_detector.record_branch(sender, update.parent, now):
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
-            self.server.lateness.record_late_update(sender, update, now)
+            self.patience.lateness.record_late_update(sender, update, now)
             # This server has sent its large commit to everybody. A peer that lost it requests it.
             sent_before = shard.made_here and update.attempt <= shard.commit.attempt
             if sent_before and shard.payload is not None and shard.payload.nbytes > SMALL_BYTES:
@@ -811,7 +804,7 @@ class RollingRounds:
                 shard.give_up = None
                 if timer.attempt != shard.attempt:
                     return []
-                if more := self.server.more_time(shard, now):
+                if more := self.patience.more_time(shard, now):
                     return more
                 shard.timeouts += 1
                 return self.result_validator.on_server_timeout(shard, now)
@@ -840,7 +833,7 @@ class RollingRounds:
         # At most so many transfers with one peer: its updates for the shards that one peer serves,
         # and its results.
         serving = Counter([order[0] for order in plan.servers])
-        self.server.transfer_tracker.begin_round(
+        self.patience.transfer_tracker.begin_round(
             max(self.shard_bytes, default=0),
             TRANSFER_FACTOR * self.deadline.cap_s,
             2 * max(serving.values(), default=0),
@@ -914,11 +907,11 @@ class RollingRounds:
             own.kind,
         )
         if self.cross_shard.is_timed(shard):
-            effects += self.server.start_timeout(shard, now, bool(own.collective))
+            effects += self.patience.start_timeout(shard, now, bool(own.collective))
         if (server := shard.server_of(shard.attempt)) == self.local:
             return effects + self._on_update(self.local, shard, update, payload, now)
         effects.append(Send(server, update, payload))
-        if payload is not None and self.server.transfer_tracker.may_be_slow:
+        if payload is not None and self.patience.transfer_tracker.may_be_slow:
             self._note_load(now)
         return effects
 
@@ -1053,11 +1046,11 @@ class RollingRounds:
         )
         self.log.append(self.round_id, held)
         self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
-        expected = self.server.expected()  # read before ``append``, which begins the next round
-        coming, locked = held[0][0].roster, self.server.locked
+        expected = self._quorum.expected()  # read before ``append``, which begins the next round
+        coming, locked = held[0][0].roster, self.present.locked
         alive = (
             len(expected)
-            if coming == self.server.roster.peers and not locked
+            if coming == self.present.roster.peers and not locked
             else sum([peer == self.local or not self.skip_reason(peer) for peer in coming])
         )
         effects = self.replicated.append(held, [shard.made_here for shard in self._shards], alive)
@@ -1066,7 +1059,7 @@ class RollingRounds:
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - self.lag_detector.began_at)
         roster = self.replicated.roster.peers  # of the next round
-        self.server.lateness.committed(roster, expected, _in_all(held))
+        self.patience.lateness.committed(roster, expected, _in_all(held))
         contributors = [c.peer for c in held[0][0].contributors]
         self.lag_detector.fork_choice.committed(contributors)
         self.joining.difference_update(roster)

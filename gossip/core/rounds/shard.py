@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Literal
 
 from gossip.core.events import Payload, Report, Row, Token
+from gossip.core.frozen import record
 from gossip.core.messages import (
     COLLECTED_BYTES_MAX,
     Collected,
@@ -19,8 +20,11 @@ from gossip.core.messages import (
     Update,
     is_further,
 )
+from gossip.topologies import Roster
 
 from .arrivals import Transfer
+
+NOBODY: frozenset[PeerId] = frozenset()
 
 REASON_CHARACTERS = 200  # of the reason for a round without a result, so that a message can hold it
 
@@ -34,6 +38,40 @@ def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
         return -1
     empty = message.samples == 0 if isinstance(message, Update) else not message.digest
     return 0 if empty else shard_bytes[message.shard]
+
+
+@record
+class RoundTimer:
+    """Timer of a shard.
+
+    ``give_up``: give up the server of ``attempt``. ``grace``: check again whether to close.
+    ``request``: request missing updates. ``pulse``: find a pause of this process.
+    ``measurements_overdue``: measurements of other servers are late. ``serve_postponed``: serve the
+    attempt that was rejected after a pause.
+    """
+
+    what: Literal[
+        "give_up",
+        "grace",
+        "request",
+        "pulse",
+        "measurements_overdue",
+        "serve_postponed",
+    ]
+    round_id: int
+    shard: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class PresentRound:
+    """The present round, as its server, its quorum and its timeouts see it."""
+
+    round_id: int = 0
+    roster: Roster = field(default_factory=lambda: Roster(()))
+    locked: frozenset[PeerId] = NOBODY  # in quarantine: no server waits for their updates
+    proven: frozenset[PeerId] = NOBODY  # those of them that are proven Byzantine
+    parent: bytes = b""  # hash of the last commit
 
 
 @dataclass(slots=True)
@@ -156,7 +194,7 @@ class AttemptClaims:
 
 
 @dataclass(slots=True)
-class Patience:
+class ServerWait:
     """Wait for the server of an attempt. Claims of peers that they receive payloads, or compile,
     extend it: ``transfers`` and ``compiles`` have the time of each claim."""
 
@@ -187,7 +225,7 @@ class ShardRound:
     declined_attempt: int = -1  # the last attempt that its server has declined
     timeouts: int = 0  # servers given up by timeout
     commit_transfer: Transfer | None = None  # a commit that is being received
-    patience: Patience = field(default_factory=Patience)
+    server_wait: ServerWait = field(default_factory=ServerWait)
     # peers whose update is awaited because they claim to receive payloads, or to compile
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)

@@ -24,9 +24,9 @@ from gossip.core.messages import (
 )
 from gossip.core.view import View
 
-from .claims import Objection, ResultChecks
 from .cross_shard import Advance
 from .lag import LagDetector
+from .result_checks import Objection, ResultChecks
 from .server import Server
 from .shard import ShardRound
 
@@ -56,18 +56,14 @@ class ResultValidator:
         view: View,
         advance: Advance,
     ) -> None:
-        self.local, self.server, self.advance, self.trust = (
-            server.local,
-            server,
-            advance,
-            replicated.trust,
-        )
+        self.local, self.server, self.quorum = server.local, server, server.quorum
+        self.advance, self.trust = advance, replicated.trust
         self.f, self.settings, self.replicated = (
             replicated.settings.f,
             replicated.settings.results,
             replicated,
         )
-        self.result_checks = ResultChecks(replicated, lag_detector, server, view)
+        self.result_checks = ResultChecks(replicated, lag_detector, self.quorum, view)
         self._lengths: dict[tuple[int, int], Lengths] = {}
         # whose results of which rounds
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
@@ -86,7 +82,7 @@ class ResultValidator:
     def accusations(self) -> tuple[Accusation, ...]:
         """Return the accusations of a commit that is made here. Each is repeated until it is in the
         history."""
-        here = self.server.round_id
+        here = self.quorum.present.round_id
         told = [
             (*accusation, True)
             for accusation in self._waited
@@ -132,7 +128,7 @@ class ResultValidator:
             return
         if (present := self.result_checks.lag_detector.shards) is not self._present:
             self._present = present
-            self._orders[self.server.round_id] = tuple([shard.order for shard in present])
+            self._orders[self.quorum.present.round_id] = tuple([shard.order for shard in present])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
         # What is no turn of that server nobody need remember: so it can make up few.
@@ -157,9 +153,9 @@ class ResultValidator:
         if (
             self.f
             and server != self.local
-            and len(self.server.expected()) - self.f >= self.server.quorum()
+            and len(self.quorum.expected()) - self.f >= self.quorum.required()
         ):
-            _keep(self._waited, (server, self.server.round_id))
+            _keep(self._waited, (server, self.quorum.present.round_id))
         return self.advance(shard, f"no commit from {server} in time", now)
 
     def compared_with(
@@ -172,7 +168,7 @@ class ResultValidator:
             not isinstance(message, Commit)
             or not message.digest
             or not self.f
-            or len(self.server.roster) < 2 * self.f + 2
+            or len(self.quorum.present.roster) < 2 * self.f + 2
         ):
             return None
         if own is None or not own.samples or message.round_id != round_id:

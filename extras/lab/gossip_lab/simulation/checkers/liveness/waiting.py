@@ -238,7 +238,10 @@ class LetsInWhoIsReady(Checker):
         ]
         if not ready or not isinstance(event, Received):
             return
-        quorum, expected = quorum_of(core.settings, len(rounds.roster)), rounds.server.expected()
+        quorum, expected = (
+            quorum_of(core.settings, len(rounds.roster)),
+            rounds.server.quorum.expected(),
+        )
         for shard in rounds.shards:
             # Only who was just heard is sure to have been counted: that one is skipped no more may
             # be noticed a little later.

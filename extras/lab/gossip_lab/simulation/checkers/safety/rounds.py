@@ -516,8 +516,10 @@ class OneHistory(DisturbedChecker):
             and not gone
             and core.settings.rounds.quorum == "majority"
         ):
-            useful = sum(1 for sender in shard.served.answers if sender not in rounds.server.proven)
-            need = updates_needed(core.settings, rounds.roster, rounds.server.proven)
+            useful = sum(
+                1 for sender in shard.served.answers if sender not in rounds.server.present.proven
+            )
+            need = updates_needed(core.settings, rounds.roster, rounds.server.present.proven)
             if useful < need:
                 raise self.violated(
                     swarm,

@@ -231,7 +231,7 @@ class OmissionsFollowTheCommits(Checker):
         # it could make nothing.
         if (
             report.fields["round"] != rounds.round_id
-            or len(rounds.server.expected()) - core.settings.f < rounds.quorum()
+            or len(rounds.server.quorum.expected()) - core.settings.f < rounds.quorum()
         ):
             return
         silent = int(report.fields["reason"].split()[3])  # no commit from PEER in time

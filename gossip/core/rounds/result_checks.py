@@ -16,7 +16,7 @@ from gossip.core.messages import Commit
 from gossip.core.view import View
 
 from .lag import LagDetector
-from .server import Server
+from .quorum import Quorum
 
 
 @record
@@ -36,12 +36,12 @@ class ResultChecks:
     """Checks of these claims by the local state."""
 
     def __init__(
-        self, replicated: ReplicatedState, lag_detector: LagDetector, server: Server, view: View
+        self, replicated: ReplicatedState, lag_detector: LagDetector, quorum: Quorum, view: View
     ) -> None:
-        self.replicated, self.lag_detector, self.server, self.view = (
+        self.replicated, self.lag_detector, self.quorum, self.view = (
             replicated,
             lag_detector,
-            server,
+            quorum,
             view,
         )
         self.f, self.settings = replicated.settings.f, replicated.settings.results
@@ -49,13 +49,13 @@ class ResultChecks:
     def objection(self, commit: Commit, own: Contributed | None) -> Objection:
         """Return the objection to a sound commit of the present round, to which this peer has
         contributed ``own``."""
-        if not self.f or commit.shard or self.server.local not in self.server.roster:
+        if not self.f or commit.shard or self.quorum.local not in self.quorum.present.roster:
             return NO_OBJECTION  # who is not in the roster follows whatever was committed
         if commit.collected and self._misquotes(commit, own):
             return Objection("it has another value for a collective operation than was given here")
         if (
             own is not None
-            and self.server.local in commit.diverged
+            and self.quorum.local in commit.diverged
             and own.replica in (b"", commit.replica)
         ):
             return Objection("it names this replica as different, which it is not")
@@ -65,7 +65,9 @@ class ResultChecks:
             return Objection("it makes another kind of step than this peer", is_evidence=counts)
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
             return Objection("it says that this peer skipped its samples, which it did not")
-        enough = len(self.server.roster) >= 2 * self.f + 2  # as ``ResultValidator.compared_with``
+        enough = (
+            len(self.quorum.present.roster) >= 2 * self.f + 2
+        )  # as ``ResultValidator.compared_with``
         told = [
             rates
             for rates in (own.rates if own is not None else (), self.replicated.rates)
@@ -79,24 +81,24 @@ class ResultChecks:
                 is_evidence=bool(own is not None and own.rates)
                 and not self.lag_detector.is_passed(commit.round_id),
             )
-        if commit.roster == self.server.roster.peers:
+        if commit.roster == self.quorum.present.roster.peers:
             return NO_OBJECTION
         return self._roster(commit, enough)
 
     def _misquotes(self, commit: Commit, own: Contributed | None) -> bool:
         """Whether it gives a value of this peer to a collective operation that is not its own."""
-        local = self.server.local
+        local = self.quorum.local
         given = next((each.data for each in commit.collected if each.peer == local), None)
         return own is not None and given is not None and given != own.collective
 
     def _counts(self, commit: Commit) -> bool:
         """Whether it says that this peer's update is in the aggregate."""
-        local = self.server.local
+        local = self.quorum.local
         return any(each.peer == local for each in commit.contributors)
 
     def _skips(self, commit: Commit) -> bool:
         """Whether it says that this peer skipped its samples."""
-        local = self.server.local
+        local = self.quorum.local
         return any(each.peer == local and each.reason == "skipped" for each in commit.rejected)
 
     def _rates(self, rates: tuple[float, ...], told: Sequence[tuple[float, ...]]) -> str:
@@ -120,18 +122,18 @@ class ResultChecks:
         return ""
 
     def _roster(self, commit: Commit, enough: bool) -> Objection:
-        here = self.server.roster.peers
+        here = self.quorum.present.roster.peers
         # Who has been away knows nothing of who was there in the rounds that the
         # others had meanwhile.
         if self.lag_detector.is_passed(commit.round_id):
             return NO_OBJECTION
-        server, gone = self.server, self.view.is_gone
+        quorum, gone = self.quorum, self.view.is_gone
         left_out = [
             peer
             for peer in here
-            if peer not in commit.roster and not server.departures.leaves(peer)
+            if peer not in commit.roster and not quorum.departures.leaves(peer)
         ]
-        missed = [peer for peer in left_out if peer == server.local or not server.skip_reason(peer)]
+        missed = [peer for peer in left_out if peer == quorum.local or not quorum.skip_reason(peer)]
         come = set(commit.roster).difference(here)
         strange = (
             sorted(come.difference(self.view.met()) | {peer for peer in come if gone(peer)})
@@ -144,7 +146,7 @@ class ResultChecks:
         # The server of a collective operation may have heard of a death a moment before this peer.
         # A refusal would give those who took its commit another answer than the rest, for good;
         # who is left out without being dead comes back.
-        wronged = missed not in ([], [server.local]) and not commit.collected
+        wronged = missed not in ([], [quorum.local]) and not commit.collected
         if gross or (enough and (strange or wronged)):
             out = f"leaves out {missed}, who are here" if missed else ""
             put_in = f"takes in {strange}, who are not" if strange else ""

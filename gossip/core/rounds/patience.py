@@ -1,0 +1,195 @@
+"""How long a peer waits in a round: as a participant for the server of an attempt, and as a server
+for updates. A payload that still arrives, and a peer that compiles, extend both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from gossip.core.events import Effect
+from gossip.core.messages import PeerId
+from gossip.core.timers import Timers
+
+from .arrivals import TransferTracker
+from .compiling import CompileTracker
+from .punctuality import LatenessTracker
+from .quorum import Quorum
+from .shard import NOBODY, RoundTimer, ShardRound
+from .timeouts import Deadline
+
+CLOSE_BEFORE_GIVING_UP = 0.7
+"""Fraction of the round timeout after which a server closes: before its participants give up on
+it."""
+
+LOOK_EVERY_S = 0.25
+"""Interval of the checks whether bytes still arrive."""
+
+BACK_OFF_MAX = 3
+"""Largest number of doublings of a server's timeout where payloads take time: one for each server
+that this peer has given up, or for each pass over the order."""
+
+
+class Patience:
+    """Timeouts of the present round, and what extends them."""
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        timers: Timers[Any],
+        deadline: Deadline,
+        transfer_tracker: TransferTracker,
+    ) -> None:
+        self.local, self.settings, self.present = quorum.local, quorum.settings, quorum.present
+        self.skip_reason, self.timers, self.deadline = quorum.skip_reason, timers, deadline
+        self.lateness = LatenessTracker(deadline)
+        self.transfer_tracker, self.compile_tracker = transfer_tracker, CompileTracker()
+        self._required_peers = NOBODY
+
+    def require_updates_of(self, peers: Iterable[PeerId]) -> None:
+        """Set the peers whose updates the shards need."""
+        self._required_peers = frozenset(peers)
+
+    def start_timeout(
+        self, shard: ShardRound, now: float, collective: bool = False
+    ) -> list[Effect]:
+        """Start the timeout of the present server. For a ``collective`` operation it is the longest
+        one."""
+        wait = shard.server_wait
+        if wait.attempt != shard.attempt:
+            # The time that claims added for the last server was in vain, unless it is skipped now.
+            if wait.attempt >= 0 and self.skip_reason(shard.server_of(wait.attempt)):
+                wait.transfers.clear()
+                wait.compiles.clear()
+            self._spend(self.transfer_tracker, wait.transfers, now)
+            self._spend(self.compile_tracker, wait.compiles, now)
+            wait.attempt, wait.since = shard.attempt, now
+        where = (self.present.round_id, shard.index, shard.attempt)
+        time_s = self.deadline.cap_s if collective else self.deadline.round_timeout_s()
+        timer = self.timers.set(
+            now + time_s * self.timeout_factor(shard), RoundTimer("give_up", *where)
+        )
+        before, shard.give_up = shard.give_up, timer.token
+        return [*self.timers.cancel(before), timer]
+
+    def timeout_factor(self, shard: ShardRound) -> int:
+        """Return the factor of the server's timeout where payloads take time: it doubles with each
+        timeout, or each pass over the order, at most ``BACK_OFF_MAX`` times."""
+        if not self.transfer_tracker.takes_time:
+            return 1
+        turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
+        return int(2 ** min(turns, BACK_OFF_MAX))
+
+    def _ends_at(self, shard: ShardRound, now: float) -> float:
+        """Return when the patience with the present server ends, however many bytes arrive."""
+        return shard.server_wait.since + self.transfer_tracker.most_s(now) * self.timeout_factor(
+            shard
+        )
+
+    def is_transferring(self, shard: ShardRound, now: float) -> bool:
+        """Return whether a peer of this round reports that it compiles or, until the patience ends,
+        that it receives payloads. Then a late result is not the server's fault."""
+        awaited = [p for p in self.present.roster if not self.lateness.is_missed(p)]
+        if self._believe_busy_reports(
+            self.compile_tracker, awaited, shard.server_wait.compiles, now
+        ):
+            return True
+        if now > self._ends_at(shard, now):
+            return False
+        return self._believe_busy_reports(
+            self.transfer_tracker, awaited, shard.server_wait.transfers, now
+        )
+
+    def _believe_busy_reports(
+        self,
+        tracker: TransferTracker | CompileTracker,
+        peers: Iterable[PeerId],
+        since: dict[PeerId, float],
+        now: float,
+    ) -> bool:
+        """Return whether one of ``peers`` has reported to ``tracker`` that it is busy, and is
+        believed.
+
+        More than max(f, 1) busy peers, or this peer, are always believed; another one only while
+        its credit lasts: the time that may be spent waiting for it in vain. ``since``: start of the
+        wait for each believed peer; updated.
+        """
+        busy = [p for p in peers if tracker.is_at_work(p, now)]
+        if self.local in busy or len(busy) > max(self.settings.f, 1):
+            since.clear()
+            return True
+        most_s = tracker.most_s(now)
+        trusted = [p for p in busy if tracker.credit.is_left(p, since.get(p, now), now, most_s)]
+        for peer in trusted:
+            since.setdefault(peer, now)
+        return bool(trusted)
+
+    def _spend(
+        self,
+        tracker: TransferTracker | CompileTracker,
+        since: dict[PeerId, float],
+        now: float,
+        came: Collection[PeerId] = (),
+    ) -> None:
+        """Charge the credit of each peer in ``since`` that is not among ``came``: waiting for it
+        was in vain."""
+        for peer, at in since.items():
+            if peer not in came:
+                tracker.credit.spend(peer, at, now)
+        since.clear()
+
+    def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
+        """Return a further timer if the timeout of the present server is over and a result is on
+        its way, or a peer reports that it compiles or receives."""
+        if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
+            return []
+        timer = self.timers.set(
+            now + LOOK_EVERY_S,
+            RoundTimer("give_up", self.present.round_id, shard.index, shard.attempt),
+        )
+        shard.give_up = timer.token
+        return [timer]
+
+    def is_under_way(self, shard: ShardRound, now: float) -> bool:
+        """Whether a commit of this shard is being received and will arrive in time."""
+        until = self._ends_at(shard, now) + self.deadline.cap_s
+        return self.transfer_tracker.brings_result(self.present.round_id, shard.index, until, now)
+
+    def are_coming(self, shard: ShardRound, missing: Sequence[PeerId], now: float) -> bool:
+        """Whether a missing peer compiles, sends an update that will be in time, or still receives
+        payloads: its update may wait behind another payload, or behind payloads to other peers."""
+        transfer_tracker = self.transfer_tracker
+        until = shard.served.first_at + transfer_tracker.most_s(now)
+        awaited = [peer for peer in missing if not self.lateness.is_missed(peer)]
+        if self._believe_busy_reports(self.compile_tracker, awaited, shard.update_compiles, now):
+            return True
+        if now >= until:
+            return False
+        if any(transfer_tracker.is_sending(peer, until, now) for peer in awaited):
+            return True
+        if self._believe_busy_reports(transfer_tracker, awaited, shard.update_transfers, now):
+            return True
+        links_are_full = now < shard.served.first_at + transfer_tracker.payload_s(now)
+        return links_are_full and self._believe_busy_reports(
+            transfer_tracker, self.present.roster, shard.update_transfers, now
+        )
+
+    def updates_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
+        """Return how long after the first update the last one may come. It is longer while the rule
+        has too few, and longest for a collective operation: the script before it, such as an
+        evaluation, takes each peer a different time."""
+        served = shard.served
+        if served.callers > self.settings.callers_too_few(len(self.present.roster)):
+            return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
+        timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
+        usable = sum(1 for update, _ in served.answers.values() if update.samples)
+        enough = (
+            usable >= min(self.settings.updates_min, expected)
+            and self._required_peers <= served.answers.keys()
+        )
+        return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
+
+    def end_wait(self, shard: ShardRound, now: float) -> None:
+        """Charge the peers whose updates were waited for in vain: the shard closes."""
+        came = shard.served.answers
+        self._spend(self.transfer_tracker, shard.update_transfers, now, came)
+        self._spend(self.compile_tracker, shard.update_compiles, now, came)
