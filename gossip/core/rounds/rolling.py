@@ -657,23 +657,21 @@ class RollingRounds:
     def _accept_commit(
         self, event: Received, shard: ShardRound, commit: Commit, now: float
     ) -> list[Effect]:
-        """Record a valid commit, unless this peer has moved past its attempt."""
+        """Record a valid commit, unless this peer has moved past its attempt.
+
+        The server of the present attempt records any commit, even its own of a former incarnation,
+        drops an aggregation that is under way, and re-issues the commit under its own attempt.
+        """
         payload = event.payload
-        is_server = shard.server_of(shard.attempt) == self.local
-        if commit.attempt < shard.attempt and not is_server:
-            # This peer has left that attempt. Its present server records the commit and re-issues
-            # it under its own attempt.
-            return (
-                [Send(shard.server_of(shard.attempt), commit, payload)]
-                if shard.mark_forwarded(commit)
-                else []
-            )
-        if is_server:
-            # A server that receives a commit, even its own of a former incarnation, re-issues it.
-            # It drops an aggregation that is under way.
+        effects: list[Effect] = []
+        if shard.server_of(shard.attempt) == self.local:
             commit = replace(commit, attempt=max(commit.attempt, shard.attempt))
-        effects = spread(self.local, self.view, self.roster, commit, payload) if is_server else []
-        if commit.made_at < shard.attempt and not is_server:
+            effects = spread(self.local, self.view, self.roster, commit, payload)
+        elif commit.attempt < shard.attempt:
+            # This peer has left that attempt, and records what its present server re-issues.
+            forwards = shard.mark_forwarded(commit)
+            return [Send(shard.server_of(shard.attempt), commit, payload)] if forwards else []
+        elif commit.made_at < shard.attempt:
             effects = self._forward_commit(event.sender, shard, commit, payload)
         return effects + self._record_commit(shard, commit, payload, made=False, now=now)
 
