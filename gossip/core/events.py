@@ -1,5 +1,5 @@
-"""Events that reach the core, and effects that the core asks for. Frozen data; ``match`` over the
-unions ends in ``assert_never``."""
+"""Events, which the driver delivers to the core, and effects, which the core returns to it. Both
+are frozen data; each ``match`` over one of the unions ends in ``assert_never``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class EpochReport:
     twice: int
     left: int  # of this epoch and those before: they are the first that the next one reads
     rounds: int
-    skipped: int = 0  # by scripts, which went on without a step
-    given_up: int = 0  # of no use in two rounds, or left over at the end of the data
-    # the first of these: ``start``/``stop`` pairs that nothing will read
+    skipped: int = 0  # samples for which a script made no step
+    given_up: int = 0  # samples without use in two rounds, or left over at the end of the data
+    # the first of these, as ``start``/``stop`` pairs
     given_up_ranges: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
 
 
@@ -32,21 +32,19 @@ Token: TypeAlias = int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payload:
-    """A vector that the core hands on and never looks into; the driver gives its facts.
+    """A vector that the core passes on unread. The driver sets its other fields.
 
-    In the node ``data`` is a one-dimensional float32 array (packed state: uint8), in a simulation
-    whatever its reducer likes. Of a state to restore it may be a tuple of such,
-    one after the other.
+    In the node ``data`` is a one-dimensional float32 array (packed state: uint8), or a tuple of
+    consecutive arrays for a state to restore. A simulation may use any object.
     """
 
     data: Any
     nbytes: int
     finite: bool = True
-    digest: bytes = b""  # of the bytes; computed for commits and states only
-    # of a packed state in several parts: what stands for each, and ``digest`` is of these
+    digest: bytes = b""  # of the bytes; only for commits and states
+    # digests of the parts of a packed state; then ``digest`` is of these
     parts: tuple[bytes, ...] = ()
-    # the bytes that travel, where they are not the memory of ``data``: ``nbytes``, ``digest`` are
-    # of these
+    # bytes that are sent, if not the memory of ``data``; then ``nbytes`` and ``digest`` are theirs
     encoded: Any = None
 
 
@@ -55,17 +53,17 @@ class Payload:
 
 @record
 class Started:
-    """The clock runs and the sockets are bound."""
+    """The sockets are bound and the clock runs."""
 
 
 @record
 class ResultSimilarity:
-    """How a server's result compares with this peer's own update of the round: Euclidean lengths
-    and the inner product.
+    """Comparison of a server's result with the local update of the round: Euclidean lengths and the
+    inner product.
 
-    ``own`` is 0.0 where there is no such update, or an empty one. ``even``: how long it would be if
-    all parts of the own update had numbers of the same size; 0.0 where there is one part only, and
-    where the product is not negative.
+    ``own`` is 0.0 without a local update. ``even`` is the length that the result would have if all
+    parts of the local update had numbers of the same size; 0.0 with one part, and if the product is
+    not negative.
     """
 
     length: float
@@ -75,7 +73,7 @@ class ResultSimilarity:
 
     @property
     def cosine(self) -> float:
-        """Between the two; 0.0 where they have none, or one that is not finite."""
+        """Cosine of the angle between both; 0.0 if it is undefined or not finite."""
         size = self.length * self.own
         cosine = self.product / size if 0.0 < size < inf else 0.0
         return cosine if cosine == cosine else 0.0  # NaN differs from itself
@@ -83,9 +81,9 @@ class ResultSimilarity:
 
 @record
 class Received:
-    """A whole message of ``sender``, its payload complete. Malformed ones never come this far.
+    """A complete, well-formed message of ``sender`` with its payload.
 
-    ``similarity`` is there with results whose ``Admission`` asks for a comparison.
+    ``similarity`` comes with results whose ``Admission`` requests a comparison.
     """
 
     sender: PeerId
@@ -97,10 +95,9 @@ class Received:
 
 @record
 class Arriving:
-    """The payload of a message is on its way here: ``received`` of ``nbytes`` have come. Told while
-    it grows, now and then.
+    """Progress of a payload that is being received: ``received`` of ``nbytes`` bytes.
 
-    The message itself is handed over as ``Received``, when all of it is there.
+    The driver reports it from time to time, and delivers ``Received`` once the payload is complete.
     """
 
     sender: PeerId
@@ -112,14 +109,14 @@ class Arriving:
 
 @record
 class LinkUp:
-    """A connection to the peer is established. Says nothing about the peer's health."""
+    """A connection to the peer is established. It is no sign that the peer is healthy."""
 
     peer: PeerId
 
 
 @record
 class LinkDown:
-    """A connection to the peer closed or timed out: a hint, never a proof."""
+    """A connection to the peer closed or timed out. It is no proof that the peer is dead."""
 
     peer: PeerId
     reason: str
@@ -132,42 +129,41 @@ class TimerFired:
 
 @record
 class ClockJumped:
-    """The driver's own loop stood still for ``late_s`` seconds:
-    nobody may be accused for that time."""
+    """The loop of the driver stood still for ``late_s`` seconds. No peer may be suspected for its
+    silence in that time."""
 
     late_s: float
 
 
 @record
 class Prepared:
-    """The trainer has its model. ``shard_bytes``: of an update on its way, shard by shard;
-    ``result_bytes``: of a result, or of parameters, where that is another number."""
+    """The trainer has its model. ``shard_bytes``: length of each shard of an update in a message;
+    ``result_bytes``: that of a result, or of parameters, if it differs."""
 
     layout: bytes
     state: bytes
     shard_bytes: tuple[int, ...]
-    state_bytes: int = 0  # of the packed state: bounds what a donor may send
-    # the next round to run on this state; not 0 when the node was started again beside
-    # a living trainer, or when the trainer has loaded a checkpoint
+    state_bytes: int = 0  # length of the packed state; a donor may send no more
+    # the next round; not 0 if the node was restarted beside a living trainer, or if the trainer has
+    # loaded a checkpoint
     round_id: int = 0
-    # what belonged to the state of the checkpoint beside the trainer's, as ``LedgerReply`` gave it
+    # ledger of the checkpoint, from ``LedgerReply``
     ledger: bytes = b""
-    collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
+    collectives: int = 0  # rounds before ``round_id`` that were no steps
     result_bytes: tuple[int, ...] = ()
-    # of a pipeline: of the input and the output of this peer's stage for one micro-batch; 0 where
-    # the stage has none
+    # in a pipeline: lengths of the input and output of this stage for a micro-batch; 0 for none
     activation_bytes: tuple[int, int] = (0, 0)
-    # random bytes that nobody else knows: which micro-batches this peer audits follows from them
+    # secret random bytes, which select the micro-batches that this peer audits
     lots: bytes = b""
 
 
 @record
 class DataConfigured:
-    """The trainer reads its data through us: ``samples_total`` in an epoch,
-    ``batch`` a round and peer.
+    """The trainer reads a sharded data set: ``samples_total`` samples an epoch, ``batch`` for each
+    peer and round.
 
-    It wants to know what it will probably read in the next ``ahead`` rounds. ``extended``: of so
-    many epochs what is left is read in further rounds of the last one; 0: it is not.
+    The trainer prefetches for ``ahead`` rounds. With ``extended`` > 0, samples left over after so
+    many epochs are read in further rounds of the last one.
     """
 
     samples_total: int
@@ -178,9 +174,9 @@ class DataConfigured:
 
 @record
 class Contributed:
-    """The trainer's update for ``round_id``: one payload a shard, or none when it had no samples.
+    """The trainer's update for ``round_id``: one payload for each shard, or none without samples.
 
-    ``parameters`` is there in gossip rounds that mix parameters, ``sketch`` with it.
+    ``parameters`` and ``sketch`` come in gossip rounds that mix parameters.
     """
 
     round_id: int
@@ -189,24 +185,22 @@ class Contributed:
     loss: float | None = None
     parameters: Payload | None = None
     sketch: bytes = b""
-    # a liar's true update, of all shards, which it keeps for itself; None: it tells the truth
+    # true update of a peer that injects a fault, all shards; None for an honest peer
     own: Payload | None = None
     own_parameters: Payload | None = None  # likewise
-    rates: tuple[float, ...] = ()  # what the trainer would step with
-    # its trainer has compiled for batches of this size: it says of no round how long it took,
-    # and so keeps its share
+    rates: tuple[float, ...] = ()  # learning rates of the trainer's next step
+    # the trainer has compiled in this round, so the time of the round does not count as its pace
     compiled: bool = False
-    # given to a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
+    # value of a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
-    skipped: bool = False  # the script was handed the samples, and they were of no use
-    steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
-    # how long those lasted, which is less than since the round began where the peer began it late;
-    # 0: all of that time
+    skipped: bool = False  # the script got the samples and made no step
+    steps: tuple[int, int] = (1, 1)  # local steps made, and local steps of a round
+    # duration of these steps, if this peer began the round late; 0: since the round began
     lasted_us: int = 0
-    micro_batches: tuple[int, ...] = ()  # of a pipeline: as ``CollectUpdate`` has named them
-    pass_us: int = 0  # what one of them took, forward and backward; the pipeline fills it in
-    replica: bytes = b""  # digests of the replica before the round, where it is compared
-    kind: int = 0  # of the step that it is for (``messages.is_further``)
+    micro_batches: tuple[int, ...] = ()  # in a pipeline, from ``CollectUpdate``
+    pass_us: int = 0  # forward and backward time of a micro-batch; set by the pipeline
+    replica: bytes = b""  # digests of the replica before the round, if replicas are compared
+    kind: int = 0  # of the step (``messages.is_further``)
 
 
 @record
@@ -218,8 +212,8 @@ class Applied:
 
 @record
 class Aggregated:
-    """The answer to ``Aggregate``. ``payload`` is None when the rule could not:
-    ``reason`` says why."""
+    """The answer to ``Aggregate``. Without a ``payload``, ``reason`` states why the rule has no
+    result."""
 
     ticket: int
     payload: Payload | None
@@ -229,9 +223,9 @@ class Aggregated:
     statistics: bytes = b""  # the answer to ``measure``
     # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
     decision: tuple[float, ...] = ()
-    # outlyingness of the rows outside, as if the rule had got all; empty where it could not tell
+    # outlyingness of the rows outside, as if the rule had got them, too; empty if unknown
     outside: tuple[float, ...] = ()
-    length: float = 0.0  # of an update, as the round has shown it; 0.0: the rule does not say
+    length: float = 0.0  # typical length of an update in this round; 0.0: unknown
 
 
 @record
@@ -252,8 +246,7 @@ class SnapshotTaken:
 
 @record
 class Restored:
-    """The trainer has loaded the state that ``Restore`` gave it;
-    ``error`` says why it could not."""
+    """The trainer has loaded the state of ``Restore``, or not: ``error`` has the reason."""
 
     round_id: int
     error: str = ""
@@ -261,14 +254,14 @@ class Restored:
 
 @record
 class TrainerLost:
-    """The trainer's process is gone. Announce it, then halt."""
+    """The process of the trainer has ended. This peer announces it and halts."""
 
     reason: str
 
 
 @record
 class TrainerProgress:
-    """How far the trainer is, read from shared memory."""
+    """Progress of the trainer, read from shared memory."""
 
     step: int
     age_s: float
@@ -277,23 +270,22 @@ class TrainerProgress:
 
 @record
 class PeerEnded:
-    """Whoever starts the peers says that this one has ended and will not be started again."""
+    """The launcher reports that ``peer`` has ended and will not be restarted."""
 
     peer: PeerId
 
 
 @record
 class PeerExpected:
-    """Whoever starts the peers says that this one is on its way: it has its id,
-    and no address yet."""
+    """The launcher reports that ``peer`` is being started; its address is not known yet."""
 
     peer: PeerId
 
 
 @record
 class AddressLearned:
-    """A source outside the protocol, such as a folder of addresses, has the addresses of a peer in
-    this life of it."""
+    """A source outside the protocol, such as a folder, has the addresses of an incarnation of a
+    peer."""
 
     peer: PeerId
     control: str
@@ -303,21 +295,21 @@ class AddressLearned:
 
 @record
 class ConfirmState:
-    """The trainer has had all its rounds before ``round_id``,
-    and wants to know whether others hold the same."""
+    """The trainer has applied all its rounds, which are those before ``round_id``. It requests a
+    comparison of its state with those of other peers."""
 
     round_id: int
 
 
 @record
 class LedgerRequest:
-    """The trainer saves a checkpoint, and asks for what belongs to it beside its own state."""
+    """The trainer saves a checkpoint, and requests the ledger for it."""
 
 
 @record
 class ForwardDone:
-    """The answer to ``RunForward``. ``payload``: the output of the stage, with its digest; None in
-    the last stage, and where the trainer could not compute it any more."""
+    """The answer to ``RunForward``. ``payload``: output of the stage with its digest; None in the
+    last stage, and if the trainer could not compute it."""
 
     round_id: int
     micro_batch: int
@@ -330,8 +322,8 @@ class ForwardDone:
 @record
 class BackwardDone:
     """The answer to ``RunBackward``: the gradients of the parameters are in the sum. ``payload``:
-    the gradient of the input of the stage, with its digest; None in the first stage, and where the
-    trainer could not compute it any more: then nothing is in the sum."""
+    gradient of the input of the stage with its digest; None in the first stage, and if the trainer
+    could not compute it. Then nothing is in the sum."""
 
     round_id: int
     micro_batch: int
@@ -351,10 +343,9 @@ StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]
 class StateRebuilt:
     """The answer to ``RebuildState``: the trainer holds a state before round ``round_id``.
 
-    ``source``: what it was made of. Where it is not made, as the states of other stages are needed
-    for that, ``needs`` has their numbers, and the most bytes that each may have. ``step``: that the
-    checkpoint is of, or the own state. ``state``: a digest. ``fresh``: how
-    many layers are as the script has made them.
+    ``source``: origin of the state. If the states of other stages are needed first, ``needs`` has
+    their numbers and the largest length of each in bytes. ``step``: step of the checkpoint or of
+    the own state. ``state``: a digest. ``fresh``: number of layers with initial weights.
     """
 
     round_id: int
@@ -367,10 +358,10 @@ class StateRebuilt:
 
 @record
 class Stop:
-    """Leave politely: say so, help those who are behind, halt.
+    """Leave: announce it, help peers that are behind, halt.
 
-    ``completed``: the script has come to its end, so this is where the training ends, too; the
-    final state is here to be taken.
+    ``completed``: the script has come to its end. The training ends here, and this peer has the
+    final state for others.
     """
 
     reason: str
@@ -409,12 +400,13 @@ Event: TypeAlias = (
 
 @record
 class Admission:
-    """Whether the payload of a message may be received,
-    and what the node works out before the core handles it.
+    """Whether the payload of a message may be received, and what the node computes before it
+    delivers the message.
 
-    ``nbytes``: what the payload must have, -1 when none may come; of a state, the most that it may
-    have. ``compare_with``: what a result is compared with (``Received.similarity``): the own
-    update, first the shard of the result and then the others, or nothing; None: no comparison.
+    ``nbytes``: length that the payload must have, or for a state its largest length; -1 if no
+    payload may come. ``compare_with``: local update that a result is compared with
+    (``Received.similarity``), first the shard of the result and then the others; None: no
+    comparison.
     """
 
     nbytes: int
@@ -429,7 +421,7 @@ NOT_ADMITTED = Admission(-1)
 
 @record
 class Send:
-    """To one peer. The lane follows from the message's type. May be lost."""
+    """Send a message to a peer; it may be lost. Its type determines the lane."""
 
     peer: PeerId
     message: Message
@@ -491,28 +483,25 @@ class ShardStatistics:
 
 @record
 class Aggregate:
-    """Run the rule over ``rows``, which are sorted by peer;
-    answer with ``Aggregated`` under ``ticket``.
+    """Run the rule over ``rows``, which are sorted by peer. Answer: ``Aggregated`` with ``ticket``.
 
-    Without rows (nobody had samples, or nothing finite came) the answer is no payload, and
-    ``NO_ROWS`` as its reason.
+    Without rows the answer has no payload, and ``NO_ROWS`` as its reason.
 
-    ``own`` is the local peer's row, the centre of self-centred rules: an index into ``rows``, or
-    None. With ``mix`` the rows are parameters: aggregate their differences to the own row.
-    ``previous`` is the last aggregate that was applied, of the same shard, for rules with a memory:
-    None before there is one, in the turns of a peer that has taken over a state and has applied
-    nothing since, and for parameters.
+    ``own`` is the index of the local row, the centre of self-centred rules, or None. With ``mix``
+    the rows are parameters: aggregate their differences to the local row. ``previous`` is the last
+    aggregate of the same shard, for rules with a memory; None for parameters, and until this peer
+    has applied one.
 
-    Where the shards of a round decide together it is asked for in steps: ``measure`` the rows;
-    ``decide``, on the ``parts`` of all shards in order, how those of ``peers`` count, and combine
-    the rows by that; ``combine`` the rows by a ``decision``: weights of all rows,
-    then of the rule's points.
+    If the shards of a round decide together, the rule runs in steps: ``measure`` the rows;
+    ``decide`` the weights of ``peers`` from the ``parts`` of all shards, which are in order, and
+    combine the rows; ``combine`` the rows by a ``decision``: weights of all rows, then of the
+    rule's points.
 
-    ``outside`` are rows of peers in quarantine. They have no part in the aggregate; how far out
-    they lie is asked for with ``whole`` and with ``decide``. In steps ``rows`` has them, too.
+    ``outside`` are rows of peers in quarantine, which do not enter the aggregate. Steps ``whole``
+    and ``decide`` return their outlyingness. In steps, ``rows`` has them, too.
 
-    ``own_share`` (0 to 1) is the part of the answer that is the own row, whatever the rule says;
-    the rest is the rule's aggregate. Only asked for with ``whole``.
+    ``own_share`` (0 to 1) is the weight of the local row in the answer; the rest is the rule's
+    aggregate. Only with ``whole``.
     """
 
     ticket: int
@@ -534,28 +523,27 @@ class Aggregate:
 
 @record
 class DataSlice:
-    """Samples for one round: ``start``/``stop`` pairs, in order, on the line of all epochs' samples
+    """Samples of a round: ``start``/``stop`` pairs in order, among the samples of all epochs
     (``DataCursor``)."""
 
-    epoch: int  # whose round it is; it may read samples that earlier ones have left
+    epoch: int  # of the round; it may read samples left over from earlier epochs
     ranges: tuple[tuple[int, int], ...]
-    # epoch and ranges of rounds to come: a guess
+    # epoch and ranges of later rounds: a guess, for prefetching
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # of the last completed epoch, where commits tell who has used what
+    # report of the last completed epoch, if commits tell which samples were used
     last: EpochReport | None = None
 
 
 @record
 class Apply:
-    """Give the trainer the aggregate of a round, a payload a shard. No payloads:
+    """Hand the aggregate of a round to the trainer, one payload for each shard. Without payloads
     the round changes nothing.
 
     ``mix`` is a parameter difference to add before the step (gossip rounds), ``mix_scale`` its
-    factor. ``rates`` are those that all step with; none in gossip rounds,
-    where each steps with its own. ``collected`` is what peers have given to collective operations;
-    ``is_step`` is False where the round was nothing else, and in a further round
-    (``is_further``), which ``kind`` says. ``collectives``: of the rounds before, those that were no
-    steps.
+    factor. ``rates`` are the learning rates of all peers; empty in gossip rounds, where each peer
+    uses its own. ``collected`` has the values of collective operations. ``is_step`` is False if the
+    round made no step of the run, also if it is a further round by its ``kind`` (``is_further``).
+    ``collectives``: number of earlier rounds that were no steps.
     """
 
     round_id: int
@@ -565,38 +553,37 @@ class Apply:
     rates: tuple[float, ...] = ()
     collected: tuple[Collected, ...] = ()
     is_step: bool = True
-    contributors: tuple[tuple[PeerId, ...], ...] = ()  # whose updates are in each payload
+    contributors: tuple[tuple[PeerId, ...], ...] = ()  # to each payload
     collectives: int = 0
-    replica: bytes = b""  # digests that most replicas had before the round, where this one differed
-    kind: int = 0  # of the step that the round makes
+    replica: bytes = b""  # digests of most replicas before the round, if the local one differed
+    kind: int = 0  # of the step
 
 
 @record
 class StartRound:
-    """The trainer may compute round ``round_id`` now. ``main``: one peer, the same for all in this
-    round, that does what is to be done once."""
+    """Let the trainer compute round ``round_id``. ``main``: the peer that does what only one peer
+    must do, the same on all peers."""
 
     round_id: int
     samples: DataSlice | None
     want_parameters: bool = False  # a gossip round that mixes
     main: PeerId = 0
-    collectives: int = 0  # of the rounds before, those that were no steps
-    # by when its local steps are to be taken, however few they are then; 0: all are to be taken
+    collectives: int = 0  # number of earlier rounds that were no steps
+    # time after which the trainer starts no further local step, in microseconds; 0: none
     deadline_us: int = 0
-    # when the round began here, which is before this where the trainer was busy with the last one
+    # start of the round at this peer: earlier than now if the trainer was busy
     began_at: float = 0.0
-    compares: bool = False  # the update comes with digests of the replica
+    compares: bool = False  # the update needs digests of the replica
 
 
 @record
 class RunForward:
-    """Compute one micro-batch forward and keep what its backward pass needs, in place of what there
-    was of it. ``payload``: the input of the stage; None in the first one, which reads the
-    micro-batch itself. Random states follow from ``round_id`` and ``micro_batch``, so that whoever
-    computes it gets the same. Answer with ``ForwardDone``.
+    """Compute one micro-batch forward, and store what its backward pass needs. ``payload``: input
+    of the stage; None in the first stage, which reads the micro-batch. Random states follow from
+    ``round_id`` and ``micro_batch``, so that all peers get the same. Answer: ``ForwardDone``.
 
-    ``audit``: it is another member's, and computed once more. What is kept of it is kept beside all
-    else, until the next audit.
+    ``audit``: recompute a micro-batch of another member. Its stored part is separate, and stays
+    until the next audit.
     """
 
     round_id: int
@@ -608,12 +595,12 @@ class RunForward:
 
 @record
 class RunBackward:
-    """Compute one micro-batch backward, add the gradients of the parameters to the sum and keep
-    nothing else of it. ``payload``: the gradient of the output of the stage; None in the last one,
-    which begins with the loss. Answer with ``BackwardDone``.
+    """Compute one micro-batch backward, add the gradients of the parameters to the sum, and drop
+    what its forward pass has stored. ``payload``: gradient of the output of the stage; None in the
+    last stage, which begins with the loss. Answer: ``BackwardDone``.
 
-    ``audit``: of what a forward pass with ``audit`` has kept. Only the gradient of the input is
-    computed: nothing goes into the sum.
+    ``audit``: use what the forward pass with ``audit`` has stored. Only the gradient of the input
+    is computed; the sum stays.
     """
 
     round_id: int
@@ -625,7 +612,7 @@ class RunBackward:
 
 @record
 class DropForward:
-    """Forget what is kept of a micro-batch for its backward pass, if there is anything."""
+    """Drop what the forward pass of a micro-batch has stored, if anything."""
 
     round_id: int
     micro_batch: int
@@ -633,17 +620,16 @@ class DropForward:
 
 @record
 class ResetSum:
-    """Begin the sum of this round anew, and forget what is kept for backward passes: micro-batches
-    of it are another's."""
+    """Set the sum of this round to zero and drop what forward passes have stored: other peers
+    compute some of its micro-batches."""
 
     round_id: int
 
 
 @record
 class CollectUpdate:
-    """Hand over the mean over the samples of these micro-batches, which are all that are in the
-    sum, and keep the sum. Answer with ``Contributed``; a later one of the same round takes the
-    place of this one."""
+    """Return the mean over the samples of these micro-batches, which are all in the sum, and keep
+    the sum. Answer: ``Contributed``, which replaces an earlier one of the same round."""
 
     round_id: int
     micro_batches: tuple[int, ...]  # ascending
@@ -655,16 +641,15 @@ PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | Co
 
 @record
 class TakeSnapshot:
-    """Ask the trainer for its packed state, as it is behind all rounds that it was given to
-    apply before this."""
+    """Request the packed state of the trainer, after all rounds handed to it so far."""
 
 
 @record
 class Restore:
-    """Give the trainer a packed state, from which round ``round_id`` goes on.
+    """Hand a packed state before round ``round_id`` to the trainer.
 
-    Without ``settings`` it keeps its own learning rates, and what else its script sets: too few
-    vouch for the donor's.
+    Without ``settings`` the trainer keeps its own learning rates, and other values that its script
+    sets: too few peers vouch for those of the donor.
     """
 
     round_id: int
@@ -674,12 +659,11 @@ class Restore:
 
 @record
 class RebuildState:
-    """Nobody has the state of this stage of a pipeline any more, and the others are in round
-    ``round_id``: make one to go on with from there, of whatever there is. Answer with
-    ``StateRebuilt``.
+    """Rebuild the lost state of this stage of a pipeline, for round ``round_id`` of the other
+    stages. Answer: ``StateRebuilt``.
 
-    ``beside``: states of other stages, by their number, as far as they were asked for and could be
-    had. ``is_last``: nothing more can be asked for.
+    ``beside``: requested states of other stages that have arrived, by number of the stage.
+    ``is_last``: no more can be requested.
     """
 
     round_id: int
@@ -689,10 +673,10 @@ class RebuildState:
 
 @record
 class StateConfirmed:
-    """The answer to ``ConfirmState``, behind a ``Restore`` where the trainer held something else.
+    """The answer to ``ConfirmState``; it follows a ``Restore`` if the trainer held another state.
 
-    ``agreed``: enough others hold the same state before ``round_id``. Else it is the best that
-    could be found out.
+    ``agreed``: enough other peers hold the same state before ``round_id``. Otherwise nothing better
+    is known.
     """
 
     round_id: int
@@ -701,8 +685,8 @@ class StateConfirmed:
 
 @record
 class LedgerReply:
-    """The answer to ``LedgerRequest``: what all peers hold alike before ``round_id`` beside the
-    trainer's state. ``ledger`` is empty when there is none now."""
+    """The answer to ``LedgerRequest``: the part of the state before ``round_id`` that is not the
+    trainer's, the same on all peers. ``ledger`` is empty if this peer has none now."""
 
     round_id: int
     ledger: bytes
@@ -710,7 +694,7 @@ class LedgerReply:
 
 @record
 class Report:
-    """Something that a person or a report wants to know. Becomes a line in ``events.jsonl``."""
+    """Write an event to ``events.jsonl``, for users and reports."""
 
     event: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -718,23 +702,22 @@ class Report:
 
 @record
 class Committed:
-    """A commit was applied here (``made``: it was also made here). Becomes a line in
-    ``commits.jsonl``."""
+    """Write an applied commit to ``commits.jsonl``. ``made``: this peer has made it."""
 
     commit: Any  # messages.Commit
     chain: bytes
     made: bool
     trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
-    # what each peer of the roster was to read, as in ``DataSlice``; None: not through us
+    # planned samples of each peer, as in ``DataSlice``; None: the data is not sharded
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
-    epoch: int = 0  # whose round it is
-    samples_total: int = 0  # in an epoch; 0: not through us
-    steps_per_epoch: int = 0  # that it was planned for; 0: not through us
+    epoch: int = 0  # of the round
+    samples_total: int = 0  # in an epoch; 0: the data is not sharded
+    steps_per_epoch: int = 0  # as planned; 0: the data is not sharded
 
 
 @record
 class Halt:
-    """Nothing more will come. ``exit_code`` as in docs/exit_codes.md."""
+    """End this peer. ``exit_code``: docs/exit_codes.md."""
 
     reason: str
     exit_code: int = 0

@@ -1,5 +1,5 @@
-"""Timers whose tokens are never used again, so that a late or cancelled one cannot
-hit its successor."""
+"""Timers whose tokens are never reused: a late or cancelled timer cannot be mistaken for a newer
+one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ What = TypeVar("What")
 
 
 class Timers(Generic[What]):
-    """Hands out tokens and remembers what each stands for until it fires or is cancelled.
-
-    One core has one ``Timers``. ``What`` is plain data that says what to do when the time has come.
+    """The pending timers of one core. ``What`` is plain data that names what is due.
 
     Attributes:
-        firing: The token of the event that is being handled, if that is a timer: it is spent, and
-            there is nothing to cancel.
+        firing: Token of the timer whose event is being handled; it need not be cancelled.
     """
 
     def __init__(self) -> None:
@@ -26,7 +23,7 @@ class Timers(Generic[What]):
         self._pending: dict[Token, tuple[float, What]] = {}
 
     def note_firing(self, token: Token | None) -> None:
-        """An event is handled now: the timer of that token, or none."""
+        """Record the timer whose event is being handled; None if the event is no timer."""
         self.firing = token
 
     def set(self, at: float, what: What) -> SetTimer:
@@ -36,25 +33,24 @@ class Timers(Generic[What]):
         return SetTimer(token, at)
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
-        """Cancels if it is still pending; asking again, or with None, does nothing. One that fires
-        just now is only forgotten."""
+        """Cancel a pending timer. None, and a timer that is not pending, have no effect. The timer
+        that fires now is only forgotten."""
         if token is None or self._pending.pop(token, None) is None or token == self.firing:
             return []
         return [CancelTimer(token)]
 
     def fire(self, token: Token) -> What | None:
-        """Return what the timer is for. None if it was cancelled or has fired before."""
+        """Return what the timer is for; None if it was cancelled or has fired before."""
         pending = self._pending.pop(token, None)
         return None if pending is None else pending[1]
 
     def overdue_s(self, now: float, since: float = float("-inf")) -> float:
-        """By how much the one that should have fired first is late, seconds; 0.0 when none is.
+        """Return how late the first pending timer is, in seconds; 0.0 if none is late.
 
-        Whoever was stopped, or had no processor for a while,
-        finds out by this before the first of them fires.
+        A process that was stopped, or had no processor, notices it by this before a timer fires.
 
         Args:
-            since: Time before that is accounted for already, and does not count.
+            since: Lateness before this time is already accounted for.
         """
         first = min([at for at, _ in self._pending.values()], default=now)
         return max(0.0, now - (first if first > since else since))

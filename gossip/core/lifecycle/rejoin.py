@@ -1,5 +1,5 @@
-"""Coming back into the roster: follow the commits, and say that we are ready,
-until a commit names us."""
+"""Return into the roster: apply the commits of others and announce that this peer is ready, until a
+commit names it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gossip.core.timers import Timers
 from .hello import HelloExchange
 from .progress import PeerProgress
 
-RETURN_INTERVAL_S = 0.02  # how often one that returns asks for the commits made meanwhile
-# such turns: everybody is told that it is ready, in case the first word was lost
+RETURN_INTERVAL_S = 0.02  # between two requests for the commits made meanwhile
+# so many requests apart, the peer announces again that it is ready: a hello may be lost
 RETURN_HELLO_EVERY = 5
 
 
 @record
 class RejoinRetry:
-    """It is time to ask again."""
+    """The next request for commits is due."""
 
 
 class Rejoin:
-    """Under way as long as the rounds are followed and not taken part in."""
+    """Requests of commits while this peer follows the rounds without being in the roster."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Rejoin:
         self._turns = 0
 
     def go_on(self, follows: bool, now: float) -> list[Effect]:
-        """When the peer begins to follow, and whenever ``RejoinRetry`` fires. ``follows``: it
-        still does, and the trainer holds the state of the rounds."""
+        """Begin to follow, or continue when ``RejoinRetry`` fires. ``follows``: whether this peer
+        still follows, and the trainer holds the state of the rounds."""
         self._turns = self._turns + 1 if self.under_way else 0
         self.under_way = follows
         if not follows:

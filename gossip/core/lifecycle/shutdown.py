@@ -1,14 +1,13 @@
-"""The end of the training: who has completed it, for whom those who have still stay, and when who
-comes late is too late.
+"""The end of the training: which peers have completed it, how long a completed peer stays for the
+others, and when a late peer is too late.
 
-A peer whose script has had all its rounds says so in its ``Hello``, with the round that it ended
-at, and stays a while: for ``drain_timeout_s`` with those who are here and behind, and with those
-who are lost (asleep, cut off, killed and started again) until ``linger_s`` after it lost them. Who
-comes back meanwhile finds the final state. Whoever starts the peers may know that one will not come
-back; nobody is waited for then.
+A peer that has completed the training announces it in its ``Hello``, with the round at which it
+ended. It then stays for peers that may need the final state: ``drain_timeout_s`` for a reachable
+peer that is behind, and ``linger_s`` after the loss of a peer that was asleep, cut off or killed.
+The launcher may report that a lost peer will not return; then this peer does not wait for it.
 
-Where the checkpoint that a peer began with was the end already, the others learn that from it: it
-stays until they have come and say so too.
+A peer whose checkpoint was already the end of the training stays until the others have come and
+announced the same.
 """
 
 from __future__ import annotations
@@ -30,11 +29,14 @@ from .progress import PeerProgress
 
 @record
 class LingerExpired:
-    """Those who were behind have had their time."""
+    """The time for the peers that are behind is over."""
 
 
 class Shutdown:
-    """``completed``: who said that its training is, and at which round."""
+    """Decides how long this peer stays after its last round, and whether it came too late.
+
+    ``completed`` has the round at which each peer announced that it has completed the training.
+    """
 
     def __init__(
         self,
@@ -44,35 +46,35 @@ class Shutdown:
         timers: Timers[Any],
         differs: Callable[[PeerId], bool],
     ) -> None:
-        """``differs``: whether a peer says that it holds another state of our round."""
+        """``differs``: whether a peer has announced another state of the present round."""
         self.settings, self.members, self.timers = settings, members, timers
         self.progress, self.seen = peer_progress.local_progress, peer_progress.future_buffer.seen
         self.differs = differs
         self.completed: dict[PeerId, int] = {}
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
-        self._asked_in: dict[PeerId, int] = {}  # our round when it asked for our state last
+        self._asked_in: dict[PeerId, int] = {}  # local round of its last state request
         self._loaded = -1  # the round of the checkpoint that this life began with
-        self.wanted = -1  # the round that our trainer has offered an update for last
+        self.wanted = -1  # last round for which the local trainer has offered an update
         self._stopped_at = inf
         self._completing = False
 
     def _others(self) -> list[PeerId]:
-        """Whoever is known of: nobody waits for one who was never heard of."""
+        """Return the known members without this peer."""
         return [peer for peer in self.members.members if peer != self.members.local]
 
     # --- what happens -----------------------------------------------------------------------------
 
     def record_hello(self, peer: PeerId, hello: Hello) -> None:
-        """It says whether it has had all its rounds. One that was started again has not."""
+        """Record whether ``peer`` has completed the training. A restarted peer has not."""
         if hello.stage == "completed":
             self.completed[peer] = hello.round_id
         else:
             self.completed.pop(peer, None)
 
     def note(self, change: Change, now: float) -> None:
-        """In the view: a peer is lost from the first moment on that it cannot be relied on, and
-        back when it can again."""
+        """Record when a peer is lost, which is when it is first skipped or suspected, and when it
+        is back."""
         if change.what in ("skip", "suspect", "dead"):
             self._lost_at.setdefault(change.peer, now)
         elif (
@@ -82,11 +84,11 @@ class Shutdown:
             self._back_at[change.peer] = now
 
     def begin_at(self, round_id: int) -> None:
-        """Our trainer has loaded a checkpoint of that round."""
+        """Record that the local trainer has loaded a checkpoint of ``round_id``."""
         self._loaded = round_id
 
     def offered(self, round_id: int) -> None:
-        """Our trainer has offered an update for that round."""
+        """Record that the local trainer has offered an update for ``round_id``."""
         self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
@@ -95,17 +97,17 @@ class Shutdown:
         if isinstance(message, StateRequest):
             self._back_at[peer], self._asked_in[peer] = now, self.progress.round_id
 
-    # --- for whom we stay -------------------------------------------------------------------------
+    # --- how long this peer stays -----------------------------------------------------------------
 
     def stop(self, completing: bool, since: float, now: float) -> list[Effect]:
-        """This peer wants to leave, because it has completed the training or for another reason;
-        was asked to at ``since``."""
+        """Begin to leave. The request came at ``since``; with ``completing``, its reason is that
+        the training is complete."""
         self._stopped_at, self._completing = since, completing
         return self.stay(now)
 
     def stay(self, now: float) -> list[Effect]:
-        """Says for whom, and looks again when their time is over:
-        one may have come back meanwhile, and have more."""
+        """Report the lost peers that this peer stays for, and check again when their time is over:
+        a peer may have come back meanwhile, and have more time."""
         until = self.linger_until()
         if until <= now:
             return []
@@ -120,12 +122,12 @@ class Shutdown:
         return [*told, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
-        """How long those who are behind may need us at most; ``-inf``: there is nobody."""
+        """Return until when other peers may need this one; ``-inf`` if none does."""
         rounds = self.settings.rounds
         others = (*self._others(), *self._unmet())
         until = max([self._needed_until(peer) for peer in others], default=-inf)
-        # Whoever comes and goes does not keep us for ever;
-        # and who is told to stop has no time for that.
+        # A peer that comes and goes does not keep this one for ever. A peer that was told to stop
+        # does not linger.
         return min(
             until,
             self._stopped_at
@@ -153,9 +155,9 @@ class Shutdown:
             if peer not in self.members.met():
                 ended = self.members.has_ended(peer)
                 return -inf if ended else self._stopped_at + self.settings.rounds.linger_s
-            here = False  # it may not know yet that nothing is left to do
-        # One that is in our round may have another result of it,
-        # and not have said so but by asking.
+            here = False  # it may not know yet that the training is over
+        # A peer in the same round may hold another result of it. A request for this peer's state
+        # may be the only sign of that.
         here = here and self._asked_in.get(peer) != self.progress.round_id
         behind = peer not in self.completed and not here
         if not self.members.skip_reason(peer):
@@ -164,13 +166,13 @@ class Shutdown:
             )
         if not self._completing:
             return -inf
-        # One that has completed, and is out of touch, may wait for us to come back: until the link
-        # stands, and we can tell it.
+        # A completed peer that cannot be reached may wait for this one, until it learns that this
+        # peer has completed, too.
         expected_until = self._expected_until(peer)
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 
     def _expected_until(self, peer: PeerId) -> float:
-        """Until when it is worth to wait for a peer to come back; ``inf``: it is here."""
+        """Return until when a lost peer may come back; ``inf`` if it is not lost."""
         member = self.members.members.get(peer)
         if (
             member is None
@@ -185,24 +187,25 @@ class Shutdown:
             else inf
         )
 
-    # --- when we come late ------------------------------------------------------------------------
+    # --- late peers -------------------------------------------------------------------------------
 
     def completed_at(self, sayers: int) -> int | None:
-        """The round that so many others have completed the training at, or a later one."""
+        """Return the latest round at or after which ``sayers`` peers have completed the training;
+        None if fewer have."""
         rounds = sorted(self.completed.values(), reverse=True)
         return rounds[sayers - 1] if len(rounds) >= sayers else None
 
     def had_last_round(self) -> bool:
-        """Whether whoever can be reached has completed the training,
-        and nobody at a later round than ours."""
+        """Whether all reachable peers have completed the training, none at a later round than the
+        local one."""
         if not self._nobody_trains():
             return False
         completed_at = self.completed_at(min(self.settings.f + 1, len(self.completed)))
         return completed_at is not None and completed_at <= self.progress.round_id
 
     def left_behind(self, most: int) -> bool:
-        """Whether whoever can be reached has completed the training,
-        more than ``most`` rounds ahead of us."""
+        """Whether all reachable peers have completed the training, more than ``most`` rounds ahead
+        of this peer."""
         completed_at = self.completed_at(self.settings.f + 1)
         return (
             completed_at is not None
@@ -219,8 +222,8 @@ class Shutdown:
         return bool(self.completed) and not training
 
     def over_at(self, now: float) -> int | None:
-        """The round that the training was over at, when that is certain: more than f say so, and
-        nobody else will go on."""
+        """Return the round at which the training was over, if that is certain: more than f peers
+        have announced it, and no other peer will go on. Else None."""
         if any(
             peer not in self.completed and self._expected_until(peer) > now
             for peer in self._others()
@@ -229,8 +232,8 @@ class Shutdown:
         return self.completed_at(self.settings.f + 1)
 
     def verdict(self, now: float, *, has_state: bool) -> Halt | None:
-        """How this peer ends, when the training is over and its trainer does not find
-        that out by itself. ``has_state``: whether it could go on with the state that it has."""
+        """Return the halt of this peer if the training is over and the local trainer cannot notice
+        that itself. ``has_state``: whether it could go on with its own state."""
         over_at, here = self.over_at(now), self.progress.round_id
         if over_at is None:
             return None

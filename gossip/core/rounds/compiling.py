@@ -1,4 +1,4 @@
-"""Trainers that compile: that is not slowness, and the others wait for them."""
+"""Peers whose trainer compiles. They are not slow, so the others wait for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gossip.core.messages import PeerId
 from .arrivals import BUSY_S, WordCredit
 
 COMPILING_MAX_S = 300.0
-"""The most that is waited for one that says that it compiles: nobody can check it."""
+"""Longest wait for a peer that reports that it compiles, which no other peer can check."""
 
 
 class CompileTracker:
@@ -18,11 +18,11 @@ class CompileTracker:
         self.credit = WordCredit()
 
     def record_compiling(self, peer: PeerId, now: float) -> None:
-        """``peer``, or this one, says so. It says it again while it compiles."""
+        """Record that ``peer`` compiles. It reports again while it does."""
         self._told_at[peer] = now
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
-        """Whether it does, or did a moment ago."""
+        """Whether ``peer`` has reported within ``BUSY_S`` that it compiles."""
         return now - self._told_at.get(peer, float("-inf")) <= BUSY_S
 
     def most_s(self, now: float) -> float:

@@ -1,8 +1,8 @@
-"""How long a server waits for whom: for one that is late for once longer than for one
-that is always late.
+"""Lateness of peers. A server waits longer for a peer that is late once than for one that always
+is.
 
-Who was in the commits is seen by all alike. How late each came is seen by those who serve, also of
-those who came after the end: else what was learnt would only ever shrink.
+All peers see alike which peers contributed to each commit. Only servers see how late an update is.
+They also record updates that come after the end: otherwise the recorded lags could only shrink.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from gossip.core.messages import PeerId, Update
 from .timeouts import Deadline, RecentMedian
 
 MISSES = 2
-"""Rounds without a peer after which nobody waits long for it. One that is late once is not slow."""
+"""Rounds without a peer after which servers do not wait long for it."""
 AMENDS = 8
-"""Rounds in time, more than those without it, after which a slow one is waited for again: who is in
-time now and then only must not hold up the others each time."""
+"""Rounds that a missed peer must be in time, beyond those it missed, before servers wait for it
+again. A peer that is in time only now and then must not delay every round."""
 ANOTHER_CHANCE = 32
-"""Rounds without a slow one after which it is waited for once more: its link may be slow, which
-only waiting shows."""
+"""Rounds without a missed peer after which servers wait for it once more. Only a wait shows that
+its link is slow."""
 PATIENCE_S = 0.5
-"""At least so long is waited for one that is not known to be slow, however soon others come: a busy
-machine takes its time."""
+"""Shortest wait for a peer that is not known to be slow, in seconds: its machine may be busy."""
 PATIENCE_ROUNDS = 1.0
-"""And so many rounds as they usually take: what makes rounds long makes lags long."""
+"""The same wait, in typical rounds on top: long rounds have long lags."""
 SERVED_MAX = 64
-"""Attempts of which is remembered when the first update came."""
+"""Number of attempts whose time of the first update is kept."""
 LAGS_KEPT, LAGS_ENOUGH = 8, 4
 """Number of lags kept of each peer, and the number that is enough to judge it."""
 
 
 class LatenessTracker:
-    """``timeouts`` learns the lags of all, from which the grace follows."""
+    """Records missed rounds and lags of each peer, and passes all lags to ``deadline``."""
 
     def __init__(self, deadline: Deadline) -> None:
         self._deadline = deadline
@@ -50,12 +49,12 @@ class LatenessTracker:
         expected: Collection[PeerId],
         contributors: Collection[PeerId],
     ) -> None:
-        """A round has ended.
+        """Record a finished round.
 
         Args:
-            expected: Of whom something could come. Who was away is not waited for long when it is
-                back, before it takes part.
-            contributors: Whose updates are in all its commits; a round without any tells nothing.
+            expected: Peers that could send an update. A peer that was away counts as missed until
+                it takes part again.
+            contributors: Peers whose updates are in all commits; a round without any is ignored.
         """
         for peer in roster if contributors else ():
             missed = self._missed.pop(peer, 0)
@@ -74,13 +73,15 @@ class LatenessTracker:
                 self._missed[peer] = missed
 
     def is_missed(self, peer: PeerId) -> bool:
-        """Whether the last rounds did without it."""
+        """Whether the last rounds were closed without ``peer``."""
         return self._missed.get(peer, 0) >= MISSES
 
     def is_slow(self, peer: PeerId) -> bool:
-        """Whether it is late as a rule: later than is usual among all, while another is not; or
-        missed in the last rounds. Lags alone make neither of two peers slow:
-        there is nobody to compare with."""
+        """Whether ``peer`` is usually late, or was missed in the last rounds.
+
+        It is usually late if its median lag exceeds the grace of all, and that of another peer does
+        not. So lags alone make neither of two peers slow.
+        """
         others = (lags for other, lags in self._lags.items() if other != peer)
         late = self._is_late(self._lags.get(peer)) and any(
             len(lags) >= LAGS_ENOUGH and not self._is_late(lags) for lags in others
@@ -95,7 +96,7 @@ class LatenessTracker:
         )
 
     def patience_s(self, missing: Iterable[PeerId]) -> float:
-        """How long after the first update those who are ``missing`` may come."""
+        """Return how long after the first update those of ``missing`` may come, in seconds."""
         if all(self.is_slow(peer) for peer in missing):
             return self._deadline.grace_s()
         return max(
@@ -104,15 +105,15 @@ class LatenessTracker:
         )
 
     def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
-        """Somebody else's update, in time."""
+        """Record an update of another peer that came in time."""
         self._began[update.round_id, update.shard, update.attempt] = first_at
         if len(self._began) > SERVED_MAX:
             self._began.popitem(last=False)
         self._observe(sender, now - first_at)
 
     def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:
-        """The attempt that it is for is over here. Of one that is missed it tells nothing new: it
-        would slow us all."""
+        """Record an update whose attempt is over. Lags of missed peers are not recorded, as they
+        would make the grace longer for all."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))
         if first_at is not None and not self.is_missed(sender):
             self._observe(sender, min(now - first_at, self._deadline.cap_s))
