@@ -46,7 +46,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint format types pyright membership screenshots bench robustness package clean mutants habits test-examples docs
+.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright membership screenshots bench robustness package clean mutants habits test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ folders: $(INSTALLED)  ## 200,000 tampered run folders, read by eight commands (
 
 simulate: $(INSTALLED)  ## 2,000 fault schedules on a virtual clock; ARGS='--seeds 100' for fewer
 	$(BIN)/gossip simulate --seeds 2000 --jobs $(JOBS) $(ARGS)
+
+words: $(INSTALLED)  ## sentences of code and docs that break a rule of our English; ARGS='gossip/core --show 50'
+	$(BIN)/python tests/words.py $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, style and formatting; who imports whom
 	$(BIN)/ruff check $(SOURCES)

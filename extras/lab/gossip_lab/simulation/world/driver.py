@@ -581,11 +581,13 @@ class Swarm(Timeline, Generic[C]):
             self._deliver_trainer_event(host, event)
 
     def _deliver_trainer_event(self, host: SimProcess[C], event: Said) -> None:
-        if not isinstance(event, ComputedAhead):
-            self.deliver(host, event)
+        """Let the trainer go on, and deliver its event. In this order: the core may react to the
+        event with a command, which comes after those that the trainer has."""
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):
                 self._ask_trainer(host, effect)
+        if not isinstance(event, ComputedAhead):
+            self.deliver(host, event)
 
 
 AnySwarm: TypeAlias = Swarm[Any]
