@@ -33,7 +33,7 @@ from .shard import (
     ShardRound,
 )
 
-PULSE_S = 0.1
+PULSE_S = 0.05
 """Interval of a timer by which a server notices its own pause before the others' heartbeats do."""
 
 
