@@ -7,10 +7,8 @@ seed, and which survive.
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
 A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none
-without it. The seed that mutants.toml has for it is played first. Schedules in which it would
-compute nothing else than the package does are not played with it: `reach.py` finds them. Exit 1
-when fewer than 95 % are killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of
-the package.
+without it. The seed that mutants.toml has for it is played first. Exit 1 when fewer than 95 % are
+killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of the package.
 """
 
 from __future__ import annotations
@@ -25,42 +23,37 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import reach
 from catalogue import Mutant, load, plant
 
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
 BLOCK = 100
-"""Seeds of the first block; the end of the next is ``GROWTH`` times as far. After a block only
-those that live go on."""
+"""Seeds of the first block; the end of the next is ``GROWTH`` times as far. After a block only the
+mutants that live are played further."""
 GROWTH = 5
-SHARE = 10
-"""Of them, seeds that one process looks at."""
 PIPELINES = 1_000_000
 """The seed n beyond this is that of the n-th schedule with a pipeline. A hunt tries none by itself:
 a mutant that only a pipeline shows names one."""
 EVENTS_MAX = 100_000
-"""In one schedule: five times what the busiest has.
-A mutant that answers itself for ever is killed by it."""
+"""Deliveries of one schedule: five times those of the busiest. The limit kills a mutant that
+answers itself without end."""
 SEED_S = 300.0
-"""For one that does so within an event: far more than a schedule takes on the slowest machine. It
-is time of the processor: a hunt that is stopped for a while kills nobody by that."""
+"""Processor time of one schedule: far more than a schedule takes on the slowest machine. The limit
+kills a mutant that computes without end within an event."""
 
 
 # --- the worker: schedules one after the other, in a copy of the package --------------------------
 
 
 class _Endless(BaseException):
-    """No Exception, or the simulator would take it for a finding inside a core."""
+    """The time is up. The simulator takes an Exception for a finding inside a core."""
 
 
 def _time_is_up(number: int, frame: FrameType | None) -> None:
@@ -68,51 +61,15 @@ def _time_is_up(number: int, frame: FrameType | None) -> None:
 
 
 def work(seeds: Iterable[int]) -> dict[str, Any]:
-    """Plays the schedules of ``seeds`` until one breaks an invariant.
-    The seed is -1 when none does."""
+    """Play schedules until one breaks an invariant; the seed is -1 if none does."""
     for seed in seeds:
         if (broken := _play(seed)) is not None:
             return {"seed": seed, "invariant": broken[0], "text": broken[1]}
     return {"seed": -1, "invariant": "", "text": ""}
 
 
-def look(seeds: Iterable[int]) -> dict[str, Any]:
-    """Plays them all in a copy with probes: the mutants that differ in each, by number, and the
-    invariant that it breaks."""
-    # It exists in the copies that reach.py makes, and nowhere else.
-    from gossip import mutant_probes  # type: ignore[attr-defined]
-
-    looked = {}
-    for seed in seeds:
-        mutant_probes.differing.clear()
-        _forget()
-        broken = _play(seed)
-        looked[str(seed)] = [
-            sorted(mutant_probes.differing.union(mutant_probes.always)),
-            broken[0] if broken else "",
-        ]
-    return {"looked": looked}
-
-
-PACKAGES = (
-    "gossip.core",
-    "gossip.topologies",
-    "gossip_lab.simulation",
-    "gossip_pipelines.protocol",
-)
-"""Packages that a mutant may be in."""
-
-
-def _forget() -> None:
-    """What functions have kept of former schedules: a mutant may differ in computing it."""
-    for name, module in sys.modules.items():
-        for kept in vars(module).values() if name.startswith(PACKAGES) else ():
-            if hasattr(kept, "cache_clear"):
-                kept.cache_clear()
-
-
 def _play(seed: int) -> tuple[str, str] | None:
-    """The invariant that the schedule of ``seed`` breaks, and how."""
+    """Return the invariant that the schedule of ``seed`` breaks, and how."""
     from gossip_lab.simulation.campaign.play import run
     from gossip_lab.simulation.schedules.generator import generate
     from gossip_lab.simulation.schedules.pipelines import generate_pipeline
@@ -136,44 +93,35 @@ def _play(seed: int) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant. ``invariant`` is "" for a survivor; ``seed`` is the one that killed
-    it, else the one not tried."""
+    """Result of a mutant. ``invariant`` is "" for a survivor; ``seed`` is the one that killed the
+    mutant, else the first that was not tried."""
 
     name: str
     why: str
     invariant: str
     seed: int
     text: str
-    differs_in: int
-    """Schedules up to there in which it makes a difference: only those were played with it."""
-
-
-@dataclass(slots=True)
-class Hunted:
-    """A mutant that lives."""
-
-    number: int
-    mutant: Mutant
-    where: Path
-    differs_in: int = 0
 
 
 class GivenUp(Exception):
-    """The hunt is over; what becomes of this mutant is not known."""
+    """The hunt is over before the fate of this mutant is known."""
 
 
 class Workers:
-    """The processes that play schedules, so that none of them outlives the hunt."""
+    """The processes that play schedules, none of which outlives the hunt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen[str]] = set()
         self._over = False
 
-    def run(
-        self, command: Sequence[str], environment: Mapping[str, str]
-    ) -> subprocess.CompletedProcess[str]:
-        """Raises: GivenUp: ``end`` was called."""
+    def play(self, where: Path, seeds: Iterable[int]) -> dict[str, Any]:
+        """Return what ``work`` finds in the copy of the package at ``where``.
+
+        Raises: GivenUp: ``end`` was called.
+        """
+        command = [sys.executable, __file__, "--work", *map(str, seeds)]
+        environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
         with self._lock:
             if self._over:
                 raise GivenUp
@@ -182,14 +130,23 @@ class Workers:
             )
             self._running.add(process)
         try:
-            said, errors = process.communicate()
+            output, errors = process.communicate()
         finally:
             with self._lock:
                 self._running.discard(process)
-        return subprocess.CompletedProcess(command, process.returncode, said, errors)
+        if process.returncode:
+            if "SyntaxError" in errors or "Error" not in errors:
+                raise RuntimeError(f"{where.name} cannot be played:\n{errors[-3000:]}")
+            # With this mutant not even a swarm can be made.
+            last_line = errors.strip().splitlines()[-1]
+            return {"seed": int(command[3]), "invariant": "import", "text": last_line}
+        found: dict[str, Any] = json.loads(output.splitlines()[-1])
+        if not Path(found.pop("package")).is_relative_to(where):
+            raise RuntimeError(f"the worker did not import gossip from {where}")
+        return found
 
     def end(self) -> None:
-        """Ends them all; no more are started."""
+        """End all processes; no more are started."""
         with self._lock:
             self._over = True
             for process in self._running:
@@ -202,114 +159,58 @@ class Hunt:
     def __init__(self, folder: Path, mutants: Sequence[Mutant], pool: ThreadPoolExecutor) -> None:
         self.workers = Workers()
         self._pool = pool
-        self._probed = reach.plant_probes(mutants, folder / "probed")
-        self._living = [
-            Hunted(number, mutant, plant(mutant, folder / mutant.name))
-            for number, mutant in enumerate(mutants)
-        ]
-        # seed -> invariant that it breaks without a mutant: such a seed proves nothing
+        self._sound = plant(None, folder / "sound")
+        self._living = {mutant: plant(mutant, folder / mutant.name) for mutant in mutants}
+        # seed -> invariant that its schedule breaks without a mutant: the seed proves nothing
         self.broken: dict[int, str] = {}
 
-    def known(self) -> Iterator[Fate]:
-        """The fates of the mutants that their known seeds kill."""
-        seeds = sorted({each.mutant.seed for each in self._living if each.mutant.seed is not None})
-        print(f"{len(seeds)} known seeds", file=sys.stderr, flush=True)
-        differing = self._differing(seeds)
-        yield from self._chased(
-            {
-                hunted.number: [seed]
-                for hunted in self._living
-                if (seed := hunted.mutant.seed) in differing[hunted.number] and seed is not None
-            }
-        )
-
     def fates(self, first: int, last: int) -> Iterator[Fate]:
-        """One by one, as they are known, of all mutants that live with the seeds from
-        ``first`` up to ``last``."""
+        """Yield the fate of each mutant when it is known: with its known seed, and then with the
+        seeds from ``first`` up to ``last``."""
+        yield from self._killed(
+            {mutant: [mutant.seed] for mutant in self._living if mutant.seed is not None}
+        )
         begun, size = first, BLOCK
         while first < last and self._living:
             print(f"{len(self._living)} live; seed {first} of {last}", file=sys.stderr, flush=True)
             end = min(last, begun + size)
-            differing = self._differing(range(first, end))
-            yield from self._chased(differing)
+            yield from self._killed(dict.fromkeys(self._living, range(first, end)))
             first, size = end, GROWTH * size
-        for hunted in self._living:
-            yield Fate(hunted.mutant.name, hunted.mutant.why, "", last, "", hunted.differs_in)
+        for mutant in self._living:
+            yield Fate(mutant.name, mutant.why, "", last, "")
 
-    def _chased(self, seeds: Mapping[int, list[int]]) -> Iterator[Fate]:
-        """The fates of those that die.
-
-        Args:
-            seeds: Number of a mutant -> what it is played with.
-        """
-        # Those that are quickly played come first: a hunt that is not waited for has told of most.
-        order = sorted(self._living, key=lambda hunted: len(seeds.get(hunted.number, ())))
-        chases = {
-            self._pool.submit(self._chase, hunted, seeds.get(hunted.number, [])): hunted
-            for hunted in order
-        }
+    def _killed(self, seeds: dict[Mutant, Any]) -> Iterator[Fate]:
+        """Yield the fates of the mutants that die with these seeds."""
+        chases = [self._pool.submit(self._chase, mutant, each) for mutant, each in seeds.items()]
         for chase in as_completed(chases):
-            if (fate := chase.result()) is not None:
-                self._living.remove(chases[chase])
-                shutil.rmtree(chases[chase].where)
+            mutant, fate = chase.result()
+            if fate is not None:
+                shutil.rmtree(self._living.pop(mutant))
                 yield fate
 
-    def _differing(self, seeds: Sequence[int]) -> dict[int, list[int]]:
-        """Number of a mutant -> those of the seeds in which it makes a difference,
-        and which break nothing without it."""
-        shares = [list(seeds[start : start + SHARE]) for start in range(0, len(seeds), SHARE)]
-        found: dict[int, list[int]] = defaultdict(list)
-        for said in self._pool.map(
-            lambda share: self._told(self._probed, ["--look", *map(str, share)]), shares
-        ):
-            for seed, (numbers, invariant) in said["looked"].items():
-                if invariant:
-                    self.broken[int(seed)] = invariant
-                for number in () if invariant else numbers:
-                    found[number].append(int(seed))
-        return found
-
-    def _chase(self, hunted: Hunted, seeds: list[int]) -> Fate | None:
-        """None: it lives on."""
-        found = self._told(hunted.where, ["--work", *map(str, seeds)]) if seeds else None
-        if found is None or not found["invariant"]:
-            hunted.differs_in += len(seeds)
-            return None
-        differs_in = hunted.differs_in + seeds.index(found["seed"]) + 1
-        return Fate(
-            hunted.mutant.name,
-            hunted.mutant.why,
-            found["invariant"],
-            found["seed"],
-            found["text"],
-            differs_in,
-        )
-
-    def _told(self, where: Path, order: list[str]) -> dict[str, Any]:
-        environment = {**os.environ, "PYTHONPATH": str(where), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = self.workers.run([sys.executable, __file__, *order], environment)
-        if done.returncode:
-            if order[0] == "--look" or "SyntaxError" in done.stderr or "Error" not in done.stderr:
-                raise RuntimeError(f"{where.name} cannot be played:\n{done.stderr[-3000:]}")
-            # Not even a schedule could be drawn or a swarm be made: nobody would miss that.
-            return {
-                "seed": int(order[1]),
-                "invariant": "import",
-                "text": done.stderr.strip().splitlines()[-1],
-            }
-        said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        if not Path(said.pop("package")).is_relative_to(where):
-            raise RuntimeError(f"the worker did not import gossip from {where}")
-        return said
+    def _chase(self, mutant: Mutant, seeds: Sequence[int]) -> tuple[Mutant, Fate | None]:
+        """Return the fate of the mutant; None if it survives all seeds."""
+        left = [seed for seed in seeds if seed not in self.broken]
+        while left:
+            found = self.workers.play(self._living[mutant], left)
+            if not found["invariant"]:
+                break
+            seed = found["seed"]
+            alone = self.workers.play(self._sound, [seed])["invariant"]
+            if not alone:
+                return mutant, Fate(mutant.name, mutant.why, **found)
+            self.broken[seed] = alone
+            left = left[left.index(seed) + 1 :]
+        return mutant, None
 
 
 def hunt(
     mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False
 ) -> tuple[list[Fate], dict[int, str]]:
-    """The fate of each, as they became known, with its known seed and then with those from
-    ``first`` up to ``last``; and which seeds break an invariant without any mutant.
+    """Return the fates in the order in which they became known, and the seeds that break an
+    invariant without any mutant.
 
-    Raises: ValueError: one of them does not fit the source.
+    Raises: ValueError: one of the mutants does not fit the source.
     """
     for mutant in mutants:
         mutant.texts()
@@ -320,7 +221,7 @@ def hunt(
     ):
         chase = Hunt(Path(folder), mutants, pool)
         try:
-            for fate in chain(chase.known(), chase.fates(first, last)):
+            for fate in chase.fates(first, last):
                 fates.append(fate)
                 if not quiet:
                     print(line_of(fate), flush=True)
@@ -331,19 +232,12 @@ def hunt(
 
 def line_of(fate: Fate) -> str:
     if not fate.invariant:
-        return (
-            f"{'SURVIVED':10} {fate.name:36} up to seed {fate.seed}, makes a difference in "
-            f"{fate.differs_in}: {fate.why}"
-        )
-    return (
-        f"{fate.invariant:10} {fate.name:36} seed {fate.seed}, the {fate.differs_in}. with a "
-        f"difference: {fate.text}"
-    )[:230]
+        return f"{'SURVIVED':10} {fate.name:36} up to seed {fate.seed}: {fate.why}"
+    return f"{fate.invariant:10} {fate.name:36} seed {fate.seed}: {fate.text}"[:230]
 
 
 def _ended(number: int, frame: FrameType | None) -> None:
-    # once is enough: what is being cleared away is not left half done
-    signal.signal(number, signal.SIG_IGN)
+    signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
     sys.exit(128 + number)
 
 
@@ -364,13 +258,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
     parser.add_argument("--json", type=Path, help="file for the fates")
     parser.add_argument("--work", type=int, nargs="+", help=argparse.SUPPRESS)
-    parser.add_argument("--look", type=int, nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.work or options.look:
+    if options.work:
         import gossip
 
-        said = work(options.work) if options.work else look(options.look)
-        print(json.dumps({**said, "package": gossip.__file__}))
+        print(json.dumps({**work(options.work), "package": gossip.__file__}))
         return 0
     known = {mutant.name: mutant for mutant in load()}
     unknown = [name for name in options.only or () if name not in known]

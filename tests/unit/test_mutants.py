@@ -31,7 +31,6 @@ def _module(name: str) -> ModuleType:
 
 
 catalogue = _module("catalogue")
-reach = _module("reach")
 hunt = _module("hunt")
 ALL = catalogue.load()
 
@@ -43,24 +42,15 @@ def test_there_are_enough_mutants_and_each_has_a_name_and_a_reason() -> None:
 
 
 @cache
-def source(file: str) -> ast.Module:
-    return ast.parse(catalogue.source(file).read_text())
+def syntax(text: str) -> str:
+    """Return what a module does, without its comments and its lines."""
+    return ast.dump(ast.parse(text))
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
 def test_every_mutant_still_applies_to_the_source(mutant) -> None:
     for file, text in mutant.texts().items():
-        assert not reach._same(source(file), ast.parse(text)), "it changes nothing"
-
-
-def test_what_changes_comments_and_lines_alone_changes_nothing() -> None:
-    text = "def f(x):\n    return x > 1, {'a': (1.0, None)}\n"
-    ours = ast.parse(text)
-    for changed in ("x > 2", "x >= 1", "y > 1", "x > 1.0", "x > 1 > 0"):
-        assert not reach._same(ours, ast.parse(text.replace("x > 1", changed))), changed
-    assert not reach._same(ours, ast.parse(text.replace("None", "False")))
-    assert not reach._same(ours, ast.parse(text + "pass\n"))
-    assert reach._same(ours, ast.parse("# why\n" + text.replace("return ", "return \\\n        ")))
+        assert syntax(catalogue.source(file).read_text()) != syntax(text), "it changes nothing"
 
 
 def test_a_mutant_that_does_not_fit_any_more_is_told_with_its_file_and_text() -> None:
@@ -84,29 +74,17 @@ def test_the_hunter_plays_a_known_seed_first_kills_a_mutant_and_lets_a_harmless_
     monkeypatch.setattr(hunt, "subprocess", forks)
     harmless = catalogue.Mutant(
         "harmless",
-        "It says the same.",
+        "It does the same.",
         (catalogue.Edit("core/timers.py", "self._next += 1", "self._next += 2"),),
         seed=13,
     )
     deadly = next(mutant for mutant in ALL if mutant.name == "reuses-timer-tokens")
     # It would be found with the first seed of the search otherwise.
     deadly = dataclasses.replace(deadly, seed=13)
-    edit = catalogue.Edit(
-        "core/timers.py", "None if pending is None else", "None if not pending else"
-    )
-    unseen = catalogue.Mutant("unseen", "What is pending is never empty.", (edit,))
-    (died, lived, made_no_difference), broken = hunt.hunt(
-        [harmless, deadly, unseen],
-        3,
-        4,
-        jobs=1,
-        quiet=True,  # seeds that are quickly played
-    )
-    assert (died.name, died.seed, died.differs_in) == (deadly.name, 13, 1)
+    (died, lived), broken = hunt.hunt([harmless, deadly], 3, 4, jobs=1, quiet=True)
+    assert (died.name, died.seed) == (deadly.name, 13)
     assert died.invariant.startswith("S")
     assert (lived.name, lived.invariant, lived.seed) == ("harmless", "", 4)
-    assert lived.differs_in == 1 + 1, "with the known seed, and with that of the search"
-    assert (made_no_difference.invariant, made_no_difference.differs_in) == ("", 0)
     assert not broken
 
 
