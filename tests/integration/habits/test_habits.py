@@ -1,8 +1,8 @@
 """What scripts do around a step, and what becomes of it: each habit of the table, in real runs.
 
-``make test`` runs every habit alone against plain torch. Of every eighth habit it also runs one
-situation with several peers. Which these are rotates with HABITS_SEED, by default the number of
-commits: 40 in a row cover the table. ``make test-long`` runs all situations.
+``make test`` runs every third habit alone against plain torch. Of every twelfth habit it also runs
+one situation with several peers. Which these are rotates with HABITS_SEED, by default the number of
+commits: 60 in a row cover the table. ``make test-long`` runs all situations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from effort import effort
 from habit_runs import HERE, HabitRuns
 from habit_table import HABITS, SITUATIONS, is_due
 
-EVERY = 8
+ALONE_EVERY, SWARM_EVERY = 3, 12
 SWARMS = [situation for situation in SITUATIONS if situation != "single"]
 
 
@@ -32,8 +32,12 @@ def seed_of_today() -> int:
 def rotated(seed: int) -> dict[str, list[str]]:
     """Return the situations of each habit in ``make test``."""
     return {
-        name: ["single", *([SWARMS[(at // EVERY + seed) % 5]] if (at + seed) % EVERY == 0 else [])]
+        name: [
+            "single",
+            *([SWARMS[(at // SWARM_EVERY + seed) % 5]] if turn % SWARM_EVERY == 0 else []),
+        ]
         for at, name in enumerate(HABITS)
+        if (turn := at + seed) % ALONE_EVERY == 0
     }
 
 
@@ -54,10 +58,10 @@ def test_a_habit_comes_to_what_the_table_says(name: str, tmp_path: Path) -> None
     assert {situation: runs.outcome(situation) for situation in expected} == expected
 
 
-def test_forty_seeds_in_a_row_cover_the_table() -> None:
+def test_sixty_seeds_in_a_row_cover_the_table() -> None:
     covered = {
         (name, situation)
-        for seed in range(40)
+        for seed in range(60)
         for name, situations in rotated(seed).items()
         for situation in situations
     }

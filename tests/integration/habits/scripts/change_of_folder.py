@@ -4,7 +4,6 @@ import os
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -14,11 +13,5 @@ os.makedirs("outputs", exist_ok=True)
 os.chdir("outputs")
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model)

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.nn.utils import clip_grad_norm_
 
 import gossip
@@ -12,11 +11,5 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 optimizer.register_step_pre_hook(lambda *_: clip_grad_norm_(model.parameters(), 0.1) and None)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model)

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import gossip
@@ -14,11 +13,5 @@ model, optimizer = peer.prepare(model, optimizer)
 ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 peer.keep(ema=ema)
 peer.each_step(lambda: ema.update_parameters(model))
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model, counts={"n": ema.n_averaged}, shared={"ema": ema.module})

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler
 
 import gossip
@@ -13,12 +12,5 @@ peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 schedule = lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 10) / (1 + 0.02 * s))
 peer.keep(schedule=schedule)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        schedule.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, schedule=schedule)
 habit.done(peer, model, counts={"lr": optimizer.param_groups[0]["lr"]})

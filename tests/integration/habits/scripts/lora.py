@@ -3,7 +3,6 @@
 import habit
 import torch
 from torch import nn
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -26,11 +25,5 @@ model = Lora()
 optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model)

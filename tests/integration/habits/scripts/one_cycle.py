@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler
 
 import gossip
@@ -14,11 +13,5 @@ model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader())
 schedule = lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2 * len(loader))
 peer.keep(schedule=schedule)
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        schedule.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, loader, schedule=schedule)
 habit.done(peer, model, counts={"lr": optimizer.param_groups[0]["lr"]})

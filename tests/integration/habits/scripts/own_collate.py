@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.nn.utils.rnn import pad_sequence
 
 import gossip
@@ -18,10 +17,5 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(habit.loader(collate_fn=collate))
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, loader)
 habit.done(peer, model)

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.optim import lr_scheduler
 
 import gossip
@@ -12,12 +11,5 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 schedule = lr_scheduler.ExponentialLR(optimizer, 0.98)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        schedule.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, schedule=schedule)
 habit.done(peer, model)

@@ -4,7 +4,6 @@ import signal
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -13,11 +12,5 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 signal.signal(signal.SIGTERM, lambda *_: print("stop"))
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer)
 habit.done(peer, model, counts={"kept": callable(signal.getsignal(signal.SIGTERM))})

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 
 import gossip
 
@@ -12,11 +11,6 @@ peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 how = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
 loader = peer.shard(habit.loader(**how))
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, loader)
 habit.done(peer, model)
 peer.close()

@@ -2,7 +2,6 @@
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.optim.swa_utils import SWALR, AveragedModel
 
 import gossip
@@ -22,12 +21,5 @@ def average():
         swa.update_parameters(model)
 
 
-loader = peer.shard(habit.loader())
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        schedule.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, schedule=schedule)
 habit.done(peer, model, counts={"n": swa.n_averaged}, shared={"swa": swa.module})

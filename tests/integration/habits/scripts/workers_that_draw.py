@@ -4,7 +4,6 @@ import random
 
 import habit
 import torch
-from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
 import gossip
@@ -27,10 +26,5 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 peer = gossip.init()
 model, optimizer = peer.prepare(model, optimizer)
 loader = peer.shard(DataLoader(Augmented(habit.dataset()), batch_size=4, num_workers=1))
-for _ in peer.epochs(2, save="ckpt", every=10):
-    for x, y in loader:
-        optimizer.zero_grad()
-        mse_loss(model(x), y).backward()
-        optimizer.step()
-        habit.pause(peer)
+habit.train(peer, model, optimizer, loader)
 habit.done(peer, model)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
 
 STEPS = 48
@@ -47,6 +48,33 @@ def model(width: int = 8) -> nn.Sequential:
     """Return a network with 81 parameters, the same in every process."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 1))
+
+
+def train(
+    peer: Any,
+    net: nn.Module,
+    optimizer: Any,
+    batches: Any = None,
+    *,
+    predict: Callable[[Tensor], Tensor] | None = None,
+    schedule: Any = None,
+) -> None:
+    """Train for two epochs, in the loop that most scripts have.
+
+    Args:
+        batches: What ``peer.shard`` has returned; by default for ``loader()``.
+        predict: Computes the outputs in place of ``net``.
+        schedule: A scheduler that is stepped in every batch.
+    """
+    batches = peer.shard(loader()) if batches is None else batches
+    for _ in peer.epochs(2, save="ckpt", every=10):
+        for x, y in batches:
+            optimizer.zero_grad()
+            mse_loss((predict or net)(x), y).backward()
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            pause(peer)
 
 
 def pause(peer: Any) -> None:
