@@ -29,6 +29,44 @@ class OnEffect(Observer):
         self._act(peer, effect)
 
 
+def peer_swarm(
+    settings: CoreSettings,
+    make_trainer: Callable[[PeerId, int], ToyTrainer],
+    topology: str = "rolling",
+    started: int | None = None,
+) -> Swarm[Peer]:
+    """Whole peers, each of which knows the last address of every other when it starts.
+
+    Args:
+        started: Peers that are there from the beginning; all by default.
+    """
+    n = len(settings.peers) if started is None else started
+    plan, folder = load(topology), {peer: address(peer, 0) for peer in range(n)}
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        control, bulk = folder[peer] = address(peer, incarnation)
+        return Peer(
+            peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
+        )
+
+    return Swarm(make_core, n, settings.seed, make_trainer=make_trainer)
+
+
+def toy_trainers(
+    seed: int, kind: type[ToyTrainer] = ToyTrainer, samples_total: int = 997, **options: Any
+) -> Callable[[PeerId, int], ToyTrainer]:
+    """Return what makes the trainer of each life. The value of an option may depend on the peer."""
+
+    def make(peer: PeerId, incarnation: int) -> ToyTrainer:
+        own = {
+            name: value.get(peer, 0.0) if isinstance(value, dict) else value
+            for name, value in options.items()
+        }
+        return kind(peer, seed, incarnation=incarnation, samples_total=samples_total, **own)
+
+    return make
+
+
 def checked_swarm(
     *observers: Observer,
     n: int = 4,
@@ -59,23 +97,15 @@ def checked_swarm(
         trust=trust,
         membership=membership,
     )
-    plan, seeds = load(topology), {peer: address(peer, 0) for peer in range(n)}
-
-    def make_core(peer: PeerId, incarnation: int) -> Peer:
-        control, bulk = address(peer, incarnation)
-        return Peer(peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=seeds)
-
-    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        bounds = (compute_s, 1.2 * compute_s)
-        options: dict[str, Any] = {
-            "compute_s": bounds,
-            "reducer": reducer,
-            "sizes": sizes,
-            "piece_bytes": piece_bytes,
-        }
-        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=SAMPLES, **options)
-
-    swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)
+    trainers = toy_trainers(
+        seed,
+        samples_total=SAMPLES,
+        compute_s=(compute_s, 1.2 * compute_s),
+        reducer=reducer,
+        sizes=sizes,
+        piece_bytes=piece_bytes,
+    )
+    swarm = peer_swarm(settings, trainers, topology)
     swarm.hooks.extend(observers)
     return swarm
 

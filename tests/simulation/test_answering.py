@@ -98,12 +98,6 @@ def test_a_rule_that_never_gets_the_updates_it_needs_breaks_nothing_and_proves_n
     assert not [line for line in tally.vacuous if "multi_krum" in line]
 
 
-def test_a_rule_that_cannot_do_without_the_round_is_told_it(rules: Path) -> None:
-    outcome = run(replace(QUICK, aggregator=f"{rules}:drawn"))
-    assert outcome.violation is None, outcome.violation
-    assert outcome.judged_by["RuleAnswers"] > 5
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [

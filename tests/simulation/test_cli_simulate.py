@@ -127,19 +127,6 @@ def test_a_violation_exits_1_and_leaves_one_command_and_a_plan_that_replay_it(
     assert small.specs == (str(small.faults[0]),)
 
 
-def test_a_campaign_that_proves_nothing_fails_though_nothing_was_violated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(
-        play,
-        "run",
-        lambda schedule: replace(broken(replace(schedule, faults=())), schedule=schedule),
-    )
-    done = CliRunner().invoke(app, ["simulate", "--seeds", "100", "--jobs", "1"])
-    assert done.exit_code == 1
-    assert "proves too little: restart was drawn in" in done.output
-
-
 LATE = (
     '[simulate]\nseed = 12\nactive_s = 2.0\nduration_s = 2.0\n[[fault]]\nkind = "loss"\nshare = '
     "0.5\nat_s = 5.0\nfor_s = 1.0\n"

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from checked_swarm import peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core import Event, events
 from gossip.core.messages import Collected, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.topologies import load
-from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer, bytes_of_state, packed_of
 
 EVERY = 5
@@ -86,23 +86,7 @@ def swarm_of_callers(n: int, seed: int, f: int = 0, **options: Any) -> Swarm[Pee
         f=f,
         rounds=RoundSettings(round_timeout_s=4.0),
     )
-    folder = {peer: address(peer, 0) for peer in range(n)}
-
-    def make_core(peer: PeerId, incarnation: int) -> Peer:
-        control, bulk = folder[peer] = address(peer, incarnation)
-        seeds = dict(folder)
-        return Peer(
-            peer, incarnation, settings, load("rolling"), control=control, bulk=bulk, seeds=seeds
-        )
-
-    def make_trainer(peer: PeerId, incarnation: int) -> Caller:
-        own = {
-            name: value.get(peer, 0.0) if isinstance(value, dict) else value
-            for name, value in options.items()
-        }
-        return Caller(peer, seed, incarnation=incarnation, samples_total=997, **own)
-
-    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+    return peer_swarm(settings, toy_trainers(seed, Caller, **options))
 
 
 def trainers(swarm: Swarm[Peer]) -> list[Caller]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from checked_swarm import peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core.events import Halt, PeerEnded, Received
 from gossip.core.messages import Gossip, Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.topologies import load
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
@@ -39,26 +39,8 @@ def swarm_that_ends(
     settings = CoreSettings(
         b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=wanted
     )
-    plan, folder = load(topology), {peer: address(peer, 0) for peer in range(n)}
-
-    def make_core(peer: PeerId, incarnation: int) -> Peer:
-        control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(
-            peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
-        )
-
-    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        ends = None if peer in endless else ROUNDS
-        return ToyTrainer(
-            peer,
-            seed,
-            incarnation=incarnation,
-            samples_total=997,
-            rounds=ends,
-            snapshot_s=snapshot_s,
-        )
-
-    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+    ends = {peer: None if peer in endless else ROUNDS for peer in range(n)}
+    return peer_swarm(settings, toy_trainers(seed, rounds=ends, snapshot_s=snapshot_s), topology)
 
 
 def toy(swarm: Swarm[Peer], peer: PeerId) -> ToyTrainer:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 from effort import effort
 
-from gossip.core import CoreSettings, Effect, PeerId, Report
-from gossip.core.settings import ResultSettings
+from gossip.core import Effect, PeerId, Report
 from gossip.faults import NodeAttack
 from gossip_lab.simulation.campaign import play
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -65,7 +63,7 @@ class Refusals(Observer):
             self.locked.add(effect.fields["subject"])
 
 
-@pytest.mark.parametrize("seed", [83, 115, 131])
+@pytest.mark.parametrize("seed", effort([83], [83, 115, 131]))
 def test_s10_and_before_it_is_known_how_long_results_are(seed: int) -> None:
     """As it was: in round 2 two of the four refused what the others had taken."""
     outcome = play.run(replace(SCHEDULE, seed=seed))
@@ -80,14 +78,6 @@ def test_honest_results_of_a_shard_without_a_gradient_are_taken(seed: int) -> No
     assert outcome.rounds > 6 * SETTLED
     assert max(refusals.told, default=(0, 1))[0] < SETTLED
     assert all(shard == 1 for _, shard in refusals.told)
-
-
-def test_s10_refusing_them_made_two_results_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = partial(CoreSettings, results=ResultSettings(faint=0.0))
-    monkeypatch.setattr(play, "CoreSettings", settings)
-    outcome = play.run(SCHEDULE)
-    assert outcome.violation is not None
-    assert outcome.violation.invariant == "S10"
 
 
 def test_a_server_that_lies_about_all_its_shards_is_found_out_by_the_others_alone() -> None:

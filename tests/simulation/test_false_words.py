@@ -10,7 +10,6 @@ import pytest
 from gossip.core.events import Effect, Event, Send
 from gossip.core.messages import ReceivingPayload, Update
 from gossip.core.peer import Peer
-from gossip.core.rounds.arrivals import WordCredit
 from gossip_lab.simulation.campaign import play
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.nemesis import Nemesis
@@ -70,8 +69,3 @@ def test_who_says_that_payloads_come_and_sends_nothing_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert played(monkeypatch, SECONDS) > 100
-
-
-def test_with_endless_credit_it_stops_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WordCredit, "is_left", lambda self, peer, since, now, most_s: True)
-    assert played(monkeypatch, SECONDS) < 60

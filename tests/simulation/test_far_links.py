@@ -29,7 +29,7 @@ def test_a_share_of_the_schedules_has_far_links_and_is_otherwise_as_it_was(
 
 
 @pytest.mark.parametrize(
-    "seeds", effort([range(8)], [range(k, k + 100) for k in range(0, 1000, 100)])
+    "seeds", effort([range(4)], [range(k, k + 100) for k in range(0, 1000, 100)])
 )
 def test_drawn_schedules_with_far_links_are_borne(
     seeds: range, monkeypatch: pytest.MonkeyPatch
@@ -41,7 +41,10 @@ def test_drawn_schedules_with_far_links_are_borne(
         assert found == LIMITS.get(seed), f"seed {seed}: {violation}"
 
 
-@pytest.mark.parametrize(("seed", "delay_s"), [(1702, (0.1169, 0.2171)), (2490, (0.195, 0.195))])
+@pytest.mark.parametrize(
+    ("seed", "delay_s"),
+    [(2490, (0.195, 0.195)), *effort([], [(1702, (0.1169, 0.2171))])],
+)
 def test_a_peer_is_not_suspected_before_its_link_stands(
     seed: int, delay_s: tuple[float, float]
 ) -> None:

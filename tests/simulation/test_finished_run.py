@@ -17,8 +17,6 @@ from gossip.core.lifecycle.exit_codes import QUORUM_LOST
 from gossip.core.messages import Hello, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.core.transfer.attestation import NoStateEvidence
-from gossip.core.transfer.donor import NO_STATE
 from gossip.inject import OutMessage
 from gossip.topologies import load
 from gossip_lab.simulation.world.driver import Swarm, address
@@ -218,27 +216,6 @@ def test_who_comes_without_the_final_state_when_all_have_gone_ends_and_says_why(
     )
 
 
-@pytest.mark.parametrize("n", [2, 3])
-@pytest.mark.parametrize("topology", ["rolling", "full"])
-def test_who_waits_for_a_state_when_all_others_have_died_gives_up(n: int, topology: str) -> None:
-    last = n - 1
-    swarm = swarm_of(n, 0, lambda peer, _: ToyTrainer(peer, SEED), started=n, topology=topology)
-    swarm.run_for(1.0)
-    swarm.restart(last, 0.2)
-    while swarm.hosts[last].core.phase != "recovering":
-        swarm.run_for(0.001)
-    for peer in range(last):
-        swarm.crash(peer)
-    quorum_timeout_s = RoundSettings().quorum_timeout_s
-    swarm.run_for(quorum_timeout_s - 5.0)
-    assert swarm.hosts[last].running, "they may come back"
-    swarm.run_for(10.0)
-    halt = swarm.hosts[last].halt
-    assert halt is not None
-    assert halt.exit_code == QUORUM_LOST
-    assert "1 peer is left, and this peer waits for the state of another" in halt.reason
-
-
 @pytest.mark.parametrize("topology", ["rolling", "full"])
 def test_who_is_still_loading_the_final_state_when_the_others_leave_ends_well(
     topology: str,
@@ -282,11 +259,3 @@ def test_who_has_ended_for_good_keeps_nobody() -> None:
         swarm.inject(peer, PeerEnded(2))
     swarm.run_for(8.0)
     assert [swarm.hosts[peer].state for peer in range(2)] == ["halted", "halted"]
-
-
-def test_who_had_no_state_and_has_one_now_counts_again() -> None:
-    evidence = NoStateEvidence(0, 0, finished_again(3, 0, began=2).hosts[0].core.peer_progress)
-    evidence.record_refusal(1, NO_STATE)
-    assert evidence.stateless == {1}
-    evidence.note_state(1)
-    assert not evidence.stateless

@@ -11,7 +11,6 @@ from effort import effort
 
 from gossip.core.events import Payload
 from gossip.core.ledger.chain import genesis
-from gossip.core.lifecycle.exit_codes import STATE_LOST
 from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
@@ -85,15 +84,6 @@ def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(
     assert not any(swarm.reports(peer, "no_state_found") for peer in range(n))
 
 
-@pytest.mark.parametrize("at_s", effort([0.11, 0.14], [0.11, 0.12, 0.13, 0.14, 0.15, 0.16]))
-@pytest.mark.parametrize("seed", range(effort(2, 6)))
-def test_of_two_one_dies_while_they_begin_and_comes_back(seed: int, at_s: float) -> None:
-    swarm = swarm_of(2, seed)
-    swarm.run_for(at_s)
-    swarm.restart(0, 1.0)
-    swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=15.0)
-
-
 @pytest.mark.parametrize("cut_off", [False, True], ids=["it hangs", "it is cut off"])
 @pytest.mark.parametrize(("n", "f"), [(3, 0), (5, 1)])
 def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_away(
@@ -119,31 +109,6 @@ def test_a_run_goes_on_where_it_was_when_the_only_one_that_has_its_state_was_awa
     assert not any(swarm.reports(peer, "ready") for peer in others)
     swarm.network.heal()
     swarm.run_until(lambda: min(rounds_of(swarm)) >= at + 8, limit_s=30.0)
-
-
-@pytest.mark.parametrize("begin_anew", [True, False])
-def test_a_run_whose_peers_were_all_started_again_begins_anew_only_where_that_is_wanted(
-    begin_anew: bool,
-) -> None:
-    """Without checkpoints its state is gone; each says so itself."""
-    swarm = swarm_of(3, 1, apart=False, begin_anew=begin_anew, start_timeout_s=10.0)
-    swarm.run_for(6.0)
-    for peer in range(3):
-        swarm.restart(peer, 0.3)
-        swarm.run_for(0.1)
-    swarm.run_for(3.0)
-    if begin_anew:
-        swarm.run_until(lambda: min(rounds_of(swarm)) >= 8, limit_s=20.0)
-        assert all(
-            swarm.reports(peer, "begun_anew") for peer in range(3) if swarm.reports(peer, "ready")
-        )
-        return
-    swarm.run_until(
-        lambda: not any(host.running for host in swarm.hosts.values()), limit_s=swarm.now + 30.0
-    )
-    halts = [host.halt for host in swarm.hosts.values()]
-    assert [halt.exit_code for halt in halts if halt is not None] == [STATE_LOST] * 3
-    assert not any(swarm.reports(peer, "ready") for peer in range(3))
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)

@@ -8,15 +8,12 @@ from random import Random
 import pytest
 from effort import effort
 
-from gossip.core.lifecycle.bootstrap import Bootstrap
 from gossip.faults.kinds import Restart
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 SEEDS = effort(4, 200)
 WAVES_S = (4.0, 10.0)
-ALL_LOST = 0
-"""A seed in which nobody keeps the state."""
 
 
 def killed_around_a_joiner(seed: int) -> Schedule:
@@ -50,12 +47,3 @@ def test_fresh_weights_never_become_the_model_of_the_swarm(seed: int) -> None:
     outcome = run(killed_around_a_joiner(seed))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["S19"]
-
-
-def test_the_checker_finds_who_begins_with_fresh_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torchft once did: who was alone for a moment was the quorum."""
-    monkeypatch.setattr(Bootstrap, "may_begin", property(lambda self: True))
-    monkeypatch.setattr(Bootstrap, "begun_anew", lambda self: [])
-    violation = run(killed_around_a_joiner(ALL_LOST)).violation
-    assert violation is not None
-    assert violation.invariant == "S19"

@@ -6,20 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from checked_swarm import peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core.events import Halt
-from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.faults.kinds import ByzantineFault, Crash, Restart
-from gossip.faults.world import CrashBroadcast, Leave, Loss, NodeAttack, Partition
-from gossip.topologies import load
+from gossip.faults.world import CrashBroadcast, Leave, Loss, Partition
 from gossip_lab.simulation.campaign.play import SimulationResult, run
-from gossip_lab.simulation.schedules import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
-from gossip_lab.simulation.world.driver import Swarm, address
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.world.driver import Swarm
 
 SEEDS = effort((1,), (1, 2, 3, 4))
 
@@ -103,25 +100,7 @@ def elastic_swarm(seed: int, n: int, room: int, *, f: int = 0, **rounds: Any) ->
     settings = CoreSettings(
         b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), room=room, f=f, rounds=wanted
     )
-    plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
-
-    def make_core(peer: PeerId, incarnation: int) -> Peer:
-        control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(
-            peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
-        )
-
-    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        return ToyTrainer(
-            peer,
-            seed,
-            incarnation=incarnation,
-            compute_s=(0.1, 0.12),
-            samples_total=997,
-            rounds=120,
-        )
-
-    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+    return peer_swarm(settings, toy_trainers(seed, compute_s=(0.1, 0.12), rounds=120))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -172,21 +151,3 @@ def test_most_of_a_swarm_leaves_in_one_moment_and_the_others_go_on() -> None:
     assert min(swarm.hosts[peer].core.rounds.round_id for peer in (5, 6)) > 10
     swarm.run_for(RoundSettings().drain_timeout_s)
     assert all(swarm.hosts[peer].halt == Halt("asked to leave", 0) for peer in range(5))
-
-
-def test_who_has_answered_from_another_state_of_its_round_stays_for_its_end() -> None:
-    """Seed 1565: a server told two results; an answer was given on one branch,
-    and the state of the other taken."""
-    lie, leave = NodeAttack("two_results", (2,)), Leave(3, 3.137)
-    times = {"active_s": 5.0, "duration_s": 9.0, "compute_s": (0.46, 0.58), "rule_s": 0.1}
-    assert (
-        run(Schedule(1565, peers=6, faults=(lie, leave), probe_interval_s=1.0, **times)).violation
-        is None
-    )
-
-
-def test_five_of_eight_leave_while_two_fifths_of_all_messages_are_lost() -> None:
-    """Rounds once stopped behind them (L2)."""
-    outcome = run(generate(923656))
-    assert outcome.violation is None, outcome.violation
-    assert outcome.struck["leave"] == 5

@@ -11,22 +11,14 @@ from typing import Any, TypeVar
 import pytest
 from effort import effort
 
-from gossip.core import Effect, PeerId, Report, Send, peer as peer_module
-from gossip.core.membership import Membership
-from gossip.core.membership.prober import Prober
+from gossip.core import Effect, PeerId, Report, Send
 from gossip.core.messages import CommitRequest
-from gossip.core.rounds import rolling
-from gossip.core.rounds.arrivals import TransferTracker
-from gossip.core.rounds.lag import LagDetector
 from gossip.core.rounds.patience import Patience
-from gossip.core.rounds.punctuality import LatenessTracker
-from gossip.core.rounds.server import Server
 from gossip.core.rounds.shard import ShardRound
 from gossip.faults.kinds import Crash, Hang
-from gossip.topologies import rolling as topology
 from gossip_lab.simulation.campaign import play
 from gossip_lab.simulation.campaign.play import run
-from gossip_lab.simulation.schedules import generate, strains
+from gossip_lab.simulation.schedules import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.nemesis import Nemesis
 from gossip_lab.simulation.world.network import LinkModel, Network
@@ -53,7 +45,7 @@ def lasting(seconds: float) -> Schedule:
 FAST = lasting(20.0)
 """Over fast links a third of the time has more rounds than all of it has over slow ones."""
 LOOKED_AT_S = effort(20.0, 60.0)
-"""The faults that are planted below show within that in a run without any other."""
+"""Enough for several rounds."""
 SPEEDS = {
     (1000.0, 0.0): 8,
     (30.0, 0.0): 4,
@@ -62,8 +54,7 @@ SPEEDS = {
     (100.0, 300.0): 2,
     (6.0, 0.0): 4,
 }
-"""Of links and of copying, and how many peers the quick form has there: so many as the faults that
-are planted below need to show."""
+"""Of links and of copying, and how many peers the quick form has there."""
 
 
 def pairs(quick: dict[S, int]) -> list[tuple[int, S]]:
@@ -99,20 +90,6 @@ def test_nor_where_answers_wait_behind_payloads(peers: int, bytes_per_s: float) 
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
     assert outcome.counts["delayed"] > 0
-
-
-def test_l8_a_verdict_that_does_not_wait_for_what_is_sent_again_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it was: over two hosts with 1 Gbit/s between them 8 peers had 463 suspicions in 10
-    rounds of 20 MB."""
-    monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
-    monkeypatch.setattr(Prober, "is_loaded", lambda self, now: False)
-    violation = run(
-        replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=30.0, queue_s=0.6)
-    ).violation
-    assert violation is not None
-    assert violation.invariant == "L8"
 
 
 def hiccups(seconds: float, first_at: float) -> tuple[Hang, ...]:
@@ -152,17 +129,6 @@ def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
         assert outcome.reports["attempt"] > 0
 
 
-def test_with_the_tolerance_of_small_payloads_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: 8 peers of 100 MB on two hosts made 128 further attempts in 6 rounds."""
-    monkeypatch.setattr(peer_module, "LOADED_PAUSE_TOLERANCE_S", peer_module.PAUSE_TOLERANCE_S)
-    outcome = run(
-        replace(
-            LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=HICCUPS
-        )
-    )
-    assert outcome.reports["attempt"] > 0
-
-
 @pytest.mark.parametrize("seed", effort([2], [*range(8)]))
 def test_nor_where_shards_decide_together(seed: int) -> None:
     """As it was, seed 2: a peer that was started again asked for every commit of the run while the
@@ -178,44 +144,6 @@ def test_a_first_answer_that_has_no_link_yet_leaves_time_for_the_second() -> Non
     """The second one waits behind payloads, which began to move after the first ping."""
     outcome = run(generate(1561))
     assert outcome.violation is None, outcome.violation
-
-
-def test_l8_a_grace_from_lags_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: of two, the own update has no lag, and the other's is late for ever."""
-    monkeypatch.setattr(
-        LatenessTracker, "patience_s", lambda self, missing: self._deadline.grace_s()
-    )
-    monkeypatch.setattr(Patience, "are_coming", lambda self, shard, missing, now: False)
-    take = Server.accept_update
-
-    def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]
-        if sender == self.local:
-            self.patience.deadline.observe(0.0)
-        return take(self, shard, sender, update, payload, now)
-
-    monkeypatch.setattr(Server, "accept_update", observed)
-    violation = run(replace(LARGE, bytes_per_s=100.0, compute_s=(0.05, 0.3))).violation
-    assert violation is not None
-    assert violation.invariant == "L8"
-
-
-def test_l8_a_server_that_does_not_see_what_is_on_its_way_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two shards' updates come over one link, one behind the other, where there are more shards
-    than peers."""
-    monkeypatch.setattr(Patience, "are_coming", lambda self, shard, missing, now: False)
-    violation = run(replace(LARGE, shards=(8, 8, 8), bytes_per_s=8.0)).violation
-    assert violation is not None
-    assert violation.invariant == "L8"
-
-
-def test_l8_giving_up_a_server_that_collects_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round takes longer than the round timeout, and something moves all the time."""
-    monkeypatch.setattr(Patience, "more_time", lambda self, shard, now: [])
-    violation = run(replace(LARGE, peers=4, bytes_per_s=6.0)).violation
-    assert violation is not None
-    assert violation.invariant == "L8"
 
 
 @pytest.mark.parametrize(
@@ -262,29 +190,6 @@ def test_one_that_was_stopped_asks_for_the_rounds_that_it_has_missed(
     assert outcome.violation is None, outcome.violation
 
 
-def test_s10_one_that_takes_later_results_for_the_lacking_one_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it was: results of later rounds kept coming, so it never asked, and made its own."""
-    no_fork_is_excused(monkeypatch)
-    monkeypatch.setattr(LagDetector, "on_later_commit", lambda self, round_id: None)
-    violation = run(replace(STOPPED, seed=9)).violation
-    assert violation is not None
-    assert violation.invariant == "S10"
-
-
-def test_s10_one_that_makes_a_result_of_a_round_that_is_over_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    no_fork_is_excused(monkeypatch)
-    stopped = replace(STOPPED, seed=2, faults=(Hang(0, None, 0.7, 6.0),))
-    assert run(stopped).violation is None
-    monkeypatch.setattr(LagDetector, "awaits_commit", lambda self, now: False)
-    violation = run(stopped).violation
-    assert violation is not None
-    assert violation.invariant == "S10"
-
-
 @pytest.mark.parametrize("seed", effort([2, 7], [2, 3, 7, 8]))
 def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: int) -> None:
     """Result and link end together; a transfer that had nearly come was then waited for for
@@ -307,23 +212,6 @@ def test_drawn_schedules_in_which_peers_stop_beside_large_payloads(seed: int) ->
     assert violation is None, violation
 
 
-def test_l1_one_that_asks_again_while_it_is_at_the_answer_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ask = LagDetector.request
-
-    def forgets(self: LagDetector, peer: int, now: float) -> Any:
-        sent = ask(self, peer, now)
-        self._answer_ends = -1
-        return sent
-
-    monkeypatch.setattr(LagDetector, "request", forgets)
-    monkeypatch.setattr(strains, "STARVED_SHARE", 0.0)  # as the seed was when it showed this
-    violation = run(generate(13931)).violation
-    assert violation is not None
-    assert violation.invariant in ("L1", "S10")  # never back, or with a result of its own
-
-
 SELDOM = replace(LARGE, peers=4, shards=(8,) * 4, queue_s=0.6, bytes_per_s=30.0)
 """All payloads of a round come at once, after longer than news of them is kept."""
 
@@ -332,31 +220,6 @@ SELDOM = replace(LARGE, peers=4, shards=(8,) * 4, queue_s=0.6, bytes_per_s=30.0)
 def test_nor_where_payloads_come_after_computing_for_seconds(peers: int) -> None:
     outcome = run(replace(SELDOM, peers=peers, shards=(8,) * peers, compute_s=(4.0, 4.1)))
     assert outcome.violation is None, outcome.violation
-
-
-def test_l8_one_that_forgets_payloads_from_round_to_round_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Under a topology that gives some peer several shards: in some rounds a link carries more."""
-    monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
-    monkeypatch.setattr(topology, "_spread", tuple)
-    seldom = replace(SELDOM, compute_s=(4.0, 4.1))
-    assert run(seldom).violation is None
-    monkeypatch.setattr(rolling, "LOADED_ROUNDS", 0)
-    violation = run(seldom).violation
-    assert violation is not None
-    assert violation.invariant == "L8"
-
-
-def test_s6_one_that_wakes_up_and_takes_a_verdict_from_what_came_first_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Prober, "_usual_s", lambda self, _: self.settings.probe_timeout_s)
-    monkeypatch.setattr(Prober, "_trip_s", lambda self, _: 0.0)
-    monkeypatch.setattr(Membership, "on_pause", lambda self: [])
-    violation = run(generate(26931)).violation
-    assert violation is not None
-    assert violation.invariant == "S6"
 
 
 EIGHT = replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=2.0, active_s=130.0, duration_s=130.0)
@@ -368,18 +231,9 @@ SLOW = effort(FIVE, EIGHT)
 
 def test_nor_where_links_need_minutes_for_a_round() -> None:
     """As it was: after a minute peers gave up on a server, and from then on on each one."""
-    outcome = run(SLOW)
+    outcome = run(effort(replace(EIGHT, peers=3), EIGHT))
     assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
-
-
-def test_l8_a_bound_that_knows_nothing_of_the_links_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(TransferTracker, "most_s", lambda self, now: self._least_s)
-    violation = run(FIVE).violation
-    assert violation is not None
-    assert violation.invariant == "L8"
 
 
 @pytest.mark.parametrize("seed", effort([1], [1, 2]))

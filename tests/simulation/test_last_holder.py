@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from effort import effort
 
-from gossip.core import MemberTable
 from gossip.faults.kinds import Crash
 from gossip.faults.world import Partition
 from gossip_lab.simulation.campaign.play import run
@@ -25,7 +25,7 @@ LAST = Schedule(
 """Three of four end for good at once, and three newcomers are being started."""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(effort(2, 4)))
 def test_newcomers_stand_in_for_those_who_have_ended(seed: int) -> None:
     outcome = run(replace(LAST, seed=seed))
     assert outcome.violation is None, outcome.violation
@@ -43,23 +43,9 @@ def test_who_comes_in_vain_is_too_few() -> None:
     assert outcome.reports["error"] == 2
 
 
-def test_l10_giving_up_while_newcomers_come_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: nobody but the roster counted."""
-    monkeypatch.setattr(MemberTable, "newcomers", lambda self, roster: set())
-    violation = run(LAST).violation
-    assert violation is not None
-    assert violation.invariant == "L10"
-
-
-def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_s10_newcomers_do_not_stand_in_for_one_who_may_be_alive() -> None:
     """Who is cut off and has not ended may be the other side of a partition."""
     is_partitioned = replace(
         LAST, faults=(Crash(1, at_s=5.0), Partition(((0,), (2, 3)), 5.0, 15.0))
     )
     assert run(is_partitioned).violation is None
-    monkeypatch.setattr(MemberTable, "has_ended", lambda self, peer: self.skip_reason(peer) != "")
-    violation = run(is_partitioned).violation
-    assert violation is not None
-    assert violation.invariant == "S10"

@@ -9,6 +9,7 @@ from itertools import cycle, product
 from random import Random
 
 import pytest
+from checked_swarm import peer_swarm
 from effort import effort
 from test_joining import SEEDS
 
@@ -21,11 +22,10 @@ from gossip.faults.plan import Fault, from_toml
 from gossip.faults.start import LateStart, LateTrainer, NeverStarts
 from gossip.faults.world import KillTrainer, Loss, NodeAttack, Partition
 from gossip.inject.byzantine import OutMessage
-from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import all_checkers
 from gossip_lab.simulation.schedules.schedule import Schedule
-from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.nemesis import name_of
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
@@ -49,14 +49,6 @@ def swarm_of_four(
     settings = CoreSettings(
         b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted, **needed
     )
-    started = 4 if prepare_s is not None else 3
-    plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(started)}
-
-    def make_core(peer: PeerId, incarnation: int) -> Peer:
-        control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(
-            peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
-        )
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         late = {"prepare_s": prepare_s} if peer == LATE and prepare_s is not None else {}
@@ -65,7 +57,7 @@ def swarm_of_four(
             peer, seed, incarnation=incarnation, compute_s=(0.05, 0.06), samples_total=997, **late
         )
 
-    swarm = Swarm(make_core, started, seed, make_trainer=make_trainer)
+    swarm = peer_swarm(settings, make_trainer, started=4 if prepare_s is not None else 3)
     swarm.hooks.extend(all_checkers())
     return swarm
 
@@ -260,51 +252,6 @@ def at_the_start(seed: int) -> Schedule:
 def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -> None:
     """L2 and L3: they do begin. S9 and L5: on one branch."""
     outcome = run(at_the_start(seed))
-    assert outcome.violation is None, outcome.violation
-    assert outcome.rounds > 2
-
-
-def test_what_a_former_life_said_of_the_first_round_is_void_if_the_peer_has_other_weights():
-    """Seed 298: an update of peer 0's first life was kept for the round, and named a branch that
-    nobody is on: peer 1 wanted to change to it for ever, and peer 0 to that of peer 1."""
-    faults = (Crash(2, at_s=0.0988), Restart(0, None, 2.0, 0.3981))
-    outcome = run(
-        Schedule(298, peers=3, active_s=8.0, duration_s=14.0, apart=True, faults=faults).checked()
-    )
-    assert outcome.violation is None, outcome.violation
-    assert outcome.rounds > 8
-
-
-def test_s9_what_a_run_began_with_is_gone_with_the_last_who_had_it() -> None:
-    """Seed 779: of three one is late. The others die in the first round; one of them comes back,
-    with other weights."""
-    faults = (LateTrainer(2, 6.5), Crash("server", at_s=2.0), Restart(0, None, 0.01, 3.1))
-    schedule = Schedule(
-        779,
-        peers=3,
-        min_peers=2,
-        patience_s=1.234,
-        apart=True,
-        compute_s=(0.46, 0.58),
-        faults=faults,
-    )
-    outcome = run(
-        replace(
-            schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6, rounds_min=0
-        ).checked()
-    )
-    assert outcome.violation is None, outcome.violation
-    assert outcome.rounds > 2
-
-
-def test_who_comes_back_into_a_first_round_that_stands_begins_with_what_is_there() -> None:
-    """Seed 779 as drawn: one of three who have begun is left with their weights,
-    and has to wait for others."""
-    faults = (LateTrainer(3, 6.5), Crash("server", at_s=2.0), Restart(0, None, 0.12, 3.1))
-    schedule = Schedule(
-        779, peers=4, min_peers=3, patience_s=1.2, apart=True, compute_s=(0.46, 0.58), faults=faults
-    )
-    outcome = run(replace(schedule, probe_interval_s=0.5, active_s=6.6, duration_s=9.6).checked())
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 2
 

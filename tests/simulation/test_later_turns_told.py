@@ -141,10 +141,10 @@ def reached_where_results_are_kept(schedule: Schedule, liars: tuple[PeerId, ...]
     [
         pytest.param(words, schedule, liars, id=f"{words.__name__}-{who}")
         for who, schedule, liars, those in (
-            ("one", FEW, (0,), effort([asks], [asks, gives])),
+            ("one", FEW, (0,), effort([], [asks, gives])),
             ("one whose links break", BREAKING, (0,), effort([asks], [asks, gives])),
             ("f together", MORE, (0, 1), effort([asks], [asks, gives])),
-            ("slow payloads", SLOW, (0,), [asks, gives]),
+            ("slow payloads", SLOW, (0,), effort([gives], [asks, gives])),
         )
         for words in those
     ],

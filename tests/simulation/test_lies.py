@@ -9,28 +9,16 @@ from typing import Any
 import pytest
 from impatient import as_it_was
 
-from gossip.core.inspection import RollingInspection
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.faults.kinds import ByzantineFault, Crash, Restart
+from gossip.faults.kinds import ByzantineFault, Restart
 from gossip.faults.world import (
     NODE_ATTACKS,
     PIECE_ATTACKS,
     SHARD_ATTACKS,
-    CrashMidway,
-    Delay,
-    Drift,
-    HangServer,
-    HangTrainer,
-    LateTimers,
-    Loss,
-    Narrow,
     NodeAttack,
     Partition,
-    Reset,
-    Ring,
-    SlowNode,
 )
 from gossip_lab.simulation.campaign.play import circumstances, make_swarm, run
 from gossip_lab.simulation.checkers import RunConditions
@@ -40,7 +28,6 @@ from gossip_lab.simulation.checkers.base import (
     FORKING_ATTACKS,
     INVENTING_ATTACKS,
 )
-from gossip_lab.simulation.checkers.safety.membership import NoFalseDeath
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import LIES
@@ -113,65 +100,6 @@ def test_seed_1_who_left_a_round_with_a_commit_holds_it_when_it_comes_back() -> 
     assert outcome.violation is None, outcome.violation
 
 
-def test_seed_259_a_minority_on_a_dead_branch_does_not_ask_for_ever_for_commits_that_nobody_keeps():
-    """Without a lie: those ahead have taken over a state since,
-    and what they keep begins with that."""
-    faults = (
-        Crash(5, at_s=5.362),
-        CrashMidway(0, 10.773, 24, 0.034),
-        Narrow(105.355, 256.0, 9.004, 5.39, ()),
-        Ring((4, 2, 3, 5, 0, 1), 8.167, 4.98),
-    )
-    schedule = Schedule(
-        259,
-        peers=6,
-        faults=faults,
-        shards=(5, 3),
-        probe_interval_s=0.2,
-        compute_s=(0.35, 0.5),
-        stable_addresses=True,
-    )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
-
-
-def test_seed_706_a_false_address_told_before_a_life_began_gives_way_to_its_owners_word() -> None:
-    faults = (
-        Restart(7, None, 2.257, 16.899),
-        Restart(3, None, 0.126, 8.023),
-        Restart(0, None, 0.14, 3.115),
-        NodeAttack("forged_incarnations", (3,)),
-        Partition(((0, 1, 6, 7), (2, 3, 5)), 7.812, 0.446),
-        Partition(((0, 6, 7), (1, 2, 3, 4, 5)), 3.299, 1.596),
-        Reset(0.0293, 8.173, 1.855, (3,)),
-        Drift(5, 0.9354, 4.376, 1.685),
-        HangTrainer(5, 3.599, 1.24),
-    )
-    schedule = Schedule(706, peers=8, topology="ring", faults=faults, compute_s=(0.35, 0.5))
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
-
-
-def test_seed_487_two_told_false_addresses_of_each_other_find_each_other_by_the_rest():
-    faults = (
-        CrashMidway(7, 10.415, 13, 1.141),
-        CrashMidway(4, 11.349, 23, 0.614),
-        NodeAttack("forged_incarnations", (8,)),
-        Delay(0.316, 10.919, 3.17),
-        Ring((2, 8, 0, 1, 4, 5, 3, 7, 6), 14.43, 1.668),
-    )
-    schedule = Schedule(
-        487,
-        peers=9,
-        topology="full",
-        aggregator="median",
-        faults=faults,
-        compute_s=(0.46, 0.58),
-        shards=(8,),
-    )
-    assert run(replace(schedule, probe_interval_s=0.5)).violation is None
-
-
 OUTBID = Schedule(
     923271,
     peers=4,
@@ -214,121 +142,6 @@ def test_what_comes_of_a_life_and_a_farewell_that_were_invented_before_the_start
     have left, comes in like a newcomer."""
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
-
-
-def test_s6_one_that_does_not_answer_is_caught_where_nobody_invents_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    schedule = replace(OUTBID, seed=9, probe_interval_s=0.4)
-    assert run(schedule).violation is None
-    monkeypatch.setattr(NoFalseDeath, "_is_outbid", lambda self, swarm, peer, subject: False)
-    violation = run(schedule).violation
-    assert violation is not None
-    assert violation.invariant == "S6"
-
-
-def test_s14_one_that_was_there_at_the_start_is_left_out_by_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(RollingInspection, "absent_at_start", frozenset())
-    violation = run(BELIEVED_GONE).violation
-    assert violation is not None
-    assert violation.invariant == "S14"
-
-
-def test_seed_469_what_one_says_counts_whom_a_liar_has_given_a_later_life() -> None:
-    """The fault was the checker's."""
-    faults = (NodeAttack("forged_incarnations", (0,)), Partition(((2,), (0, 1), (3,)), 2.1, 1.6))
-    schedule = Schedule(
-        469,
-        peers=4,
-        faults=faults,
-        active_s=3.8,
-        duration_s=3.8,
-        compute_s=(0.46, 0.58),
-        commit_log=8,
-    )
-    outcome = run(replace(schedule, probe_interval_s=1.0))
-    assert outcome.violation is None, outcome.violation
-
-
-def test_seed_1204_a_liar_that_nobody_follows_makes_up_no_quorum_with_the_honest() -> None:
-    """The fault was the checker's. Of four one is dead and one is in a round that its own
-    false result opened."""
-    faults = (
-        Crash("server", at_s=7.875),
-        NodeAttack("strange_roster", (0,)),
-        Loss(0.117, 2.591, 2.456),
-        LateTimers(1, 0.176, 6.479, 4.194),
-    )
-    schedule = Schedule(
-        1204,
-        peers=4,
-        faults=faults,
-        compute_s=(0.46, 0.58),
-        shards=(8,),
-        commit_log=8,
-        rounds_min=0,
-    )
-    assert run(schedule).violation is None
-
-
-def test_seed_1235_a_result_that_all_refused_may_be_shown_to_one_who_returns_into_its_round():
-    """Of a liar that stops lying; whoever took it is on a branch of its own until it
-    hears of the others."""
-    faults = (
-        Restart(5, None, 0.01, 5.3),
-        Restart(1, None, 0.11, 5.172),
-        ByzantineFault("zero", (4,), 1.0),
-        NodeAttack("broken_results", (3,)),
-    )
-    schedule = Schedule(
-        1235, peers=6, aggregator="multi_krum", faults=faults, active_s=5.41, duration_s=17.41
-    )
-    schedule = replace(
-        schedule, compute_s=(0.46, 0.58), rule_s=0.1, shards=(4, 4, 4), stable_addresses=True
-    )
-    assert circumstances(schedule).forking_lies
-    assert run(schedule).violation is None
-
-
-def test_seed_1814_a_late_server_does_not_hold_a_commit_that_others_have_gone_on_without(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It was never silent for long, so it did not notice; the lies have no part in it."""
-    as_it_was(monkeypatch)
-    faults = (
-        Crash("server", at_s=5.249),
-        CrashMidway(0, 1.398, 28, 0.651),
-        NodeAttack("usurper", (1,)),
-        SlowNode(0, 0.028, 13.914, 3.473),
-        HangServer(at_s=7.668, for_s=0.274),
-    )
-    schedule = Schedule(
-        1814, peers=5, faults=faults, compute_s=(0.46, 0.58), rule_s=0.0001, shards=(4, 4, 4)
-    )
-    outcome = run(replace(schedule, probe_interval_s=0.2))
-    assert outcome.violation is None, outcome.violation
-    assert outcome.struck["slow_node"] == 1
-
-
-@pytest.mark.parametrize("seed", [784, 787])
-def test_who_was_told_two_results_may_be_found_out_late(seed: int) -> None:
-    found = circumstances(replace(SHORT, faults=(NodeAttack("two_results", (3,)),)))
-    assert found.forks
-    assert found.forking_lies
-    faults = (
-        Restart(2, None, 0.076, 7.327),
-        NodeAttack("two_results", (3,)),
-        Loss(0.337, 5.392, 6.095),
-        LateTimers(3, 0.154, 12.26, 3.058),
-    )
-    assert (
-        run(
-            Schedule(seed, peers=6, shards=(4, 4, 4), faults=faults, compute_s=(0.35, 0.5))
-        ).violation
-        is None
-    )
 
 
 def test_seed_63_one_who_suspects_everybody_does_not_keep_a_cut_swarm_busy_through_its_bridge():

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.lifecycle.bootstrap import Bootstrap
 from gossip.faults.kinds import Restart
 from gossip_lab.simulation.campaign.play import circumstances, run
 from gossip_lab.simulation.checkers import every_checker
@@ -32,18 +31,6 @@ def test_when_all_who_had_the_state_are_lost_nobody_begins_anew(peers: int, topo
     assert outcome.reports["error"] == peers
     assert "begun_anew" not in outcome.reports
     assert outcome.judged["S19"] == peers
-
-
-@pytest.mark.parametrize(("peers", "topology"), SWARMS)
-def test_the_checker_finds_who_begins_anew(
-    monkeypatch: pytest.MonkeyPatch, peers: int, topology: str
-) -> None:
-    monkeypatch.setattr(Bootstrap, "may_begin", property(lambda self: True))
-    monkeypatch.setattr(Bootstrap, "begun_anew", lambda self: [])
-    violation = run(all_lost(peers, topology)).violation
-    assert violation is not None
-    assert violation.invariant == "S19"
-    assert "the run had had round" in violation.text
 
 
 @pytest.mark.parametrize("peers", [2, 4])

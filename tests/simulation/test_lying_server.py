@@ -17,7 +17,6 @@ from gossip.faults.world import HangServer, NodeAttack, Partition
 from gossip.inject.byzantine import ByzantinePeer, Instead, Letter
 from gossip.inject.message_attacks import LIES
 from gossip_lab.simulation.campaign.play import run
-from gossip_lab.simulation.checkers.disturbances import NEVER, Disturbances
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.observer import Observer
@@ -293,12 +292,3 @@ LEAPS = Schedule(
 def test_a_server_that_is_leapt_over_has_had_no_turn() -> None:
     outcome = run(LEAPS)
     assert outcome.violation is None, outcome.violation
-
-
-def test_s10_a_second_result_of_a_liar_is_caught_at_one_that_was_awake(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Disturbances, "slept", lambda self, swarm, peer: (NEVER, 0.0))
-    violation = run(SLEPT_THROUGH).violation
-    assert violation is not None
-    assert violation.invariant == "S10"

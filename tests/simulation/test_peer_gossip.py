@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_swarm import peer_swarm, toy_trainers
 
-from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
-from gossip.topologies import load
-from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
@@ -20,20 +19,7 @@ def gossip_swarm(n: int, seed: int, topology: str = "random_k", **trainer: Any) 
     settings = CoreSettings(
         b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds
     )
-    chosen = load(topology)
-
-    def make_core(peer: PeerId, incarnation: int) -> Peer:
-        control, bulk = address(peer, incarnation)
-        seeds = {other: address(other, 0) for other in range(n)}
-        return Peer(peer, incarnation, settings, chosen, control=control, bulk=bulk, seeds=seeds)
-
-    def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        options = {
-            key: value[peer] if isinstance(value, dict) else value for key, value in trainer.items()
-        }
-        return ToyTrainer(peer, seed, incarnation=incarnation, samples_total=997, **options)
-
-    return Swarm(make_core, n, seed, make_trainer=make_trainer)
+    return peer_swarm(settings, toy_trainers(seed, **trainer), topology)
 
 
 def replicas(swarm: Swarm[Peer]) -> list[ToyTrainer]:

@@ -12,7 +12,7 @@ from checked_swarm import checked_swarm
 from gossip.core.events import Received, Send
 from gossip.core.messages import PeerId, StateOffer, StateRequest
 from gossip.core.peer import Peer
-from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS
+from gossip.faults.world import PIECE_ATTACKS
 from gossip_lab.simulation.checkers import RunConditions, every_checker
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import ByzantinePeers
@@ -155,11 +155,3 @@ def test_a_liar_among_the_donors_costs_what_it_was_asked_for_and_is_asked_for_no
     assert swarm.outgoing.count_attacks()[lie] >= 1
     asked = Counter(piece for _, piece in pieces.asked)
     assert sum(asked.values()) - PIECES <= 2, asked
-
-
-@pytest.mark.parametrize("lie", STATE_ATTACKS)
-def test_two_lying_donors_of_five_mislead_nobody_whose_state_comes_in_pieces(lie: str) -> None:
-    """Peer 0, the first whom everybody asks, and another tell the same lie; f is 2."""
-    swarm = returning(6, 2, Pieces(), {0: (lie,), 3: (lie,)})
-    comes_back(swarm, 12.0)
-    assert swarm.cores[1].rounds.round_id > 8

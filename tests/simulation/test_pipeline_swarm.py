@@ -164,8 +164,7 @@ def test_audits_of_honest_members_change_nothing_but_what_is_computed() -> None:
         (3, "S21"),
         (8, "S25"),
         (45, "L2"),
-        (62, "L2"),
-        *effort([], [(69, "L2"), (241, "L2"), (377, "S22"), (408, "L2")]),
+        *effort([], [(62, "L2"), (69, "L2"), (241, "L2"), (377, "S22"), (408, "L2")]),
     ],
 )
 def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> None:

@@ -9,8 +9,6 @@ import pytest
 from effort import effort
 
 from gossip.core import Committed, Effect, PeerId, is_further
-from gossip.core.rounds.server import Server
-from gossip.core.rounds.shard import ShardRound
 from gossip.faults import Hang, Restart
 from gossip_lab.simulation import Schedule, generate, run
 from gossip_lab.simulation.world import AnySwarm, Observer
@@ -46,7 +44,7 @@ def schedule(seed: int, further_every: int) -> Schedule:
 
 
 @pytest.mark.parametrize("further_every", [1, 3])
-@pytest.mark.parametrize("seed", range(effort(3, 20)))
+@pytest.mark.parametrize("seed", range(effort(1, 20)))
 def test_who_has_missed_rounds_is_in_those_of_both_optimizers_again(
     seed: int, further_every: int
 ) -> None:
@@ -58,19 +56,7 @@ def test_who_has_missed_rounds_is_in_those_of_both_optimizers_again(
     assert sum(is_further(kind) for kind, _ in last) == 2
 
 
-def test_two_optimizers_whose_updates_are_mixed_are_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def mix(self: Server, shard: ShardRound) -> frozenset[PeerId]:
-        whole(self, shard)
-        return frozenset(shard.served.usable())
-
-    whole = Server._of_one_kind
-    monkeypatch.setattr(Server, "_of_one_kind", mix)
-    assert run(schedule(0, 1)).violation is not None
-
-
-@pytest.mark.parametrize("seed", [201, *range(effort(6, 60))])
+@pytest.mark.parametrize("seed", [201, *range(effort(3, 60))])
 def test_drawn_faults_are_borne(seed: int) -> None:
     """201: those of two kinds were each too few for the rule, and lost all their rounds."""
     drawn = generate(seed, topology="rolling", aggregator="mean" if seed != 201 else None)

@@ -9,15 +9,13 @@ from checked_swarm import OnEffect
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Ping, Rumor
-from gossip_lab.simulation.world.driver import SimulationStuck, Swarm, address
+from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.toy_trainer import (
     OWN_BYTES,
     ToyTrainer,
     digest_of,
-    packed_of,
     payload_of,
-    weighted_mean,
 )
 
 
@@ -225,14 +223,6 @@ def test_a_peer_can_be_killed_between_two_effects() -> None:
     assert (len(got[0]), len(got[1])) == (1, 0)
 
 
-def test_waiting_in_vain_fails_with_the_time_and_a_summary() -> None:
-    swarm = swarm_of()
-    with pytest.raises(
-        SimulationStuck, match=r"(?s)not so after 1.0 s \(virtual time 1.000 s.*peer 2\.0 up"
-    ):
-        swarm.run_until(lambda: False, 1.0)
-
-
 def test_the_same_seed_gives_the_same_trace() -> None:
     def trace(seed: int, loss: float) -> str:
         swarm = swarm_of(4, seed, Network(LinkModel(loss=loss, duplicate=0.1)))
@@ -306,49 +296,6 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     refused = other.on_effect(events.Restore(21, wrong), 0.0)[0][1]
     assert isinstance(refused, events.Restored)
     assert "3 bytes" in refused.error
-
-
-def test_a_trainer_does_one_thing_at_a_time_and_takes_another_state_once_it_has_answered():
-    class Replaced(Solo):
-        def handle(self, event: Event, now: float) -> list[Effect]:
-            self.seen.append(event)
-            if isinstance(event, events.Prepared):
-                return [
-                    events.StartRound(0, None),
-                    events.Restore(
-                        0, packed_of([np.ones(8, np.float32).tobytes(), bytes(OWN_BYTES)])
-                    ),
-                ]
-            return [events.StartRound(0, None)] if isinstance(event, events.Restored) else []
-
-    swarm = Swarm(
-        lambda peer, life: Replaced(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1)
-    )
-    swarm.run_for(1.0)
-    said = [
-        event
-        for event in swarm.cores[0].seen
-        if isinstance(event, events.Contributed | events.Restored)
-    ]
-    assert [type(event) for event in said] == [
-        events.Contributed,
-        events.Restored,
-        events.Contributed,
-    ]
-    contributed = said[-1]
-    assert isinstance(contributed, events.Contributed)
-    trainer = swarm.trainer(0)
-    assert isinstance(trainer, ToyTrainer)
-    assert contributed.payloads[0].data.tolist() == np.array(trainer.update(0), np.float32).tolist()
-
-
-def test_the_toy_mean_is_weighted_and_the_same_to_the_bit_in_the_same_order() -> None:
-    rng = np.random.default_rng(3)
-    rows = [rng.standard_normal(100) for _ in range(5)]
-    weights = [1, 2, 3, 4, 5]
-    mean = weighted_mean([row.tolist() for row in rows], weights)
-    np.testing.assert_allclose(mean, np.average(rows, axis=0, weights=weights))
-    assert mean == weighted_mean([row.tolist() for row in rows], weights)
 
 
 def test_a_hung_trainer_answers_nothing_until_it_wakes_while_its_node_goes_on() -> None:

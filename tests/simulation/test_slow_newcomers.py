@@ -9,7 +9,6 @@ from itertools import product
 import pytest
 from effort import effort
 
-from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Hang
 from gossip.faults.world import Loss, Narrow
 from gossip_lab.simulation.campaign.play import run
@@ -112,13 +111,3 @@ def test_l9_only_the_first_shard_says_who_is_in_the_next_round() -> None:
     )
     outcome = run(schedule)
     assert outcome.violation is None, outcome.violation
-
-
-def test_l9_letting_in_whoever_says_that_it_is_ready_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it was: within the commit log, which is 64 rounds."""
-    monkeypatch.setattr(RollingRounds, "_rounds_behind_max", lambda self: 64)
-    violation = run(behind(40.0)).violation
-    assert violation is not None
-    assert violation.invariant == "L9"

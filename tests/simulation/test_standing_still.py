@@ -9,11 +9,8 @@ from itertools import product
 import pytest
 from effort import effort
 
-from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.timers import Timers
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNode
-from gossip_lab.simulation.campaign import play
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
@@ -44,30 +41,6 @@ def test_the_last_survivor_that_was_stopped_trains_on() -> None:
     outcome = run(Schedule(2, peers=2, rule_s=0.0, faults=faults, active_s=8.0, duration_s=14.0))
     assert outcome.violation is None, outcome.violation
     assert outcome.rounds > 10
-
-
-def test_s15_a_lone_peer_that_hands_its_round_on_to_itself_for_ever_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it was: time stood still is told of with each answer that the node has at once,
-    before a timer can fire."""
-    overdue_s = Timers.overdue_s
-    monkeypatch.setattr(Timers, "overdue_s", lambda self, now, since=0.0: overdue_s(self, now))
-
-    def on_pause(self: RollingRounds, still_s: float, now: float) -> list[object]:
-        return [
-            e
-            for shard in tuple(self._shards)
-            if shard.commit is None
-            for e in self._advance(shard, "stood still", now)
-        ]
-
-    monkeypatch.setattr(RollingRounds, "on_pause", on_pause)
-    # It is for ever, so a hundredth of them shows it as well.
-    monkeypatch.setattr(play, "EVENTS_LEAST", 1_000)
-    violation = run(ALONE).violation
-    assert violation is not None
-    assert violation.invariant == "S15"
 
 
 def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_it() -> None:

@@ -13,7 +13,6 @@ import pytest
 from checked_swarm import tamper
 from effort import effort
 
-from gossip.core.digests import digest_of
 from gossip.core.events import Aggregate, Committed, Effect, Event
 from gossip.core.messages import PeerId
 from gossip.faults.world import SHARD_ATTACKS, CrashMidway, HangServer, NodeAttack
@@ -77,7 +76,7 @@ def first_effects() -> dict[str, int]:
 @pytest.mark.parametrize("step", ["measure", "decide", "combine"])
 def test_a_server_that_dies_at_any_effect_of_a_step_breaks_no_promise(step: str) -> None:
     moment = first_effects()[step]
-    for effect in range(max(0, moment - 2), moment + effort(8, 24), effort(4, 1)):
+    for effect in range(max(0, moment - 2), moment + effort(6, 24), effort(4, 1)):
         outcome = run(replace(QUIET, faults=(CrashMidway(0, BEGIN_S, effect, BACK_S),)))
         assert outcome.violation is None, f"effect {effect}: {outcome.violation}"
         assert outcome.struck == {"crash_midway": 1}
@@ -170,58 +169,5 @@ def test_the_checker_catches_a_server_that_goes_its_own_way(
     for peer in range(QUIET.peers):
         tamper(swarm, peer, change)
     with pytest.raises(Violation, match=said) as found:
-        swarm.run_for(1.5)
-    assert found.value.invariant == "S10"
-
-
-def test_the_checker_catches_what_was_never_decided_on() -> None:
-    """A server that takes other updates than it has measured, as if they were the same."""
-    swarm = make_swarm(QUIET, Nemesis(QUIET))
-    swarm.hooks.extend([DecidesTogether()])
-    swarm.run_for(0.9)
-
-    for host in swarm.hosts.values():
-        rounds: Any = host.core.rounds
-        follow = rounds.cross_shard._follow
-
-        def careless(
-            shard: Any,
-            together: Any,
-            now: float,
-            cross_shard: Any = rounds.cross_shard,
-            follow: Any = follow,
-        ) -> list[Effect]:
-            first = cross_shard.shards[0]
-            if first.commit is not None and shard.index == 1:
-                together.statistics = together.statistics[:-8] + bytes(8)
-                measured = list(first.commit.measured)
-                measured[1] = digest_of(together.statistics)
-                first.commit = replace(first.commit, measured=tuple(measured))
-            found: list[Effect] = follow(shard, together, now)
-            return found
-
-        rounds.cross_shard._follow = careless
-    with pytest.raises(Violation, match="made on something else"):
-        swarm.run_for(1.5)
-
-
-def test_the_checker_catches_one_that_decides_though_it_holds_the_result_of_another_shard() -> None:
-    swarm = make_swarm(QUIET, Nemesis(QUIET))
-    swarm.hooks.extend([DecidesTogether()])
-    swarm.run_for(0.9)
-
-    def hold_another(peer: PeerId) -> Callable[[Event, list[Effect]], None]:
-        def change(event: Event, effects: list[Effect]) -> None:
-            if any(isinstance(effect, Aggregate) and effect.step == "decide" for effect in effects):
-                rounds: Any = swarm.hosts[peer].core.rounds
-                rounds._shards[1].commit = rounds.log.get(rounds.round_id - 1)[1][0]
-
-        return change
-
-    for peer in range(QUIET.peers):
-        tamper(swarm, peer, hold_another(peer))
-    with pytest.raises(
-        Violation, match=r"anew, though it holds the results of shards \[1\]"
-    ) as found:
         swarm.run_for(1.5)
     assert found.value.invariant == "S10"

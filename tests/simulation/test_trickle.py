@@ -9,7 +9,6 @@ from itertools import product
 import pytest
 from effort import effort
 
-from gossip.core.rounds.arrivals import TransferTracker
 from gossip.faults.world import Trickle
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -45,10 +44,3 @@ def test_of_two_the_other_one_is_waited_for_once_it_is_slow_as_a_rule() -> None:
     """There is nobody else: three payloads in a row say that the link has become slower."""
     outcome = run(replace(trickling(8.0, peers=2), seed=1))
     assert outcome.violation is None, outcome.violation
-
-
-def test_l11_waiting_for_whatever_moves_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransferTracker, "_is_fair", lambda self, peer, transfer, now: True)
-    violation = run(trickling(4.0)).violation
-    assert violation is not None
-    assert violation.invariant == "L11"

@@ -153,13 +153,6 @@ def test_the_last_survivor_is_followed_by_all_who_come_back() -> None:
     assert any(swarm.reports(peer, "unattested_state") for peer in range(1, 6)), "it is told"
 
 
-def test_with_f_0_a_state_comes_with_one_question() -> None:
-    asks = Asks(1)
-    swarm = returning(5, 0, 0.1, {}, asks)
-    swarm.run_until(lambda: is_back(swarm), 4.0)
-    assert [(what, round_id) for _, what, round_id in asks.said] == [("state", 0)]
-
-
 def test_gossip_rounds_take_the_state_of_one_donor() -> None:
     asks = Asks(1)
     swarm = checked_swarm(asks, n=5, f=1, topology="random-k")

@@ -10,6 +10,7 @@ from typing import Any
 import checked_swarm as checked_swarm_module
 import pytest
 from checked_swarm import checked_swarm
+from effort import effort
 
 from gossip.core import Envelope, Payload
 from gossip.core.events import Restored
@@ -90,12 +91,12 @@ def test_who_keeps_its_state_keeps_nobody_for_good(lie: str, topology: str) -> N
     assert_all_give_up(left_with(1, 4, 1, lie, topology=topology), (1, 2))
 
 
-@pytest.mark.parametrize(("n", "f"), [(4, 1), (7, 2)])
+@pytest.mark.parametrize(("n", "f"), effort([(4, 1)], [(4, 1), (7, 2)]))
 def test_f_who_vouch_and_never_send_keep_nobody_for_good(n: int, f: int) -> None:
     assert_all_give_up(left_with(f, n, f), range(f, n - 1))
 
 
-@pytest.mark.parametrize(("n", "f"), [(4, 1), (7, 2)])
+@pytest.mark.parametrize(("n", "f"), effort([(4, 1)], [(4, 1), (7, 2)]))
 def test_who_begins_to_send_and_stalls_keeps_nobody_for_good(n: int, f: int) -> None:
     pieces = {"sizes": (ELEMENTS,), "piece_bytes": PIECE_BYTES}
     swarm = left_with(f, n, f, "few_pieces", **pieces)
@@ -180,7 +181,9 @@ def test_who_had_none_itself_is_a_donor_like_any_other_when_it_has_one() -> None
     assert_restored(swarm, last)
 
 
-@pytest.mark.parametrize(("topology", "f"), [("rolling", 0), ("full", 0), ("full", 1)])
+@pytest.mark.parametrize(
+    ("topology", "f"), [("rolling", 0), *effort([], [("full", 0)]), ("full", 1)]
+)
 def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
     topology: str, f: int
 ) -> None:
@@ -200,7 +203,9 @@ def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
     assert_restored(swarm, 1)
 
 
-@pytest.mark.parametrize(("topology", "f"), [("rolling", 0), ("full", 0), ("full", 1)])
+@pytest.mark.parametrize(
+    ("topology", "f"), [("rolling", 0), *effort([], [("full", 0)]), ("full", 1)]
+)
 def test_a_donor_that_gives_newer_states_meanwhile_is_counted_on_while_pieces_come(
     topology: str, f: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +228,8 @@ def test_a_donor_that_gives_newer_states_meanwhile_is_counted_on_while_pieces_co
 
 
 @pytest.mark.parametrize(
-    ("topology", "f", "load_s"), [("rolling", 0, 90.0), ("full", 0, 90.0), ("full", 1, 40.0)]
+    ("topology", "f", "load_s"),
+    [("rolling", 0, 90.0), *effort([], [("full", 0, 90.0)]), ("full", 1, 40.0)],
 )
 def test_who_has_a_whole_state_to_load_does_not_say_that_it_has_none(
     topology: str, f: int, load_s: float, monkeypatch: pytest.MonkeyPatch

@@ -13,7 +13,7 @@ from echo import Echo, echo_swarm
 from gossip.core import events
 from gossip.core.events import Effect, Event
 from gossip.core.messages import Hello, PeerId, Ping, Update
-from gossip_lab.simulation.world.driver import Swarm, address
+from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.observer import Observer
 from gossip_lab.simulation.world.toy_trainer import payload_of
@@ -265,23 +265,6 @@ def test_observers_see_each_moment_in_its_order() -> None:
     assert diary.lines[-1] == "crash with 1"
 
 
-def test_an_observer_that_crashes_a_peer_ends_its_event_there() -> None:
-    class Assassin(Observer):
-        def on_effect(self, swarm: Swarm[Any], peer: PeerId, effect: Effect) -> None:
-            if isinstance(effect, events.Send) and effect.peer == 2 and peer == 0:
-                swarm.crash(peer)
-
-    swarm, diary = echo_swarm(3), Diary()
-    swarm.run_for(0.5)
-    swarm.hooks.extend([Assassin(), diary])
-    swarm.run_for(0.5)
-    dying = diary.lines.index("crash with 0")
-    assert diary.lines[dying + 1] == "effect Send 0", "those behind it still hear of the effect"
-    assert swarm.hosts[0].state == "crashed"
-    pings = [event for _, event in received(swarm.cores[2], 0, since=0.51)]
-    assert not pings
-
-
 # --- bytes ----------------------------------------------------------------------------------------
 
 
@@ -303,10 +286,6 @@ def test_every_message_travels_as_bytes_and_equal_bytes_are_parsed_once() -> Non
     assert isinstance(received(swarm.cores[1])[0][1].message, Ping)
 
 
-def test_addresses_of_lives_differ() -> None:
-    assert len({address(peer, life) for peer in range(3) for life in range(3)}) == 9
-
-
 def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not_fire() -> None:
     swarm = echo_swarm(1)
     swarm.run_for(0.2)
@@ -325,20 +304,3 @@ def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not
     fired = [event.token for _, event in swarm.cores[0].of(events.TimerFired)]  # type: ignore[attr-defined]
     assert 71 in fired
     assert 70 not in fired
-
-
-def test_what_waits_at_a_slow_node_is_handled_in_order_once_it_is_fast_or_was_stopped():
-    swarm = echo_swarm(2)
-    swarm.slow_down(0, 1.0, handling_s=0.05)
-    swarm.run_for(1.0)
-    waiting = len(swarm.hosts[0].waiting)
-    assert waiting > 20
-    swarm.pause_for(0, 0.3)
-    swarm.run_for(0.31)
-    assert len(swarm.hosts[0].waiting) < 3, "who goes on after a stop handles what was queued first"
-    swarm.run_for(1.0)
-    swarm.slow_down(0, 1.0)
-    assert not swarm.hosts[0].waiting
-    swarm.run_for(0.5)
-    nonces = [event.message.nonce for _, event in received(swarm.cores[0])]
-    assert nonces == sorted(nonces)
