@@ -80,19 +80,3 @@ def test_the_list_of_pages_leads_to_every_page() -> None:
     listed = (ROOT / "docs" / "tour.md").read_text("utf-8").partition("## Pages")[2]
     linked = set(re.findall(r"\]\(([\w-]+\.md)", listed))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - linked == {"tour.md"}
-
-
-def test_a_page_and_a_note_that_are_not_there_are_found(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "gossip").mkdir()
-    (tmp_path / NOTES).write_text(
-        "### N1 One\n\n| S2 | Two |\n\nSee [N1](design_notes.md#n1-one) and "
-        "https://host/other.md.\n"
-    )
-    code = tmp_path / "gossip" / "code.py"
-    code.write_text(f"# {NOTES} N1,\n# S2\n")
-    assert dangling(tmp_path) == unknown_notes(tmp_path) == []
-    lost = "lost" + ".md"  # in two parts, or this file would name it
-    code.write_text(f'"""Formulas: {lost} 1.2."""\n\n# {NOTES}\n# N1 to N3, S2-S4\n')
-    assert dangling(tmp_path) == [f"gossip/code.py: {lost}"]
-    assert unknown_notes(tmp_path) == ["gossip/code.py: N3", "gossip/code.py: S4"]

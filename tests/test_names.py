@@ -13,7 +13,6 @@ from parsed import tree_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ("gossip", "launch", "aggregators", "topologies")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SECTIONS = re.compile(r"^(?=(?:Args|Attributes|Raises|Returns|Source):)", re.MULTILINE)
 """Of a docstring."""
@@ -26,41 +25,6 @@ DOUBLED = {
     "Peer",
 }
 """Class names that stand for two things."""
-
-REPLACED = {
-    "agreed": "ReplicatedState",
-    "astray": "LagDetector",
-    "cases": "RumorHandler",
-    "claims": "ResultValidator",
-    "door": "JoinServer",
-    "doorkeeper": "Registry",
-    "doubts": "ResultValidator",
-    "elsewhere": "FutureBuffer",
-    "emptiness": "NoStateEvidence",
-    "foresight": "PlanCache",
-    "hearsay": "RumorHandler",
-    "joint": "CrossShardRound",
-    "knock": "JoinRequest",
-    "letters": "Outbox",
-    "oversleep": "StallDetector",
-    "partings": "Departures",
-    "promises": "AttemptLocks",
-    "receipts": "EquivocationDetector",
-    "rests": "Backoff",
-    "saboteur": "FaultInjector",
-    "silences": "OmissionTracker",
-    "together": "CrossShardRound",
-    "tongue": "UpdateAttack",
-    "turnedaway": "Rejected",
-    "voucher": "StateAttestation",
-}
-"""Names that classes of this project once had -> what the field calls the thing."""
-
-INVENTED = re.compile(
-    r"\b(bury|doorkeeper|foresight|hearsay|oversle\w+|saboteur|undeceive\w*|vouchers?)\b",
-    re.IGNORECASE,
-)
-"""Words of that kind that no sentence about the field needs."""
 
 
 def trees(project: Path) -> Iterator[tuple[Path, ast.Module]]:
@@ -87,29 +51,6 @@ def classes(project: Path) -> dict[str, list[str]]:
         if not where.startswith("gossip/observe/events.py"):  # always written as events.Round
             found[name].append(where)
     return found
-
-
-def replaced(project: Path) -> list[str]:
-    """Classes for which the field has another name."""
-    return [
-        f"{where}: {name} -> {REPLACED[plain]}"
-        for name, where in definitions(project)
-        if (plain := name.strip("_").lower()) in REPLACED
-    ]
-
-
-def invented(project: Path) -> list[str]:
-    """Lines of code and pages with a word that only this project knew."""
-    paths = [path for folder in PACKAGE for path in (project / folder).rglob("*.py")]
-    for page in PAGES:
-        paths += (project / page).rglob("*.md") if page == "docs" else [project / page]
-    return [
-        f"{path.relative_to(project)}:{number}: {line.strip()}"
-        for path in sorted(paths)
-        if path.is_file()
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-        if INVENTED.search(line)
-    ]
 
 
 def documented(docstring: str) -> list[str]:
@@ -169,65 +110,5 @@ def test_a_class_name_stands_for_one_thing() -> None:
     assert doubled.keys() == DOUBLED, doubled
 
 
-def test_names_are_those_of_the_field() -> None:
-    assert replaced(ROOT) == []
-
-
-def test_sentences_use_the_words_of_the_field() -> None:
-    assert invented(ROOT) == []
-
-
 def test_what_a_docstring_documents_is_there() -> None:
     assert documented_and_gone(ROOT) == []
-
-
-def test_a_parameter_that_was_renamed_is_found(tmp_path: Path) -> None:
-    core = tmp_path / "gossip"
-    core.mkdir()
-    text = '''
-class Part:
-    """Of a whole.
-
-    Attributes:
-        size, place: Numbers.
-            colour: Goes on in the line before.
-        gone: It has another name now.
-    """
-
-    size: int
-
-    def __init__(self) -> None:
-        self.place = 0
-
-
-def moved(part):
-    """Moves it.
-
-    Args:
-        piece: Of a whole.
-    Raises: ValueError: It cannot be moved.
-    """
-'''
-    (core / "a.py").write_text(text)
-    assert documented_and_gone(tmp_path) == [
-        "gossip/a.py:2: Part has no gone",
-        "gossip/a.py:17: moved has no piece",
-    ]
-
-
-def test_a_doubled_name_and_an_invented_word_are_found(tmp_path: Path) -> None:
-    core = tmp_path / "gossip"
-    core.mkdir()
-    (core / "a.py").write_text("class Part: ...\n\n\nclass Door:\n    class Part: ...\n")
-    (core / "b.py").write_text("class _Voucher: ...\n\n\ndef bury(peer): ...\n")
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").write_text("# Page\n\nThat is hearsay.\n")
-    assert classes(tmp_path)["Part"] == ["gossip/a.py:1", "gossip/a.py:5"]
-    assert replaced(tmp_path) == [
-        "gossip/a.py:4: Door -> JoinServer",
-        "gossip/b.py:1: _Voucher -> StateAttestation",
-    ]
-    assert invented(tmp_path) == [
-        "docs/page.md:3: That is hearsay.",
-        "gossip/b.py:4: def bury(peer): ...",
-    ]

@@ -126,14 +126,14 @@ def test_shards_of_other_updates_do_not_add_up() -> None:
 
 def test_a_reference_that_lies_in_the_sampled_columns_alone_costs_no_digits() -> None:
     # The liar agrees with all where a reference is looked for, and is far away everywhere else.
-    x = torch.randn(9, 100_000, generator=torch.Generator().manual_seed(1)).mul_(1e-3)
+    x = torch.randn(9, 20_000, generator=torch.Generator().manual_seed(1)).mul_(1e-3)
     honest = torch.cat([x[:4], x[5:]]).to(torch.float64)
     middle = honest.mean(dim=0).to(torch.float32)
     found = x.clone()
     found[4] = middle + 1e3
     width = SAMPLE_COLUMNS // SAMPLE_PIECES
     for piece in range(SAMPLE_PIECES):
-        start = piece * (100_000 - width) // (SAMPLE_PIECES - 1)
+        start = piece * (20_000 - width) // (SAMPLE_PIECES - 1)
         found[4, start : start + width] = middle[start : start + width]
     exact = torch.cdist(honest, honest).square().numpy()
     squares = gram_rule_of("krum").statistics(found).squared_distances()

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from gossip.aggregators import Verdict, load, names
 from gossip.core.events import Aggregate, Aggregated, Payload, Row, ShardStatistics
-from gossip.core.messages import CROSS_SHARD_PEERS_MAX, STATISTICS_BYTES_MAX
-from gossip.core.rounds.cross_shard import points_of
 from gossip.node.reducer import Reducer
 from gossip.node.worker import Worker
 
@@ -190,19 +188,6 @@ def test_a_server_without_the_last_aggregate_makes_all_do_without() -> None:
     assert decided.decision[-1] == 0.0
     remembering, _ = Servers("centered_clipping", x, 3, previous, {}).aggregate()
     assert not torch.allclose(aggregate, remembering)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_measure_is_what_the_core_takes_for_one(name: str) -> None:
-    x = updates("noise", 3)
-    for previous in (None, x[0]):
-        (part,) = Servers(name, x, 1, previous, {}).measured()
-        assert points_of(part.statistics, N) is not None
-        assert points_of(part.statistics, 2) is None
-    assert (
-        8 * (2 + (CROSS_SHARD_PEERS_MAX + 4) * (CROSS_SHARD_PEERS_MAX + 5) // 2)
-        <= STATISTICS_BYTES_MAX
-    )
 
 
 def numbers_of(part: ShardStatistics) -> np.ndarray:
