@@ -29,7 +29,7 @@ from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks
 from gossip.launch.registry.registry import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
 from gossip.run.keys import make_pair, read_pair
-from gossip.run.rendezvous import SeedFolder, announce_end, claim, create_claim, peers_in, read_seed
+from gossip.run.rendezvous import SeedFolder, announce_end, peers_in, read_seed
 
 JOINER, ANOTHER = b"joiner-1", b"joiner-2"
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\x01" + bytes(31)
@@ -189,51 +189,6 @@ async def test_a_knock_is_answered_with_all_that_a_folder_needs(tmp_path: Path) 
             3: JOINER,
         }
         assert (a / "seeds" / "3.0.claim").exists(), "who joins by the folder sees it, too"
-
-
-async def test_those_who_knock_at_two_doors_at_once_get_different_ids(tmp_path: Path) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    async with join_server_in(a, (0,)) as one, join_server_in(b, (1,), one.address) as other:
-        announce(a, 0)
-        await until(
-            lambda: (
-                other.keeper.state == one.keeper.state == "running"
-                and len(one.keeper.join_servers) == 2
-            )
-        )
-        joiners = [bytes([number]) * 8 for number in range(4)]
-        answers = await asyncio.gather(
-            *(asked((one, other)[at % 2], join_request(who)) for at, who in enumerate(joiners))
-        )
-        ids = [peer for answer in answers for peer, _ in answer.ids]
-        assert sorted(ids) == [2, 3, 4, 5]
-        full = await asked(one, join_request(b"too-late"))
-        assert (full.kind, "there is room for 0" in full.message) == ("full", True)
-
-
-async def test_an_id_that_was_taken_by_the_folder_is_not_given_at_the_door(tmp_path: Path) -> None:
-    a = tmp_path / "a"
-    async with join_server_in(a, (0,)) as join_server:
-        announce(a, 0)
-        (a / "seeds" / "2.0.claim").touch()
-        await until(lambda: join_server.keeper.state == "running")
-        assert (await asked(join_server, join_request())).ids == ((3, 0),)
-
-
-async def test_an_id_that_is_heard_of_when_it_has_an_address_already_is_not_taken_by_the_folder(
-    tmp_path: Path,
-) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    async with join_server_in(a, (0,)) as first:
-        announce(a, 0)
-        b.mkdir()
-        announce(b, 3)
-        async with join_server_in(b, (3,), first.address):
-            await until(lambda: read_seed(a / "seeds", 3))
-        assert [claim(a / "seeds", 2, 6)[0] for _ in range(3)] == [2, 4, 5]  # type: ignore[index]
-        assert not create_claim(a / "seeds", 3, 0), (
-            "nor between the look at the addresses and the claim"
-        )
 
 
 async def test_two_launchers_with_the_same_id_find_out_and_one_is_told(tmp_path: Path) -> None:
@@ -551,25 +506,6 @@ async def test_whoever_has_the_key_of_the_swarm_cannot_speak_for_a_door_that_ans
         await until(lambda: read_seed(a / "seeds", 1).incarnation == 1)  # type: ignore[union-attr]
 
 
-async def test_what_a_door_says_at_its_end_is_believed_when_it_does_not_answer_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # it looks when it opens, and once more when it closes
-    monkeypatch.setattr(servers, "LOOK_S", 3600.0)
-    a, b = tmp_path / "a", tmp_path / "b"
-    b.mkdir()
-    announce(b, 1)
-    async with join_server_in(a, (0,)) as one:
-        async with join_server_in(b, (1,), one.address) as other:
-            await until(lambda: read_seed(a / "seeds", 1))
-            await met(one, other)
-            announce_end(b / "seeds", 1)
-        await until(lambda: read_seed(a / "seeds", 1).ended)  # type: ignore[union-attr]
-        await until(
-            lambda: one.keeper.join_servers[other.join_server].ended and not one.remote_servers.all
-        )
-
-
 async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -598,16 +534,3 @@ async def test_doors_that_are_made_up_are_forgotten_and_do_not_fill_the_list(
         }
         await until(lambda: list(one.remote_servers.all) == [other.address])
         assert set(one.keeper.join_servers) == {one.join_server, other.join_server}
-
-
-async def test_nobody_gets_an_id_under_the_number_of_a_door_that_is_there(tmp_path: Path) -> None:
-    async with (
-        join_server_in(tmp_path / "a", (0,)) as one,
-        join_server_in(tmp_path / "b", (1,), one.address) as other,
-    ):
-        announce(tmp_path / "a", 0)
-        await met(one, other)
-        await until(lambda: one.keeper.state == "running")
-        for taken in (one.join_server, other.join_server):
-            assert (await asked(one, join_request(taken))).kind == "wait"
-        assert (await asked(one, says.RunQuery())).free == 4

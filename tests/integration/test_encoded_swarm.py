@@ -53,28 +53,3 @@ def test_replicas_stay_bit_identical_when_a_peer_dies(
     assert len(set(said.values())) == 1, said
     assert said[0].startswith("sum ")
     assert any(commit["digest"] for commit in running.commits(0))
-
-
-@pytest.mark.parametrize("encoding", effort(["int4"], ["int4", "int8", "topk:0.2"]))
-@pytest.mark.parametrize(
-    ("fault", "rejected"),
-    [
-        ("nan:3", "non_finite"),
-        *effort([], [("sign_flip:3*10", ""), ("wrong_results:3", "")]),
-    ],
-)
-def test_a_liar_is_borne_as_without_an_encoding(
-    fault: str, rejected: str, encoding: str, swarm: Callable[..., ProcessSwarm]
-) -> None:
-    running = swarm(
-        encoding=encoding, aggregator="geometric_median", f=1, faults=(fault,), ahead=20
-    )
-    running.wait_round(0, 10)
-    said = running.finish(0, 1, 2)
-    assert len(set(said.values())) == 1, said
-    assert "nan" not in said[0]
-    assert "inf" not in said[0]
-    why = {each["reason"] for commit in running.commits(0) for each in commit["rejected"]}
-    # a liar that is in quarantine by the end of the run is measured
-    assert why <= {rejected, "non_finite", "quarantined"} - {""}
-    assert not rejected or rejected in why

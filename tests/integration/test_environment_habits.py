@@ -40,24 +40,6 @@ import os
 open({mark!r}, "a").write(__file__ + "\\n")
 raise ImportError("a file of the working directory was imported")
 """
-WORKERS = """
-import torch, gossip
-from torch.utils.data import DataLoader, TensorDataset
-{guard}
-    data = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
-    model = torch.nn.Linear(4, 1)
-    peer = gossip.init()
-    model, optimizer = peer.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    spawned = dict(num_workers=1, multiprocessing_context="spawn")
-    loader = peer.shard(DataLoader(data, batch_size=4, shuffle=True, **({train})))
-    tests = DataLoader(data, batch_size=16, **({evaluate}))
-    for epoch in peer.epochs(1):
-        for x, y in loader:
-            optimizer.zero_grad()
-            (model(x) - y).square().mean().backward()
-            optimizer.step()
-        print("loss", sum((model(x) - y).square().mean().item() for x, y in tests), flush=True)
-"""
 CHILDREN = """
 import multiprocessing, os, subprocess, sys
 import gossip
@@ -146,33 +128,6 @@ def test_a_file_named_gossip_is_refused(tmp_path: Path, name: str) -> None:
     assert str(tmp_path / "gossip.py") in done.stderr
     assert "hint: rename" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-SPAWNED, NONE = "spawned", "{}"
-
-
-@pytest.mark.parametrize(("train", "evaluate"), [(SPAWNED, NONE), (NONE, SPAWNED)])
-def test_workers_that_import_the_script_again_are_refused_with_the_remedy(
-    tmp_path: Path, train: str, evaluate: str
-) -> None:
-    script = WORKERS.format(guard="if True:", train=train, evaluate=evaluate)
-    (tmp_path / "train.py").write_text(script)
-    done = run(tmp_path, "-n", "2", "--aggregator", "mean", "train.py")
-    said = (done.stdout + done.stderr).splitlines()
-    assert done.returncode == 1
-    assert [line for line in said if "hint: put" in line and not line.startswith(("0|", "1|"))]
-    events = list(read_lines(tmp_path / "out" / "events.jsonl"))
-    assert {row["incarnation"] for row in events if row["event"] == "spawned"} == {0}
-    assert not [row for row in events if row.get("incarnation", 0) > 0], "nobody came twice"
-
-
-def test_workers_of_a_guarded_script_load_data(tmp_path: Path) -> None:
-    guard = 'if __name__ == "__main__":'
-    script = WORKERS.format(guard=guard, train=SPAWNED, evaluate=NONE)
-    (tmp_path / "train.py").write_text(script)
-    done = run(tmp_path, "-n", "1", "train.py")
-    assert done.returncode == 0, done.stderr
-    assert "0| loss" in done.stdout + done.stderr
 
 
 def test_children_of_a_peer_are_not_the_peer(tmp_path: Path) -> None:

@@ -68,14 +68,6 @@ def test_the_readme_shows_the_rule_of_the_examples() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_the_example_trains_alone(project: Path) -> None:
-    done = run(project, sys.executable, "train.py", "--epochs", "3")
-    (accuracy,) = accuracies(done.stdout)
-    assert accuracy > 0.5
-    assert not [path for path in os.listdir(project) if path.startswith("runs")]
-
-
-@pytest.mark.timeout(300)
 def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelated_aggregators_py(
     project: Path,
 ) -> None:

@@ -185,45 +185,6 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
     assert all(address.startswith("tcp://[::1]:") for address in at.values()), at
 
 
-def test_a_script_that_raises_everywhere_exits_with_1_and_says_where(folder: Path) -> None:
-    words = command("train.py", "20", "--raise")
-    done = zygote.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 1, done.stderr
-    assert "failed at round 3 (exit code 1)" in done.stdout
-    assert "ValueError: the user's own mistake" in done.stdout
-    assert 'raise ValueError("the user\'s own mistake")' in done.stdout
-    assert json.loads((folder / "out" / "summary.json").read_text())["status"] == "failed"
-
-
-# That the launcher takes a SIGTERM like a Ctrl-C is shown in test_launch_supervisor.py; peers hear
-# the same of both.
-@pytest.mark.parametrize(
-    ("number", "code"),
-    effort([(signal.SIGINT, 130)], [(signal.SIGINT, 130), (signal.SIGTERM, 143)]),
-)
-def test_a_run_that_is_asked_to_stop_stops_and_leaves_a_summary(
-    folder: Path, number: int, code: int
-) -> None:
-    process = zygote.Popen(
-        command("--quiet", "train.py", "1000000000"), cwd=folder, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        with following(folder / "out" / "peer-1") as written:
-            written.until(
-                lambda: len(written.rows("metrics.jsonl")) > 10, "some rounds", 100, process.pid
-            )
-        os.kill(process.pid, number)
-        assert process.wait(60) == code
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-    summary = json.loads((folder / "out" / "summary.json").read_text())
-    assert (summary["status"], summary["exit_code"]) == ("stopped", code)
-    assert summary["deaths"] == []
-
-
 LATE = """
 import os, time
 
@@ -254,7 +215,10 @@ def test_enough_peers_begin_without_one_that_comes_later_and_is_taken_in(folder:
     assert json.loads((folder / "out" / "summary.json").read_text())["finished"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("closed", ["| head -1", ">&-", ">&- 2>&- <&-", "> /dev/full"])
+@pytest.mark.parametrize(
+    "closed",
+    effort(["| head -1", ">&- 2>&- <&-"], ["| head -1", ">&-", ">&- 2>&- <&-", "> /dev/full"]),
+)
 def test_a_run_without_a_reader_of_its_output_comes_to_its_end(folder: Path, closed: str) -> None:
     line = f"({' '.join(command('train.py', '20'))}; echo $? > code) {closed}"
     subprocess.run(["bash", "-c", line], cwd=folder, check=False, timeout=60)

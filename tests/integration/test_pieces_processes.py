@@ -155,42 +155,6 @@ def test_a_base_that_all_have_is_not_sent_and_saved_once(tmp_path: Path) -> None
         swarm.close()
 
 
-def test_bases_that_each_process_draws_for_itself_are_made_equal(tmp_path: Path) -> None:
-    swarm = large_swarm(tmp_path, 3, shift="os.getpid()")
-    try:
-        swarm.wait_round(2, 2)
-        said = swarm.finish(0, 1, 2)
-        assert len(set(said.values())) == 1, said
-    finally:
-        swarm.close()
-
-
-# In make test lies about pieces are told in test_pieces_swarm.py, and those about whole states to
-# real processes in test_lying_donors.py.
-@pytest.mark.parametrize("lie", effort([], ["wrong_pieces:0,1"]))
-def test_two_of_five_donors_that_send_wrong_pieces_cost_time_and_no_bit(
-    tmp_path: Path, lie: str
-) -> None:
-    """Three of five vouch, who are in most cases not just the honest ones;
-    else peer 5 comes back once more."""
-    swarm = large_swarm(tmp_path, 6, f=2, faults=(lie,))
-    try:
-        swarm.wait_round(5, 3)
-        for incarnation in range(1, 6):
-            kill(swarm, 5)
-            start_again(swarm, 5, incarnation)
-            if wrong := swarm.events(5, "bad_state"):
-                break
-        assert {event["from"] for event in wrong} <= {0, 1}
-        assert wrong, "no liar was asked: the test proves nothing"
-        again(swarm, 5, 2)
-        assert not swarm.events(5, "unattested_state")
-        said = swarm.finish(2, 3, 4, 5)
-        assert len(set(said.values())) == 1, said
-    finally:
-        swarm.close()
-
-
 def test_donors_go_on_training_while_they_give(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
