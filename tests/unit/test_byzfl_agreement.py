@@ -1,7 +1,6 @@
 """Where byzfl is right we agree with it, within the rounding of float32.
 
 Right means: finite float32 updates and, for rules that look at distances, no more than 25 of them.
-Where it is not: ``test_byzfl_defects.py``.
 """
 
 from __future__ import annotations

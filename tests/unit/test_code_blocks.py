@@ -20,7 +20,7 @@ import shown_python
 import torch
 import typer.testing
 import zygote
-from code_blocks import ROOT, Block, blocks_of, every_block
+from code_blocks import ROOT, Block, every_block
 from effort import LONG, effort
 from torch import nn
 
@@ -85,14 +85,6 @@ def test_what_is_not_run_is_counted_with_its_reason() -> None:
     assert Counter(word for word in programs if word in shown_commands.FOREIGN) == FOREIGN
 
 
-def test_a_mark_and_an_end_are_found() -> None:
-    text = "<!-- not run: no host -->\n```bash\nx\n```\n\n  ````python\n  y\n  ```\n  ````\n"
-    first, second = blocks_of("page", text)
-    assert (first.why_not, first.language, second.text) == ("no host", "bash", "y\n```")
-    with pytest.raises(AssertionError, match="no end"):
-        list(blocks_of("page", "```text\n"))
-
-
 # --- command lines --------------------------------------------------------------------------------
 
 
@@ -101,25 +93,6 @@ def test_command_lines_are_understood(page: str) -> None:
     lines = [(str(b), line) for b in SHELL if b.page == page for line in b.commands]
     wrong = {f"{at} {line}": shown_commands.complaint(line) for at, line in lines}
     assert {line: why for line, why in wrong.items() if why} == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("gossip run -n four train.py", "valid integer"),
-        ("gossip run --peerz 4 train.py", "--peerz"),
-        ("gossip runn train.py", "runn"),
-        ("srun -n 2 gossip run --peerz 4 train.py", "--peerz"),
-        ("make tset", "no tset"),
-        ("make test PYTEST_ARG=1", "no PYTEST_ARG"),
-        ("pip install 'gossip-train[trackers]'", "no extra trackers"),
-        ("python benchmarks/keyz.py", "no benchmarks/keyz.py"),
-        ("sudo .venv/bin/python benchmarks/recovery.py --evry 3", "no option --evry"),
-        ("docker run gossip", "neither"),
-    ],
-)
-def test_a_command_line_that_nobody_could_type_is_found(line: str, said: str) -> None:
-    assert said in shown_commands.complaint(line)
 
 
 def starting(blocks: list[Block]) -> list[list[str]]:
@@ -182,20 +155,6 @@ def test_settings_of_runs_are_resolved(page: str, folder: Path) -> None:
             at = words.index("--advertise")
             del words[at : at + 2]
         assert "aggregator" in invoke([*words[:2], "--show-config", *words[2:]])
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--aggregator", "trimed_mean"], "trimed_mean"),
-        (["--fault", "crash:server@soon"], "soon"),
-        (["--encoding", "int9"], "int9"),
-        (["--topology", "random-k:l=3"], "random-k"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_found(options: list[str], said: str, folder: Path) -> None:
-    with pytest.raises(AssertionError, match=said):
-        invoke(["gossip", "run", "--show-config", *options, "train.py"])
 
 
 def looking() -> Iterator[tuple[Block, list[str]]]:
@@ -326,11 +285,6 @@ def test_the_cells_of_a_notebook_run(page: str, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "weight" in done.stdout.splitlines()[-1]
-
-
-def test_python_that_fails_is_found(tmp_path: Path) -> None:
-    with pytest.raises(NameError):
-        shown_python.execute_beside_a_peer("for _ in few([1]):\n    modell", "page:1", tmp_path)
 
 
 @pytest.mark.parametrize("page", ["docs/api.md"])

@@ -16,7 +16,7 @@ import pytest
 # whether a rule goes with so many peers is then found out in this process
 import torch  # noqa: F401
 import zygote
-from condor import Description, Wrong, read_dag, words
+from condor import Description, read_dag, words
 
 from gossip.config import resolve
 from gossip.errors import ConfigError
@@ -131,35 +131,6 @@ def test_they_keep_the_rules_of_submit_descriptions_and_dags(kind: str) -> None:
         "who comes later is none of those that begin"
     )
     assert [len(list(read["more.sub"].jobs(9, given))) for given in ({}, {"count": "2"})] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("executable = x\nexecutabel = y\nqueue\n", "no command"),
-        ("executable = x\nexecutable = y\nqueue\n", "given before"),
-        ("executable = x\nstream_output = yes\nqueue\n", "may not be yes"),
-        ("executable = x\nstream_output = true\nqueue\n", "without output"),
-        ("executable = x\nencrypt_input_files = key\nqueue\n", "only what is transferred"),
-        (
-            "executable = x\nshould_transfer_files = NO\ntransfer_output_files = y\nqueue\n",
-            "nothing is transferred",
-        ),
-        ("executable = x\n", "no queue"),
-    ],
-)
-def test_what_is_no_submit_description_is_found_out(text: str, why: str) -> None:
-    with pytest.raises(Wrong, match=why):
-        Description(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["NODE a x.sub\n", 'JOB a x.sub\nVARS b c="1"\n', "JOB a x.sub\nVARS a c=1\n", "JOB a x.sub\n"],
-)
-def test_what_is_no_dag_is_found_out(text: str) -> None:
-    with pytest.raises(Wrong):
-        read_dag(text)
 
 
 def test_the_key_goes_by_file_alone(gossip: Any, tmp_path: Path) -> None:

@@ -67,24 +67,6 @@ def test_what_a_lost_peer_held_is_given_to_another_first() -> None:
     assert cursor.assign(ABC) == {1: ((20, 30),), 2: ((30, 40),), 0: ((40, 50),)}
 
 
-def test_a_slice_may_be_made_of_returned_and_fresh_positions() -> None:
-    cursor = DataCursor(3, 120, 10)
-    cursor.commit(ABC, whole((0,)))
-    assert cursor.assign((0, 1)) == {1: ((10, 20),), 0: ((20, 30),)}
-    cursor.commit((0, 1), whole((0,)))
-    assert cursor.assign((7, 8)) == {7: ((10, 20),), 8: ((30, 40),)}
-    cursor.commit((7, 8), whole(()))
-    assert sizes(cursor, (7,)) == [10]
-
-
-def test_an_epoch_has_as_many_rounds_as_planned_whoever_fails() -> None:
-    for contributors in (ABC, (0, 1), (2,), ()):
-        cursor = DataCursor(3, 70, 10)
-        reports = [cursor.commit(ABC, whole(contributors)) for _ in range(9)]
-        assert [report.rounds if report else None for report in reports] == 3 * [None, None, 3]
-        assert cursor.epoch == 3
-
-
 def test_what_failures_have_left_is_read_first_in_the_next_epoch() -> None:
     cursor = DataCursor(3, 60, 10)
     cursor.commit(ABC, whole(ABC))
@@ -105,14 +87,6 @@ def test_an_epoch_that_has_room_reads_what_was_left_and_its_own() -> None:
     for _ in range(2):
         assert cursor.commit(ABC, whole(ABC)) is None
     assert cursor.commit(ABC, whole(ABC)) == EpochReport(1, once=83, twice=0, left=0, rounds=3)
-
-
-def test_fewer_peers_leave_more_of_every_epoch() -> None:
-    cursor, left = DataCursor(4, 80, 10), []
-    for _ in range(6):
-        if report := cursor.commit(ABC, whole(ABC)):
-            left.append(report.left)
-    assert left == [20, 40, 60]
 
 
 def test_more_peers_than_planned_share_what_a_round_was_planned_to_read() -> None:
@@ -157,22 +131,6 @@ def test_a_round_that_nobody_contributed_to_uses_nothing_and_is_one_of_its_epoch
     assert cursor.assign(ABC)[1] == ((0, 10),)
 
 
-def test_a_rule_that_needs_many_updates_gets_them_to_the_end() -> None:
-    cursor = DataCursor(3, 33, 10)
-    cursor.require(3)
-    busy = []
-    while cursor.epoch == 0:
-        busy.append(len([size for size in sizes(cursor, ABC) if size]))
-        cursor.commit(ABC, whole(ABC))
-    assert busy == [3, 3]
-    cursor = DataCursor(3, 5, 1)
-    cursor.require(3)  # too few for two such rounds: the others go on
-    assert sizes(cursor, ABC) == [1, 1, 1]
-    cursor.commit(ABC, whole(ABC))
-    assert cursor.commit(ABC, whole(())) == EpochReport(0, once=3, twice=0, left=2, rounds=2)
-    assert cursor.assign(ABC) == {2: ((3, 4),), 0: ((4, 5),), 1: ((5, 6),)}
-
-
 def test_what_is_left_of_the_last_epoch_is_read_in_further_rounds_where_that_is_asked_for() -> None:
     cursor = DataCursor(3, 90, 10)
     cursor.configure(90, 10, extended=2)
@@ -209,20 +167,6 @@ def test_further_rounds_end_when_too_few_are_left_for_the_rule() -> None:
     assert cursor.commit(ABC, whole((0, 1))) == report
 
 
-def test_a_sample_that_is_never_used_is_given_up_and_the_epoch_ends() -> None:
-    cursor = DataCursor(3, 90, 10)
-    cursor.configure(90, 10, extended=1)
-    report, rounds = None, 0
-    while report is None:
-        slices = cursor.assign(ABC)
-        reads = {peer: range(*pairs[0]) for peer, pairs in slices.items() if pairs}
-        report = cursor.commit(ABC, whole(peer for peer in reads if 7 not in reads[peer]))
-        rounds += 1
-        assert rounds < 40
-    assert report == EpochReport(0, 89, 0, 0, rounds, given_up=1, given_up_ranges=((7, 8),))
-    assert sizes(cursor, ABC) == [0, 0, 0]
-
-
 def test_a_few_rounds_that_use_nothing_give_nothing_up() -> None:
     cursor = DataCursor(3, 90, 10)
     cursor.configure(90, 10, extended=1)
@@ -232,36 +176,6 @@ def test_a_few_rounds_that_use_nothing_give_nothing_up() -> None:
     while (report := cursor.commit(ABC, whole(ABC))) is None:
         pass
     assert (report.once, report.left, report.given_up) == (90, 0, 0)
-
-
-def test_a_batch_that_is_skipped_does_not_come_again() -> None:
-    """Every twentieth of 10,000 batches, in each of two epochs."""
-    cursor = DataCursor(1, 40_000, 4)
-    for epoch in range(2):
-        report, seen = None, []
-        while report is None:
-            (pair,) = cursor.assign((0,))[0]
-            seen += range(*pair)
-            bad = pair[0] // 4 % 20 == 7
-            report = cursor.commit((0,), {0: 0 if bad else 4}, unused={0: "skipped"} if bad else {})
-        assert seen == list(range(40_000 * epoch, 40_000 * (epoch + 1)))
-        assert (report.once, report.skipped, report.left) == (38_000, 2_000, 0)
-        assert len(str(cursor.pack())) < 200
-
-
-def test_a_batch_that_twice_is_no_number_is_given_up() -> None:
-    cursor, peers = DataCursor(3, 300, 10), (0, 1, 2)
-    assert cursor.assign(peers)[1] == ((10, 20),)
-    cursor.commit(peers, whole((0, 2)), unused={1: "non_finite"})
-    assert cursor.assign(peers)[1] == ((10, 20),), "first of the turn now"
-    assert cursor.assign((0, 2))[2] == ((10, 20),), "or for another"
-    cursor.commit((0, 2), whole((0,)), unused={2: "non_finite"})
-    assert cursor.remaining == 300 - 20 - 10 - 10
-    assert cursor.assign((0,))[0] == ((40, 50),)
-    while (report := cursor.commit(peers, whole(peers))) is None:
-        pass
-    assert (report.given_up, report.given_up_ranges) == (10, ((10, 20),))
-    assert cursor.pack()[2][0] == (0, 0, 0), "the next epoch begins to count anew"
 
 
 def test_part_of_a_slice_may_come_for_the_first_time_and_part_again() -> None:
