@@ -1,0 +1,38 @@
+"""GaLore: the optimizer draws a projection in every tenth step."""
+
+import habit
+import torch
+from torch.nn.functional import mse_loss
+
+import gossip
+
+
+class Galore(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=0.05):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group, p in ((g, p) for g in self.param_groups for p in g["params"]):
+            state = self.state[p]
+            count = state["step"] = state.get("step", -1) + 1
+            flat = p.grad.reshape(len(p), -1)
+            if count % 10 == 0:
+                state["basis"] = torch.linalg.qr(torch.randn(flat.shape[1], 2)).Q
+            low = flat @ state["basis"]
+            momentum = state.setdefault("momentum", torch.zeros_like(low))
+            momentum.lerp_(low, 0.1)
+            p.add_((momentum @ state["basis"].T).view_as(p), alpha=-group["lr"])
+
+
+model = habit.model()
+peer = gossip.init()
+model, optimizer = peer.prepare(model, Galore(model.parameters()))
+loader = peer.shard(habit.loader())
+for _ in peer.epochs(2, save="ckpt", every=10):
+    for x, y in loader:
+        optimizer.zero_grad()
+        mse_loss(model(x), y).backward()
+        optimizer.step()
+        habit.pause(peer)
+habit.done(peer, model)
