@@ -3,20 +3,15 @@ on with after Ctrl-C."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-from mnist import VARIABLE, NoData, path_of
 
 from gossip_lab.simulation.campaign.runner import end_with_parent
 
@@ -97,50 +92,6 @@ def read_rows(file: Path) -> list[Row]:
     ]
 
 
-def add_arguments(parser: argparse.ArgumentParser, into: Path, jobs: int, seeds: int) -> None:
-    """Add the options that every table takes. The other arguments are their defaults."""
-    parser.add_argument("--data", type=Path, help=f"mnist.npz; or the variable {VARIABLE}")
-    parser.add_argument("--seeds", type=int, default=seeds, help="seeds 0 to N - 1 of every cell")
-    parser.add_argument("--jobs", type=int, default=jobs, help="processes")
-    parser.add_argument("--into", type=Path, default=into, help="file of the runs made so far")
-    parser.add_argument(
-        "--write", type=Path, help="Markdown page to put the table in, between its two markers"
-    )
-    parser.add_argument(
-        "--only-done", action="store_true", help="run nothing: the table of the runs in --into"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the rows as JSON instead of the table"
-    )
-
-
-def rows_done(
-    cells: Sequence[Any],
-    play: Callable[[Any], Row],
-    options: argparse.Namespace,
-    prepare: Callable[..., None],
-    *given: Any,
-) -> list[Row]:
-    """``run_all`` as ``add_arguments`` has it, with the data's path before ``given``: the rows that
-    there are then, in the order of the cells. Exits with 2 where there are no data,
-    and with 130 after Ctrl-C."""
-    if options.seeds < 1 or options.jobs < 1:
-        raise SystemExit("--seeds and --jobs are at least 1")
-    try:
-        if options.only_done:
-            rows = run_all(cells, play, options.into, prepare, jobs=0)
-        else:
-            begin = partial(prepare, str(path_of(options.data)), *given)
-            rows = run_all(cells, play, options.into, begin, options.jobs)
-    except NoData as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print(f"interrupted; the same command goes on from {options.into}", file=sys.stderr)
-        raise SystemExit(130) from None
-    return [rows[name] for name in map(name_of, cells) if name in rows]
-
-
 class _CellWorker:
     play: Callable[[Any], Row]
 
@@ -158,19 +109,3 @@ def _play(cell: Any) -> Row:
     began = time.perf_counter()
     row = {"cell": asdict(cell)} | _CellWorker.play(cell)
     return row | {"wall_s": round(time.perf_counter() - began, 1)}
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation; None of a single value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
-
-
-def put_between(page: Path, name: str, text: str) -> None:
-    """Replaces what stands between ``<!-- name -->`` and ``<!-- end of name -->`` in a page.
-    A page that is not there is made."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    found = page.read_text() if page.exists() else f"{begin}\n{end}\n"
-    if begin not in found or end not in found:
-        raise SystemExit(f"{page} has no lines {begin} and {end} to put the table between")
-    before, rest = found.split(begin, 1)
-    page.write_text(before + begin + "\n" + text.rstrip("\n") + "\n" + end + rest.split(end, 1)[1])

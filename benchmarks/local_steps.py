@@ -1,8 +1,7 @@
-"""Cost of local steps in loss, and their saving in bytes: a transformer over characters, or a CNN
-on MNIST in the setting of exo gym, real processes.
+"""Cost of local steps in loss, and their saving in bytes: a transformer over characters,
+real processes.
 
     python benchmarks/local_steps.py --text tinyshakespeare.txt
-    python benchmarks/local_steps.py --mnist mnist.npz --local-steps 1 20 --steps 160 --lr 3e-4
 
 Each cell is one `gossip run` with equal samples: local steps, the outer step, fragments, the
 topology and a seed. What was run is in the file of --into: after Ctrl-C the same command goes on.
@@ -26,7 +25,7 @@ from typing import Any
 from cells import name_of, read_rows, run_all
 from whole_runs import GOSSIP, HERE, environment, summary_of
 
-SCRIPTS = {"text": HERE / "char_gpt.py", "mnist": HERE / "mnist_cnn.py"}
+SCRIPT = HERE / "char_gpt.py"
 RUN_TIMEOUT_S = 3600.0
 NESTEROV, MEAN = "nesterov", "mean"
 
@@ -43,10 +42,9 @@ class Cell:
     lr: float
     fragments: int = 1
     overlap: int = 0
-    task: str = "text"
 
 
-def play(data: Path, peers: int, cell: Cell) -> dict[str, Any]:
+def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
     """Raises: RuntimeError: The run did not end well."""
     with tempfile.TemporaryDirectory(prefix="gossip-benchmark-") as scratch:
         result, run = Path(scratch) / "result.json", Path(scratch) / "run"
@@ -55,8 +53,8 @@ def play(data: Path, peers: int, cell: Cell) -> dict[str, Any]:
             *[*GOSSIP, "run", "-n", str(peers), "--aggregator", "mean", "--seed", str(cell.seed)],
             *["--topology", cell.topology, "--local-steps", str(cell.local_steps), *options],
             *["--fragments", str(cell.fragments), "--overlap", str(cell.overlap)],
-            *["--round-timeout", "120", "--run-dir", str(run), str(SCRIPTS[cell.task])],
-            *[f"--{cell.task}", str(data), "--steps", str(cell.steps), "--lr", str(cell.lr)],
+            *["--round-timeout", "120", "--run-dir", str(run), str(SCRIPT)],
+            *["--text", str(text), "--steps", str(cell.steps), "--lr", str(cell.lr)],
             *["--result", str(result)],
         ]
         done = subprocess.run(
@@ -123,9 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--text", type=Path, help="a file of plain text: the transformer")
-    data.add_argument("--mnist", type=Path, help="mnist.npz: the CNN")
+    parser.add_argument("--text", type=Path, required=True, help="a file of plain text")
     parser.add_argument("-n", "--peers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=300, help="of each peer")
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -139,9 +135,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
-    task = "text" if options.text else "mnist"
     cells = [
-        Cell(steps, outer, topology, seed, options.steps, options.lr, fragments, overlap, task)
+        Cell(steps, outer, topology, seed, options.steps, options.lr, fragments, overlap)
         for seed in range(options.seeds)
         for topology in options.topology
         for steps in options.local_steps
@@ -153,8 +148,8 @@ def main() -> int:
         kept = read_rows(options.into)
         rows = {json.dumps(row["cell"], sort_keys=True): row for row in kept}
     else:
-        of_data = partial(play, (options.text or options.mnist).resolve(), options.peers)
-        rows = run_all(cells, of_data, options.into, nothing, 1)
+        of_text = partial(play, options.text.resolve(), options.peers)
+        rows = run_all(cells, of_text, options.into, nothing, 1)
     lines = table(cells, rows)
     print("\n".join(lines))
     if options.out is not None:

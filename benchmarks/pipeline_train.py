@@ -1,10 +1,9 @@
-"""Trains one of four models under ``gossip run --plan``; started by ``pipeline_memory.py``,
-``pipeline_goodput.py`` and ``pipeline_plans.py``.
+"""Trains one of three models under ``gossip run --plan``; started by ``pipeline_goodput.py`` and
+``pipeline_plans.py``.
 
-``wide``: 24 layers of 4.2 million parameters, which need memory and little else. ``char``: a
-transformer over characters, 8 blocks of 128. ``timed``: ten layers that take a stated time and
-compute nothing, which stand for devices. ``unequal``: ten such layers, of which each peer has
-its own speed (``--speeds``). A function of each name is for ``gossip plan profile``.
+``char``: a transformer over characters, 8 blocks of 128. ``timed``: ten layers that take a stated
+time and compute nothing, which stand for devices. ``unequal``: ten such layers, of which each peer
+has its own speed (``--speeds``). A function of each name is for ``gossip plan profile``.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from gossip.testing import TimedLayer
 from gossip_pipelines.planning import LayerMaker, make_layer
 from gossip_pipelines.stages import Loss
 
-WIDE, WIDE_LAYERS = 2048, 24
 BLOCKS, WIDTH, HEADS, CONTEXT, CHARACTERS = 8, 128, 4, 64, 256
 FORWARD_EACH_S = 0.010  # of a timed layer, for each sample
 UNEQUAL_LAYERS, UNEQUAL_WIDTH, UNEQUAL_PARAMETERS = 10, 32768, 40_000
@@ -35,26 +33,12 @@ SAMPLES = 500  # of the data set, where peers share one
 TEXT = Path(__file__).resolve().parent.parent / "docs"
 
 
-class Wide(nn.Module):
-    """(n, WIDE) to the same."""
+class Embedded(nn.Module):
+    """Characters of a text, (n, CONTEXT), to (n, CONTEXT, WIDTH)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm, self.linear = nn.LayerNorm(WIDE), nn.Linear(WIDE, WIDE)
-
-    def forward(self, x: Tensor) -> Tensor:
-        added: Tensor = self.linear(self.norm(x))
-        return x + 0.1 * torch.tanh(added)
-
-
-class Embedded(nn.Module):
-    """Characters of a text, (n, context), to (n, context, width)."""
-
-    def __init__(
-        self, characters: int = CHARACTERS, width: int = WIDTH, context: int = CONTEXT
-    ) -> None:
-        super().__init__()
-        self.letter, self.place = nn.Embedding(characters, width), nn.Embedding(context, width)
+        self.letter, self.place = nn.Embedding(CHARACTERS, WIDTH), nn.Embedding(CONTEXT, WIDTH)
 
     def forward(self, codes: Tensor) -> Tensor:
         places = torch.arange(codes.shape[1], device=codes.device)
@@ -63,14 +47,14 @@ class Embedded(nn.Module):
 
 
 class Block(nn.Module):
-    """Causal attention and a small net: (n, CONTEXT, width) to the same."""
+    """Causal attention and a small net: (n, CONTEXT, WIDTH) to the same."""
 
-    def __init__(self, width: int = WIDTH) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.asked, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.before, self.behind = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.asked, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.net = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,10 +73,6 @@ class Scores(nn.Sequential):
         super().__init__(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CHARACTERS))
 
 
-def wide() -> tuple[list[LayerMaker], Tensor]:
-    return [Wide] * WIDE_LAYERS, torch.zeros(2, WIDE)
-
-
 def char() -> tuple[list[LayerMaker], Tensor]:
     return [Embedded, *[Block] * BLOCKS, Scores], torch.zeros(2, CONTEXT, dtype=torch.long)
 
@@ -107,11 +87,6 @@ def unequal(speed: float = 1.0) -> tuple[list[LayerMaker], Tensor]:
         TimedLayer, UNEQUAL_S, UNEQUAL_EACH_S, parameters=UNEQUAL_PARAMETERS, speed=speed
     )
     return [layer] * UNEQUAL_LAYERS, torch.zeros(2, UNEQUAL_WIDTH)
-
-
-def wide_batch(step: int, rows: int) -> tuple[Tensor, Tensor]:
-    x = torch.randn(rows, WIDE, generator=torch.Generator().manual_seed(step))
-    return x, x.flip(1)
 
 
 @functools.cache
@@ -141,15 +116,10 @@ def char_loss(scores: Tensor, following: Tensor) -> Tensor:
     return cross_entropy(scores.flatten(0, 1), following.flatten())
 
 
-BATCHES = {"wide": wide_batch, "char": char_batch, "timed": timed_batch, "unequal": unequal_batch}
-LAYERS = {"wide": wide, "char": char, "timed": timed, "unequal": unequal}
-LOSSES: dict[str, Loss] = {
-    "wide": mse_loss,
-    "char": char_loss,
-    "timed": mse_loss,
-    "unequal": mse_loss,
-}
-RATES = {"wide": 1e-4, "char": 1e-3, "timed": 1e-3, "unequal": 1e-3}
+BATCHES = {"char": char_batch, "timed": timed_batch, "unequal": unequal_batch}
+LAYERS = {"char": char, "timed": timed, "unequal": unequal}
+LOSSES: dict[str, Loss] = {"char": char_loss, "timed": mse_loss, "unequal": mse_loss}
+RATE = 1e-3
 
 
 def main() -> None:
@@ -157,12 +127,9 @@ def main() -> None:
     parser.add_argument("model", choices=sorted(LAYERS))
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rows", type=int, required=True, help="samples of a step")
-    parser.add_argument("--save", help="folder of checkpoints")
-    parser.add_argument("--every", type=int, help="steps between two of them")
     parser.add_argument(
         "--alone", type=Path, help="train in this process, without gossip; where losses go"
     )
-    parser.add_argument("--out", type=Path, help="with --alone: where the model goes")
     parser.add_argument("--speeds", help="of the peers, in their order: 1,2,4", default="")
     parser.add_argument(
         "--whole", action="store_true", help="all layers on each peer, without a plan"
@@ -184,9 +151,9 @@ def main() -> None:
         made,
         samples,
         loss=LOSSES[options.model],
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=RATES[options.model]),
+        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=RATE),
     )
-    for step in peer.steps(options.steps, save=options.save, every=options.every):
+    for step in peer.steps(options.steps):
         loss = pipe.step(*BATCHES[options.model](step, options.rows))
         if loss is not None:  # in the last stage
             peer.log(loss=loss, step=step)
@@ -197,7 +164,7 @@ def train_whole(
 ) -> None:
     """Data-parallel training. ``--rows``: of one peer's part of a step, at first."""
     model: nn.Module = nn.Sequential(*[make_layer(layer, at, 0) for at, layer in enumerate(made)])
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATES[options.model])
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
     model, optimizer = peer.prepare(model, optimizer)
     data = TensorDataset(*BATCHES[options.model](0, SAMPLES))
     loader = peer.shard(DataLoader(data, batch_size=options.rows))
@@ -212,7 +179,7 @@ def train_alone(options: argparse.Namespace) -> None:
     """The same training as anybody would write it for one machine."""
     made, _ = LAYERS[options.model]()
     model = nn.Sequential(*[make_layer(layer, at, 0) for at, layer in enumerate(made)])
-    optimizer, losses = torch.optim.Adam(model.parameters(), lr=RATES[options.model]), []
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=RATE), []
     for step in range(options.steps):
         x, y = BATCHES[options.model](step, options.rows)
         optimizer.zero_grad()
@@ -221,10 +188,6 @@ def train_alone(options: argparse.Namespace) -> None:
         optimizer.step()
         losses.append(loss.item())
     options.alone.write_text(json.dumps(losses) + "\n")
-    if options.out:
-        from safetensors.torch import save_file
-
-        save_file(model.state_dict(), options.out)
 
 
 if __name__ == "__main__":

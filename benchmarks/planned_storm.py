@@ -59,7 +59,7 @@ def train() -> None:
     import gossip
 
     peer = gossip.init()
-    rows, held_out, _ = source()
+    rows, held_out = source()
     torch.manual_seed(0)
     model = model_of(200)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

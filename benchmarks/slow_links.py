@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import Any
 
 from paced_train import model_of
-from storm import commits_of, end
 from whole_runs import HERE, conclude, environment, folder, parser
 
 from gossip.run.telemetry import read_lines
@@ -115,7 +114,6 @@ def play(run: Path, on: Hosts, mbit: int, setting: Setting, options: argparse.Na
     command = [sys.executable, str(HERE / "paced_train.py")]
     command += ["--local-steps", str(setting.steps), "--pause", str(options.pause)]
     command += ["--hidden", str(HIDDEN), "--layers", str(LAYERS), "--batch", str(BATCH)]
-    command += ["--told-every", "1000000"]
     peers = len(on.names)
     settings = {
         "WORLD_SIZE": str(peers),
@@ -159,6 +157,21 @@ def play(run: Path, on: Hosts, mbit: int, setting: Setting, options: argparse.Na
     return _row(run, mbit, setting, max(codes), peers)
 
 
+def commits_of(run: Path) -> list[dict[str, Any]]:
+    """Return one commit a round, ascending, of all peers: each host has a folder of its own peer's
+    commits."""
+    found: dict[int, dict[str, Any]] = {}
+    for file in run.glob("peer-*/commits.jsonl"):
+        found.update({row["round"]: row for row in read_lines(file) if "round" in row})
+    return [found[number] for number in sorted(found)]
+
+
+def end(run: Path) -> None:
+    """Let the peers end after a round that none of them has reached yet."""
+    (run / "until.new").write_text(str(commits_of(run)[-1]["round"] + 3))
+    (run / "until.new").rename(run / "until")
+
+
 def _wait(started: Sequence[subprocess.Popen[bytes]], within_s: float, what: Any) -> None:
     """Until it is so, a peer has ended, or the time is up."""
     ends = time.monotonic() + within_s
@@ -173,14 +186,8 @@ def _wait(started: Sequence[subprocess.Popen[bytes]], within_s: float, what: Any
 def _row(run: Path, mbit: int, setting: Setting, code: int, peers: int) -> Row:
     # the last ones were made while peers left
     rows = commits_of(run)[SETTLED:-1]
-    told = [
-        json.loads(line)
-        for file in run.glob("losses-*.jsonl")
-        for line in file.read_text().splitlines()
-    ]
-    step_s = sum(t["computed_s"] for t in told if "steps" in t) / sum(
-        t["steps"] for t in told if "steps" in t
-    )
+    computed = [json.loads(file.read_text()) for file in run.glob("computed-*.json")]
+    step_s = sum(peer["computed_s"] for peer in computed) / sum(peer["steps"] for peer in computed)
     used = [sum(each["samples"] for each in row["contributors"]) for row in rows[1:]]
     lasted_s = rows[-1]["t"] - rows[0]["t"]
     over_at = rows[-1]["t"]

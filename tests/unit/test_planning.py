@@ -93,7 +93,6 @@ def test_nothing_is_found_below_the_best() -> None:
 @pytest.mark.parametrize(("layers", "stages"), ORIGIN)
 @pytest.mark.parametrize("kind", [alike, uneven])
 def test_a_few_passes_solve_the_sizes_of_the_origin(kind, layers: int, stages: int) -> None:
-    """No time is asserted here: benchmarks/plan_tables.py measures it."""
     stage_costs = StageCosts(kind(1, layers, stages), WORK)
     tables = stage_costs.tables([(peer,) for peer in range(stages)])
     best = best_cut(tables)
