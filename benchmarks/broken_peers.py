@@ -11,15 +11,19 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
 from gossip_lab.bench import data_sets, splits
+from gossip_lab.bench.estimates import Estimate
 from gossip_lab.bench.learning import Trial, _Run, train
+from gossip_lab.bench.robustness_page import percent
+from gossip_lab.bench.rule_sources import digest
+from gossip_lab.cells import CellStore, Row, run_cells
+from gossip_lab.pages import markdown_table, replace_between
 
 RULES = ("mean", "suspicion", "guarded_mean")
 FAULTS = (
@@ -34,10 +38,10 @@ WHEN: dict[str, Callable[[int], bool]] = {
     "middle": lambda round_id: round_id >= ROUNDS // 2,
     "tenth": lambda round_id: round_id % 10 == 0,
 }
-BEGIN, END = "<!-- broken peers -->\n", "<!-- end -->\n"
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """A row of the table with one rule and one seed."""
 
     peers: int
@@ -69,9 +73,8 @@ class BrokenRun(_Run):
             self.attack = attack
 
 
-def measure(cell: Cell) -> tuple[Cell, float, float, bool]:
-    """Return the accuracy in percent, that of the worst class, and whether the broken peer was
-    quarantined."""
+def measure(cell: Cell) -> Row:
+    """Return the accuracy, and that of the worst class."""
     torch.set_num_threads(1)
     kind = type("Run", (BrokenRun,), {"when": cell.when})
     trial = Trial(
@@ -86,8 +89,7 @@ def measure(cell: Cell) -> tuple[Cell, float, float, bool]:
         declared_f=cell.peers // 4,
     )
     found = train(trial, data_sets.load("digits"), kind)
-    accuracy, worst = found.accuracy or 0.0, found.worst_class or 0.0
-    return cell, 100 * accuracy, 100 * worst, found.liars_quarantined > 0
+    return {"accuracy": found.accuracy or 0.0, "worst class": found.worst_class or 0.0}
 
 
 def rows() -> list[tuple[int, str, str, str]]:
@@ -100,33 +102,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--into", type=Path, default=Path("runs/broken_peers"), help="runs so far")
     parser.add_argument("--write", type=Path, help="page with the table between its two marks")
     options = parser.parse_args()
     cells = [
         Cell(*row, rule, seed) for row, rule, seed in product(rows(), RULES, range(options.seeds))
     ]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        measured = {cell: rest for cell, *rest in pool.map(measure, cells, chunksize=8)}
-    lines = [
-        "| peers, data | fault | rounds | " + " | ".join(f"`{rule}`" for rule in RULES) + " |",
-        "|---|---|---|" + "---|" * len(RULES),
-    ]
+    store: CellStore[Cell, Row] = CellStore(
+        options.into, lambda cell: {**asdict(cell), "sources": digest(cell.rule)}
+    )
+    measured = run_cells(cells, measure, store, options.jobs)
+    table = []
     for n, data, fault, when in rows():
         name = fault.replace("*", " \N{MULTIPLICATION SIGN} ")
-        line = f"| {n}, {data} | {name} | {'' if fault == 'none' else when} |"
+        row = [f"{n}, {data}", name, "" if fault == "none" else when]
         for rule in RULES:
             of = [measured[Cell(n, data, fault, when, rule, s)] for s in range(options.seeds)]
-            accuracies = [accuracy for accuracy, *_ in of]
-            error = statistics.stdev(accuracies) / options.seeds**0.5 if options.seeds > 1 else 0.0
-            worst = statistics.mean(each[1] for each in of)
-            line += f" {statistics.mean(accuracies):.1f} ± {error:.1f} / {worst:.0f} |"
-        lines.append(line)
-    table = "\n".join(lines) + "\n"
-    print(table)
+            accuracy = percent(Estimate(tuple(each["accuracy"] for each in of)))
+            worst = statistics.mean(each["worst class"] for each in of)
+            row.append(f"{accuracy} / {100 * worst:.0f}")
+        table.append(row)
+    lines = markdown_table(("peers, data", "fault", "rounds", *(f"`{r}`" for r in RULES)), table)
+    print("\n".join(lines))
     if options.write is not None:
-        text = options.write.read_text()
-        before, rest = text.split(BEGIN)
-        options.write.write_text(before + BEGIN + table + END + rest.split(END)[1])
+        replace_between(options.write, "broken peers", lines)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,10 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-import time
+import tempfile
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +40,10 @@ from gossip_lab.bench.byzfl_config import ATTACKS, RULES
 from gossip_lab.bench.data_sets import TrainingData, files, load
 from gossip_lab.bench.estimates import Estimate
 from gossip_lab.bench.models import DEVIATION, MEAN, SIDE, generator_of
+from gossip_lab.bench.robustness_page import percent
 from gossip_lab.bench.rule_sources import content
+from gossip_lab.cells import CellStore, Row, run_cells
+from gossip_lab.pages import markdown_table
 
 KNOWN = 4
 """Decimal places of an accuracy that are kept."""
@@ -73,7 +78,6 @@ def reduced(options: argparse.Namespace) -> dict[str, Any]:
         ],
     }
     unwanted |= {"evaluation_delta": options.rounds, "store_per_client_metrics": False}
-    unwanted["results_directory"] = str(options.into / "byzfl")
     config["aggregator"] = [rule for rule in config["aggregator"] if rule["name"] in options.rules]
     config["attack"] = [one for one in config["attack"] if one["name"] in options.attacks]
     if not (config["aggregator"] and config["attack"]):
@@ -161,23 +165,54 @@ class _Standard:
         return (image - MEAN) / DEVIATION
 
 
+@dataclass(frozen=True)
+class ByzflCell:
+    """One training of ByzFL. ``config``: its configuration, as JSON."""
+
+    f: int
+    gamma: float
+    rule: str
+    attack: str
+    seed: int
+    config: str
+    data: str
+    test_samples: int
+
+
 def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any, list[float]]:
     """Accuracies of the seeds, by f, gamma, rule and attack."""
-    start_training = byzfl_training(load(str(fewer(options))), options.test_samples)
-    theirs = options.into / f"byzfl-{key_of(options)}-{options.test_samples}"
+    cells = []
+    given = product(
+        options.f, options.gamma, config["aggregator"], config["attack"], range(options.seeds)
+    )
+    for f, gamma, rule, attack, seed in given:
+        one = single(config, f, gamma, rule, attack)
+        one["benchmark_config"]["training_seed"] = seed
+        text, data = json.dumps(one, sort_keys=True), str(fewer(options))
+        cells.append(
+            ByzflCell(
+                f, gamma, rule["name"], attack["name"], seed, text, data, options.test_samples
+            )
+        )
+    store: CellStore[ByzflCell, Row] = CellStore(options.into / "byzfl")
     found: dict[Any, list[float]] = {}
-    for f in options.f:
-        for gamma in options.gamma:
-            for rule in config["aggregator"]:
-                for attack in config["attack"]:
-                    for seed in range(options.seeds):
-                        one = single(config, f, gamma, rule, attack)
-                        one["benchmark_config"]["training_seed"] = seed
-                        accuracy = remembered(one, theirs, start_training)
-                        found.setdefault((f, gamma, rule["name"], attack["name"]), []).append(
-                            accuracy
-                        )
+    for cell, row in run_cells(cells, train_byzfl, store, options.jobs).items():
+        accuracies = found.setdefault((cell.f, cell.gamma, cell.rule, cell.attack), [])
+        accuracies.append(row["accuracy"])
     return found
+
+
+def train_byzfl(cell: ByzflCell) -> Row:
+    """Return the test accuracy after the last step."""
+    torch.set_num_threads(1)
+    start_training = byzfl_training(load(cell.data), cell.test_samples)
+    one = json.loads(cell.config)
+    with tempfile.TemporaryDirectory() as folder:
+        one["evaluation_and_results"]["results_directory"] = folder
+        start_training(one)
+        (tested,) = Path(folder).glob("*/test_accuracy_*.txt")
+        last = float(tested.read_text().replace(",", " ").split()[-1])
+    return {"accuracy": round(last, KNOWN)}
 
 
 def single(
@@ -200,27 +235,6 @@ def single(
     for part in (one["aggregator"], *one["pre_aggregators"]):
         part["parameters"]["f"] = f
     return one
-
-
-def remembered(one: dict[str, Any], into: Path, start_training: Any) -> float:
-    """The test accuracy after the last step, of this run or an earlier one in this folder."""
-    benchmark = one["benchmark_config"]
-    words = [benchmark["f"], benchmark["data_distribution"]["distribution_parameter"]]
-    words += [benchmark["nb_steps"], benchmark["training_seed"]]
-    words += [one["aggregator"]["name"], one["attack"]["name"]]
-    folder = into / "-".join(map(str, words))
-    known = folder / "accuracy.json"
-    if not known.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        one["evaluation_and_results"]["results_directory"] = str(folder)
-        began = time.monotonic()
-        start_training(one)
-        (tested,) = folder.glob("*/test_accuracy_*.txt")
-        last = float(tested.read_text().replace(",", " ").split()[-1])
-        known.write_text(json.dumps(round(last, KNOWN)))
-        print(f"byzfl {words}: {last:.3f}, {time.monotonic() - began:.0f} s", file=sys.stderr)
-    accuracy: float = json.loads(known.read_text())
-    return accuracy
 
 
 # --- our side -------------------------------------------------------------------------------------
@@ -246,24 +260,14 @@ def gossip_cells(path: Path, options: argparse.Namespace) -> dict[Any, list[floa
 
 
 def table_of(ours: dict[Any, list[float]], theirs: dict[Any, list[float]]) -> list[str]:
-    lines = [
-        "| f | gamma | rule | attack | ByzFL | gossip | gossip less ByzFL |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for (f, gamma, rule, attack), accuracies in theirs.items():
-        found = ours[f, gamma, rule, attack]
-        less = 100 * (Estimate(tuple(found)).mean - Estimate(tuple(accuracies)).mean)
-        lines.append(
-            f"| {f} | {gamma:g} | {rule} | {attack} | {_percent(accuracies)} | "
-            f"{_percent(found)} | {less:+.1f} |"
-        )
-    return lines
-
-
-def _percent(accuracies: list[float]) -> str:
-    estimate = Estimate(tuple(accuracies))
-    error = f" ± {100 * estimate.error:.1f}" if len(accuracies) > 1 else ""
-    return f"{100 * estimate.mean:.1f}{error}"
+        found, known = Estimate(tuple(ours[f, gamma, rule, attack])), Estimate(tuple(accuracies))
+        less = f"{100 * (found.mean - known.mean):+.1f}"
+        rows.append([str(f), f"{gamma:g}", rule, attack, percent(known), percent(found), less])
+    return markdown_table(
+        ("f", "gamma", "rule", "attack", "ByzFL", "gossip", "gossip less ByzFL"), rows
+    )
 
 
 def main() -> None:
@@ -282,7 +286,7 @@ def main() -> None:
         "--samples", type=int, default=10_000, help="training samples, the first of the file's"
     )
     parser.add_argument("--test-samples", type=int, default=1000)
-    parser.add_argument("--jobs", type=int, default=1, help="processes of our side")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.into.mkdir(parents=True, exist_ok=True)

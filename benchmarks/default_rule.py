@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
-from concurrent.futures import ProcessPoolExecutor
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import torch
 
 from gossip_lab.bench import data_sets
-from gossip_lab.bench.learning import Trial, TrialResult, _Run, train
+from gossip_lab.bench.estimates import Estimate
+from gossip_lab.bench.learning import Trial, _Run, train
+from gossip_lab.bench.rule_sources import digest
+from gossip_lab.cells import CellStore, Row, run_cells
+from gossip_lab.pages import markdown_table
 
 DEFAULT = "guarded_mean"
 PEERS = (2, 3, 4, 8, 16)
@@ -41,7 +45,8 @@ CNN = "SGD, CNN"
 CNN_STEPPERS = {CNN: (8, 0.2, 1)}
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """Two runs of one seed: with the mean and with the default rule."""
 
     stepper: str
@@ -50,6 +55,7 @@ class Cell(NamedTuple):
     seed: int
     rounds: int = ROUNDS
     source: str = data_sets.DIGITS
+    rule: str = DEFAULT
 
 
 class OptimizedRun(_Run):
@@ -78,7 +84,8 @@ class OptimizedRun(_Run):
         return self.model.parameters - self.taken.detach()
 
 
-def measure(cell: Cell, rule: str) -> tuple[Cell, TrialResult, TrialResult]:
+def measure(cell: Cell) -> Row:
+    """Return the results with the mean and with the rule."""
     torch.set_num_threads(1)
     batch, lr, local_steps = {**STEPPERS, **CNN_STEPPERS}[cell.stepper]
     found = [
@@ -101,36 +108,35 @@ def measure(cell: Cell, rule: str) -> tuple[Cell, TrialResult, TrialResult]:
             data_sets.load(cell.source),
             type("Run", (OptimizedRun,), {"kind": cell.stepper}),
         )
-        for each in ("mean", rule)
+        for each in ("mean", cell.rule)
     ]
-    return cell, found[0], found[1]
+    return {"mean": asdict(found[0]), "rule": asdict(found[1])}
 
 
-def difference(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the mean of the paired differences in points, and its standard error."""
-    apart = [100 * (after - before) for before, after in pairs]
-    error = statistics.stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
-    return statistics.mean(apart), error
+def difference(rows: list[Row], figure: str) -> Estimate:
+    """Return the differences of a figure within each pair, in points."""
+    pairs = [(row["mean"][figure] or 0.0, row["rule"][figure] or 0.0) for row in rows]
+    return Estimate(tuple(100 * (after - before) for before, after in pairs))
 
 
-def table(measured: dict[Cell, tuple[TrialResult, TrialResult]]) -> str:
+def table(measured: Mapping[Cell, Row]) -> list[str]:
     sizes = sorted({cell.peers for cell in measured})
-    lines = [
-        "| step | data | " + " | ".join(f"n = {n}" for n in sizes) + " |",
-        "|---|---|" + "---|" * len(sizes),
-    ]
+    lines = []
     for stepper, data in dict.fromkeys((cell.stepper, cell.data) for cell in measured):
-        line = f"| {stepper} | {data} |"
+        line = [stepper, data]
         for n in sizes:
-            cells = [both for cell, both in measured.items() if cell[:3] == (stepper, data, n)]
-            by, error = difference([(a.accuracy or 0.0, b.accuracy or 0.0) for a, b in cells])
-            worst, _ = difference([(a.worst_class or 0.0, b.worst_class or 0.0) for a, b in cells])
-            both = f"{by:+.1f} ± {error:.1f} / {worst:+.0f}"
-            if all(a == b for a, b in cells):
+            rows = [
+                row
+                for cell, row in measured.items()
+                if (cell.stepper, cell.data, cell.peers) == (stepper, data, n)
+            ]
+            by, worst = difference(rows, "accuracy"), difference(rows, "worst_class").mean
+            both = f"{by.mean:+.1f} ± {by.error:.1f} / {worst:+.0f}"
+            if all(row["mean"] == row["rule"] for row in rows):
                 both = "0"
-            line += f" **{both}** |" if by < -0.5 or worst < -3 else f" {both} |"
+            line.append(f"**{both}**" if by.mean < -0.5 or worst < -3 else both)
         lines.append(line)
-    return "\n".join(lines) + "\n"
+    return markdown_table(("step", "data", *(f"n = {n}" for n in sizes)), lines)
 
 
 def main() -> None:
@@ -139,6 +145,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--mnist", help="mnist.npz: a convolutional network instead, 4 peers")
     parser.add_argument("--rule", default=DEFAULT)
+    parser.add_argument("--into", type=Path, default=Path("runs/default_rule"), help="runs so far")
     parser.add_argument("--long", type=int, metavar="SEEDS", help="runs of 1,000 rounds instead")
     options = parser.parse_args()
     if options.long:
@@ -155,19 +162,18 @@ def main() -> None:
         cells = [
             Cell(*rest) for rest in itertools.product(STEPPERS, SPLITS, PEERS, range(options.seeds))
         ]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        measured = {}
-        for cell, *both in pool.map(measure, cells, itertools.repeat(options.rule)):
-            measured[cell] = (both[0], both[1])
-            if len(measured) % 50 == 0:
-                print(f"{len(measured)} of {len(cells)} pairs of runs", flush=True)
-    locked = [cell for cell, (_, default) in measured.items() if default.honest_quarantined]
+    cells = [replace(cell, rule=options.rule) for cell in cells]
+    store: CellStore[Cell, Row] = CellStore(
+        options.into, lambda cell: {**asdict(cell), "sources": digest(cell.rule)}
+    )
+    measured = run_cells(cells, measure, store, options.jobs)
+    locked = [cell for cell, row in measured.items() if row["rule"]["honest_quarantined"]]
     print(f"{len(locked)} of {len(cells)} runs quarantined an honest peer: {locked}")
-    by, error = difference([(a.accuracy or 0.0, b.accuracy or 0.0) for a, b in measured.values()])
-    print(f"accuracy less that of the mean, all runs: {by:+.2f} ± {error:.2f} points")
-    equal = sum(before == after for before, after in measured.values())
+    by = difference(list(measured.values()), "accuracy")
+    print(f"accuracy less that of the mean, all runs: {by.mean:+.2f} ± {by.error:.2f} points")
+    equal = sum(row["mean"] == row["rule"] for row in measured.values())
     print(f"{equal} of {len(cells)} runs ended with the results of the mean")
-    print(table(measured))
+    print("\n".join(table(measured)))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ real processes.
     python benchmarks/local_steps.py --text tinyshakespeare.txt
 
 Each cell is one `gossip run` with equal samples: local steps, the outer step, fragments, the
-topology and a seed. What was run is in the file of --into: after Ctrl-C the same command goes on.
+topology and a seed. What was run is in the folder of --into: after Ctrl-C the same command goes on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cells import name_of, read_rows, run_all
 from whole_runs import GOSSIP, HERE, environment, summary_of
+
+from gossip_lab.cells import CellStore, Row, run_cells
 
 SCRIPT = HERE / "char_gpt.py"
 RUN_TIMEOUT_S = 3600.0
@@ -44,7 +45,7 @@ class Cell:
     overlap: int = 0
 
 
-def play(text: Path, peers: int, cell: Cell) -> dict[str, Any]:
+def play(text: Path, peers: int, cell: Cell) -> Row:
     """Raises: RuntimeError: The run did not end well."""
     with tempfile.TemporaryDirectory(prefix="gossip-benchmark-") as scratch:
         result, run = Path(scratch) / "result.json", Path(scratch) / "run"
@@ -82,11 +83,7 @@ def _kind(cell: Cell) -> tuple[str, int, str, int, int]:
     return cell.topology, cell.local_steps, cell.outer, cell.fragments, cell.overlap
 
 
-def nothing() -> None:
-    """Do nothing: a worker of ``cells`` needs no preparation before its first cell."""
-
-
-def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
+def table(cells: Sequence[Cell], rows: dict[Cell, Row]) -> list[str]:
     """Markdown: a row for each kind of cell, the mean of its seeds and their standard error."""
     kinds = list(dict.fromkeys(map(_kind, cells)))
     lines = [
@@ -97,9 +94,7 @@ def table(cells: Sequence[Cell], rows: dict[str, dict[str, Any]]) -> list[str]:
     base: dict[str, float] = {}
     for kind in kinds:
         topology, steps, outer, fragments, overlap = kind
-        of = [
-            rows[name_of(cell)] for cell in cells if _kind(cell) == kind and name_of(cell) in rows
-        ]
+        of = [rows[cell] for cell in cells if _kind(cell) == kind and cell in rows]
         if not of:
             continue
         losses = [row["validation"] for row in of]
@@ -131,7 +126,7 @@ def main() -> int:
     parser.add_argument("--fragments", type=int, nargs="+", default=[1], help="with local steps")
     parser.add_argument("--overlap", type=int, nargs="+", default=[0], help="with local steps")
     parser.add_argument("--topology", nargs="+", default=["rolling"])
-    parser.add_argument("--into", type=Path, default=Path("runs/local_steps.jsonl"))
+    parser.add_argument("--into", type=Path, default=Path("runs/local_steps"))
     parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--show", action="store_true", help="run nothing")
     options = parser.parse_args()
@@ -144,12 +139,9 @@ def main() -> int:
         for fragments in (options.fragments if steps > 1 else [1])
         for overlap in (options.overlap if steps > 1 else [0])
     ]
-    if options.show:
-        kept = read_rows(options.into)
-        rows = {json.dumps(row["cell"], sort_keys=True): row for row in kept}
-    else:
-        of_text = partial(play, options.text.resolve(), options.peers)
-        rows = run_all(cells, of_text, options.into, nothing, 1)
+    store: CellStore[Cell, Row] = CellStore(options.into)
+    of_text = partial(play, options.text.resolve(), options.peers)
+    rows = store.read_all(cells) if options.show else run_cells(cells, of_text, store, 1)
     lines = table(cells, rows)
     print("\n".join(lines))
     if options.out is not None:

@@ -20,11 +20,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import signal
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -36,6 +33,7 @@ from typing import Any
 
 import gossip
 import gossip_lab
+from gossip_lab.cells import CellStore, Row, run_cells
 from gossip_lab.simulation.campaign.false_deaths import (
     FalseDeathCounts,
     LossySwarm,
@@ -44,7 +42,6 @@ from gossip_lab.simulation.campaign.false_deaths import (
     rain,
 )
 from gossip_lab.simulation.campaign.mass_crash import MassCrash, mass_crash
-from gossip_lab.simulation.campaign.runner import end_with_parent
 from gossip_lab.simulation.world.driver import SimulationStuck
 from gossip_lab.simulation.world.membership_only import MemberCore, StallBlindCore
 
@@ -57,7 +54,6 @@ LONG_PAUSES_S = (30.0, 120.0, 600.0)
 COUNTS = ("suspect", "excused", "true deaths", "sent", "lost", "duplicated", "paused", "restarted")
 
 World = LossySwarm | Pause | MassCrash
-Row = dict[str, Any]
 
 
 # --- what is run ----------------------------------------------------------------------------------
@@ -100,24 +96,12 @@ def crashes(sizes: Iterable[int], seeds: int) -> list[World]:
     ]
 
 
-def cost(world: World) -> float:
-    """Return the processor time of a run in an arbitrary unit, to estimate how long the rest
-    takes."""
-    match world:
-        case LossySwarm(n, _, node_seconds):
-            return node_seconds * (n + 8)
-        case Pause(n, _, pause_s, _, loss):
-            return n * (pause_s + 9.0) * (n + 8) * (1.0 if loss else 0.3)
-        case MassCrash(n):
-            return float(n * n)
-
-
-def name_of(world: World) -> Row:
-    """The world as plain data: what a run is told by from others."""
+def facts_of(world: World) -> Row:
+    """Return the world as plain data, with the code that it is run by."""
     facts = asdict(world)
     if "core" in facts:
         facts["core"] = facts["core"].__name__
-    return facts
+    return {**facts, "code": code()}
 
 
 @cache
@@ -141,8 +125,7 @@ def codec_of(package: Path) -> list[Path]:
 
 def play(world: World) -> Row:
     """One run, in a worker: what it was and what came of it."""
-    began = time.perf_counter()
-    row: Row = {"world": name_of(world), "code": code()}
+    row: Row = {"world": facts_of(world)}
     try:
         row |= (
             asdict(mass_crash(world))
@@ -151,7 +134,7 @@ def play(world: World) -> Row:
         )
     except SimulationStuck as stuck:
         row["stuck"] = str(stuck)
-    return row | {"wall_s": round(time.perf_counter() - began, 2)}
+    return row
 
 
 def build_row(seen: FalseDeathCounts) -> Row:
@@ -166,81 +149,17 @@ def build_row(seen: FalseDeathCounts) -> Row:
 # --- running it -----------------------------------------------------------------------------------
 
 
-def read_rows(file: Path) -> list[Row]:
-    """Return the rows that this code found before. A last line that an interruption cut short is
-    left out."""
-    if not file.exists():
-        return []
-    lines = file.read_text().splitlines(keepends=True)
-    rows: list[Row] = [json.loads(line) for line in lines if line.endswith("\n")]
-    kept = [row for row in rows if row.get("code") == code()]
-    if len(kept) < len(rows):
-        print(
-            f"{file}: {len(rows) - len(kept)} of {len(rows)} runs were made by other code and do "
-            "not count",
-            file=sys.stderr,
-        )
-    return kept
+def store_of(kind: str, options: argparse.Namespace) -> CellStore[World, Row]:
+    return CellStore(options.into / kind, facts_of)
 
 
 def wrong(row: Row) -> bool:
     return "stuck" in row or bool(row["false_deaths"])
 
 
-def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> list[Row]:
-    """Plays what is not in ``--into`` yet; returns the rows of all ``worlds``."""
-    options.into.mkdir(parents=True, exist_ok=True)
-    file = options.into / f"{kind}.jsonl"
-    wanted = {json.dumps(name_of(world), sort_keys=True): world for world in worlds}
-    rows_before = read_rows(file)
-    rows = {json.dumps(row["world"], sort_keys=True): row for row in rows_before}
-    rows = {name: row for name, row in rows.items() if name in wanted}
-    todo = {name: world for name, world in wanted.items() if name not in rows}
-    to_do, paid = sum(map(cost, todo.values())), 0.0
-    print(
-        f"{kind}: {len(wanted)} runs, {len(rows)} of them are in {file} already",
-        file=sys.stderr,
-        flush=True,
-    )
-    # without a line that was cut short
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows_before))
-    began = time.monotonic()
-    with (
-        multiprocessing.get_context("spawn").Pool(
-            options.jobs, initializer=ignore_interrupts
-        ) as pool,
-        file.open("a") as found,
-    ):
-        for done, row in enumerate(pool.imap_unordered(play, todo.values()), 1):
-            name = json.dumps(row["world"], sort_keys=True)
-            rows[name] = row
-            paid += cost(todo[name])
-            found.write(json.dumps(row) + "\n")
-            found.flush()
-            took_s = time.monotonic() - began
-            left = f"{took_s / 60:.0f} min, about {took_s * (to_do / paid - 1) / 60:.0f} more"
-            bad = sum(wrong(each) for each in rows.values())
-            shown = {
-                key: value
-                for key, value in row["world"].items()
-                if key in ("n", "seed", "pause_s", "connections_close")
-            }
-            print(
-                f"{kind} {done}/{len(todo)}, {bad} bad, {left}; {shown} took {row['wall_s']} s",
-                file=sys.stderr,
-                flush=True,
-            )
-    return list(rows.values())
-
-
-def ignore_interrupts() -> None:
-    """Ctrl-C goes to the whole group of processes; the parent ends the workers,
-    or they end because it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-
-
-def verdict(kind: str, rows: list[Row]) -> int:
+def run_all(kind: str, worlds: list[World], options: argparse.Namespace) -> int:
+    """Run what is not in ``--into`` yet, and print what is wrong. Returns the exit code."""
+    rows = list(run_cells(worlds, play, store_of(kind, options), options.jobs).values())
     bad = [row for row in rows if wrong(row)]
     for row in bad:
         print(f"{kind} {row['world']}: {row.get('stuck') or row['false_deaths']}")
@@ -252,15 +171,15 @@ def verdict(kind: str, rows: list[Row]) -> int:
 
 
 def run_rain(options: argparse.Namespace) -> int:
-    return verdict("rain", run_all("rain", rains(options.node_seconds), options))
+    return run_all("rain", rains(options.node_seconds), options)
 
 
 def run_pauses(options: argparse.Namespace) -> int:
-    return verdict("pauses", run_all("pauses", pauses(options.pause_seeds), options))
+    return run_all("pauses", pauses(options.pause_seeds), options)
 
 
 def run_scale(options: argparse.Namespace) -> int:
-    return verdict("scale", run_all("scale", crashes(options.sizes, options.seeds), options))
+    return run_all("scale", crashes(options.sizes, options.seeds), options)
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -289,13 +208,11 @@ def summed(rows: list[Row], *keys: str) -> list[Row]:
 def run_page(options: argparse.Namespace) -> int:
     """Writes what the rows in ``--into`` say."""
     rain_rows, pause_rows, crash_rows = (
-        read_rows(options.into / f"{kind}.jsonl") for kind in ("rain", "pauses", "scale")
+        [row for row in store_of(kind, options).rows() if row["world"]["code"] == code()]
+        for kind in ("rain", "pauses", "scale")
     )
     if not crash_rows:
-        print(
-            f"there is nothing in {options.into / 'scale.jsonl'}: run `scale` first",
-            file=sys.stderr,
-        )
+        print(f"{options.into / 'scale'} has no run of this code: run `scale` first")
         return 1
     report = {
         "schema": "gossip.membership_scale/2",

@@ -13,7 +13,7 @@ the tables are printed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +25,7 @@ from gossip_lab.bench.robustness import every_attack
 from gossip_lab.bench.robustness_page import percent
 from gossip_lab.bench.tables import RobustnessTable
 from gossip_lab.bench.trials import run_all
+from gossip_lab.pages import markdown_table, replace_between
 
 JUDGED = "judged_clipping"
 N, F = 10, 2
@@ -96,21 +97,23 @@ class Part:
         """Mean ± standard error, and of the judged rule the accuracy on its worst class."""
         rules = list(self.attacks)
         alone = self.table(rules[0]).reference(found)
-        lines = [
-            f"The mean of the honest alone: {percent(alone)}.",
-            "",
-            _row(["attack", *(f"`{rule}`" for rule in rules), "its worst class"]),
-            "|---" * (len(rules) + 2) + "|",
+        rows = [
+            [
+                f"`{attack}`",
+                *(self._cell(rule, attack, found) for rule in rules),
+                self._worst_class(attack, found),
+            ]
+            for attack in self.rows
         ]
-        for attack in self.rows:
-            cells = [self._cell(rule, attack, found) for rule in rules]
-            lines.append(_row([f"`{attack}`", *cells, self._worst_class(attack, found)]))
         worst = []
         for rule in rules:
             of_rule = self.table(rule).cells(found)
             able = [(cell.mean, attack) for (_, attack), cell in of_rule.items() if cell.accuracies]
             worst.append(f"{100 * min(able)[0]:.1f}, `{min(able)[1]}`" if able else "")
-        return [*lines, _row(["**worst**", *worst, self._least_class(found)])]
+        rows.append(["**worst**", *worst, self._least_class(found)])
+        columns = ("attack", *(f"`{rule}`" for rule in rules), "its worst class")
+        alone_line = f"The mean of the honest alone: {percent(alone)}."
+        return [alone_line, "", *markdown_table(columns, rows)]
 
     def _cell(self, rule: str, attack: str, found: Cells) -> str:
         if attack not in self.attacks[rule]:
@@ -174,35 +177,17 @@ def few_samples() -> list[Part]:
 
 
 def sample_lines(parts: Sequence[Part], found: Cells) -> list[str]:
-    lines = [
-        "| samples of the judge | Dirichlet(0.1), nobody lies | `min_max` | sorted, nobody lies "
-        "| `min_max` |",
-        "|---|---|---|---|---|",
-    ]
-    for samples in SAMPLES:
-        cells = [
+    def shown(samples: int) -> list[str]:
+        return [
             percent(part.table(JUDGED).cells(found)[JUDGED, attack].estimate)
             for part in parts
             if part.mark == str(samples)
             for attack in part.attacks[JUDGED]
         ]
-        lines.append(_row([str(samples), *cells]))
-    return lines
 
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def put(page: Path, mark: str, lines: Sequence[str]) -> None:
-    """Writes lines between ``<!-- MARK -->`` and ``<!-- end of MARK -->``."""
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    text = page.read_text("utf-8")
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise SystemExit(f"{page} has no place for it: {begin} and {end}")
-    page.write_text("\n".join([f"{before}{begin}", *lines, f"{end}{after}"]), "utf-8")
+    columns = ["samples of the judge", "Dirichlet(0.1), nobody lies", "`min_max`"]
+    columns += ["sorted, nobody lies", "`min_max`"]
+    return markdown_table(columns, [[str(samples), *shown(samples)] for samples in SAMPLES])
 
 
 def main() -> None:
@@ -231,7 +216,7 @@ def main() -> None:
         if options.write is None:
             print(f"\n{mark}\n", *lines, sep="\n")
         else:
-            put(options.write, mark, lines)
+            replace_between(options.write, mark, lines)
 
 
 if __name__ == "__main__":

@@ -208,7 +208,7 @@ def free_run_dir(tmp_path: Path) -> Path:
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials of the robustness table run in processes that have torch already: how they start is
     not looked at in such a test."""
-    from gossip_lab.bench import trials
+    from gossip_lab import cells
 
     fork = contextlib.nullcontext(get_context("fork"))
-    monkeypatch.setattr(trials, "spawn_context", lambda: fork)
+    monkeypatch.setattr(cells, "spawn_context", lambda: fork)

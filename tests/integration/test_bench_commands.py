@@ -77,8 +77,11 @@ def test_links_measure_every_lane_in_every_encoding(tmp_path: Path) -> None:
 
 
 def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> None:
-    page, kept = tmp_path / "page.md", tmp_path / "cells.jsonl"
-    begin, end = "<!-- measured by gossip bench encodings -->", "<!-- end of what was measured -->"
+    page, kept = tmp_path / "page.md", tmp_path / "cells"
+    begin, end = (
+        "<!-- measured by gossip bench encodings -->",
+        "<!-- end of measured by gossip bench encodings -->",
+    )
     page.write_text(f"before\n{begin}\nold\n{end}\nbehind\n")
     words = ["encodings", "--rules", "mean median", "--encoding", "float32", "--encoding", "topk"]
     words += ["--seeds", "1", "--rounds", "10", "--attack", "sign_flip"]
@@ -93,9 +96,9 @@ def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> No
     assert text.endswith(f"{end}\nbehind\n")
     assert "| median |" in text
     assert "old" not in text
-    assert len(kept.read_text().splitlines()) == 8 + 6
+    assert len(list(kept.iterdir())) == 8 + 6
     assert told(*words, cwd=tmp_path)["rows"] == found["rows"], "what is known is not run again"
-    assert len(kept.read_text().splitlines()) == 8 + 6
+    assert len(list(kept.iterdir())) == 8 + 6
 
 
 def at_work(children: list[psutil.Process], bench: str) -> bool:

@@ -500,8 +500,9 @@ def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
 
 def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Path) -> None:
     trial, outcome = Trial("median", "alie*1.5", 10, 2), TrialResult(0.5, skipped=3)
-    trials.remember(tmp_path, trial, "digits", outcome)
-    assert trials.recall(tmp_path, trial, "digits") == outcome
+    store = trials.store_of(tmp_path, "digits")
+    store.write(trial, dataclasses.asdict(outcome))
+    assert store.read(trial) == outcome
     for field, value in (
         ("rule", "mean"),
         ("attack", "alie"),
@@ -512,35 +513,34 @@ def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Pat
         ("trust", True),
         ("declared_f", 3),
     ):
-        assert (
-            trials.recall(tmp_path, dataclasses.replace(trial, **{field: value}), "digits") is None
-        )
-    assert trials.recall(tmp_path, trial, "mnist.npz") is None
+        assert store.read(dataclasses.replace(trial, **{field: value})) is None
+    assert trials.store_of(tmp_path, "mnist.npz").read(trial) is None
     (written,) = tmp_path.iterdir()
     written.write_text(written.read_text("utf-8")[:40])
-    assert trials.recall(tmp_path, trial, "digits") is None, "a torn file is run again"
+    assert store.read(trial) is None, "a torn file is run again"
 
 
 def test_a_run_that_was_recorded_is_the_same_run(tmp_path: Path) -> None:
     trial, outcome = Trial("median", "alie", 10, 2), TrialResult(0.5)
     recorded = dataclasses.replace(trial, record=True)
-    trials.remember(tmp_path, trial, "digits", outcome)
-    assert trials.recall(tmp_path, recorded, "digits") is None, "it has no records"
+    store = trials.store_of(tmp_path, "digits")
+    store.write(trial, dataclasses.asdict(outcome))
+    assert store.read(recorded) is None, "it has no records"
     records = {"round": [0, 0]}
-    trials.remember(tmp_path, recorded, "digits", dataclasses.replace(outcome, records=records))
-    assert trials.recall(tmp_path, trial, "digits") == outcome
-    assert trials.recall(tmp_path, recorded, "digits") == outcome
-    assert trials.recall_records(tmp_path, trial, "digits") == records
+    store.write(recorded, dataclasses.asdict(dataclasses.replace(outcome, records=records)))
+    assert store.read(trial) == outcome
+    assert store.read(recorded) == outcome
+    assert trials.recall_records(store, trial) == records
 
 
 def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
     rule = tmp_path / "mine.py"
     rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
-    trial = Trial(f"{rule}:keep")
-    trials.remember(tmp_path, trial, "digits", TrialResult(0.5))
-    assert trials.recall(tmp_path, trial, "digits") is not None
+    trial, store = Trial(f"{rule}:keep"), trials.store_of(tmp_path, "digits")
+    store.write(trial, dataclasses.asdict(TrialResult(0.5)))
+    assert store.read(trial) is not None
     rule.write_text("def keep(updates, *, f): return updates.median(0).values\n")
-    assert trials.recall(tmp_path, trial, "digits") is None
+    assert trials.store_of(tmp_path, "digits").read(trial) is None
 
 
 @pytest.mark.usefixtures("forked")

@@ -173,8 +173,8 @@ def test_the_page_tells_who_was_in_quarantine_and_what_the_worst_class_came_to(
         "liars), `zero` (2 of 10 honest workers, 4 of 4 liars)." in text
     )
     head = " ".join(robustness_page.head([table], found, "digits", "gossip bench")).split()
-    assert trust == ("keeps its f." in " ".join(head))
-    assert "a Dirichlet distribution with alpha = 0.1, the liars' drawn from all" in " ".join(head)
+    assert trust == ("| `trust` | True |" in " ".join(head))
+    assert "| `split` | dirichlet:0.1 |" in " ".join(head)
     assert [cell["honest_quarantined"] for cell in table.as_data(found)["cells"]] == [
         (2, 2),
         (1, 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,7 @@ POINTS = "[gossip.aggregators]\nfrom_elsewhere = pk_of_sources.mymod:mine\n"
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An importable package with a rule, what that imports, and what it does not;
-    it has an entry point, too."""
+    """An importable package with a rule and what that imports; it has an entry point, too."""
     folder = tmp_path / "pk_of_sources"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -29,7 +29,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "def half(x):\n    from pk_of_sources import deeper\n    return deeper.HALF * x\n"
     )
     (folder / "deeper.py").write_text("import torch, json\nHALF = 0.5\n")
-    (folder / "other.py").write_text("ASIDE = 1\n")
     about = tmp_path / "sources-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: sources\nVersion: 1.0\n")
@@ -49,13 +48,12 @@ def test_a_changed_module_or_one_that_it_imports_is_another_rule(
     spec: str, changed: str, package: Path, tmp_path: Path
 ) -> None:
     trial = Trial(spec)
-    trials.remember(tmp_path, trial, "digits", TrialResult(0.5))
-    assert trials.recall(tmp_path, trial, "digits") == TrialResult(0.5)
-    (package / "other.py").write_text("ASIDE = 2 + 2\n")
-    assert trials.recall(tmp_path, trial, "digits") == TrialResult(0.5), "which it does not use"
+    store = trials.store_of(tmp_path, "digits")
+    store.write(trial, asdict(TrialResult(0.5)))
+    assert store.read(trial) == TrialResult(0.5)
     file = package / changed
     file.write_text(f"{file.read_text()}# mended\n")
-    assert trials.recall(tmp_path, trial, "digits") is None
+    assert trials.store_of(tmp_path, "digits").read(trial) is None
 
 
 @pytest.mark.parametrize(
@@ -80,51 +78,24 @@ def test_a_module_beside_a_rules_file_counts_with_it(first: str, tmp_path: Path)
     assert rule_sources.digest(spec) != after
 
 
-def test_built_in_rules_count_with_their_family_the_kernels_the_attacks_and_the_training() -> None:
-    def names(spec: str) -> list[str]:
-        return sorted(
-            "/".join(path.parts[-2:]) for path in rule_sources._files(rule_sources._roots(spec))
-        )
-
-    always = [
-        "kernels/plain.py",
-        "kernels/fast.py",
-        "aggregators/base.py",
-        "attacks/adaptive.py",
-        "aggregators/senders.py",
-    ]
-    for spec, family in (
-        ("krum", "distances"),
-        ("nnm+faba", "mixing"),
-        ("nnm+faba", "selecting"),
-        ("mean", "means"),
-    ):
-        assert {*always, f"aggregators/{family}.py", "bench/learning.py"}.issubset(names(spec)), (
-            spec
-        )
-    assert "aggregators/distances.py" not in names("mean"), (
-        "a change of krum's leaves what is known of the mean"
-    )
-    assert not [name for name in names("krum") if "torch" in name or "numpy" in name]
-    assert len({rule_sources.digest(spec) for spec in ("krum", "mean", "faba", "nnm+faba")}) == 4
-
-
-def test_the_trust_table_and_the_digits_count_with_the_training() -> None:
-    """A trial with ``--trust`` is another once the table judges in another way."""
-    files = rule_sources._files(rule_sources._roots("mean"))
-    counted = ["core/ledger/trust.py", "core/ledger/spread.py", "core/settings.py"]
-    for part in [*counted, "launch/demo/digits.py"]:
-        assert any(str(path).endswith(part) for path in files), part
-    assert not [path for path in files if path.name in ("peer.py", "swarms.py")]
+def test_the_rules_the_trust_table_the_encodings_and_the_digits_count_with_the_training() -> None:
+    counted = {"/".join(path.parts[-2:]) for path in rule_sources.training_files()}
+    assert counted >= {
+        *("aggregators/base.py", "kernels/fast.py", "attacks/adaptive.py", "bench/learning.py"),
+        *("ledger/trust.py", "core/settings.py", "vectors/wire.py", "training/feedback.py"),
+        "demo/digits.py",
+    }
+    assert all(path.is_file() for path in rule_sources.training_files())
 
 
 def test_data_of_another_content_are_other_data(tmp_path: Path) -> None:
     data, trial = tmp_path / "some.npz", Trial("median")
     data.write_bytes(b"first")
-    trials.remember(tmp_path, trial, str(data), TrialResult(0.5))
-    assert trials.recall(tmp_path, trial, str(data)) == TrialResult(0.5)
+    store = trials.store_of(tmp_path, str(data))
+    store.write(trial, asdict(TrialResult(0.5)))
+    assert store.read(trial) == TrialResult(0.5)
     data.write_bytes(b"other ones")
-    assert trials.recall(tmp_path, trial, str(data)) is None
+    assert trials.store_of(tmp_path, str(data)).read(trial) is None
 
 
 @pytest.mark.parametrize(

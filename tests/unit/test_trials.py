@@ -3,6 +3,7 @@ and what is told before and while they run."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(
     assert "to run" not in capfd.readouterr().err
     trial, outcome = Trial("mean"), TrialResult(0.9)
     with pytest.raises(ConfigError, match="cannot write /proc/self/mean-none"):
-        trials.remember(Path("/proc/self"), trial, "digits", outcome)
+        trials.store_of(Path("/proc/self"), "digits").write(trial, dataclasses.asdict(outcome))
 
 
 @pytest.mark.usefixtures("forked")
@@ -179,7 +180,7 @@ def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Pa
     )
     with pytest.raises(
         LocalError,
-        match=r"a process of the trials was killed, perhaps for want of memory \(1 job\)",
+        match=r"a process of the cells was killed, perhaps for want of memory \(1 job\)",
     ):
         bench(tmp_path / "runs", rules=f"mean {rule}:keep")
     assert len(list(tmp_path.glob("runs/mean-*.json"))) == 2

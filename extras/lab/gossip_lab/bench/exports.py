@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report import counted
 
 from . import robustness_page
-from .models import MLP
 
 if TYPE_CHECKING:
-    from .tables import Choice, Found, RobustnessCell, RobustnessTable
+    from .tables import Found, RobustnessCell, RobustnessTable
 
 OUTCOMES = {
     "accuracy": "accuracy",
@@ -100,15 +98,16 @@ def write_records(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv, parquet
 
-    from .trials import recall_records
+    from .trials import recall_records, store_of
 
     types = {"float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
     open_file = parquet.ParquetWriter if path.suffix == ".parquet" else arrow_csv.CSVWriter
     trials = dict.fromkeys(trial for table in tables for trial, _ in table.runs(found))
+    store = store_of(folder, data)
     writer: Any = None
     try:
         for trial in trials:
-            if records := recall_records(folder, trial, data):
+            if records := recall_records(store, trial):
                 settings = {**dataclasses.asdict(trial), "declared_f": trial.tolerated}
                 columns: dict[str, Any] = {
                     each.name: pa.array(
@@ -161,29 +160,18 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
         row = [cells[rule, attack] for attack in table.attacks]
         words = [_cell(worst) if worst.accuracies else "--", *map(_cell, row)]
         if searched:
-            words.append(_settings(table.settings(table.chosen(rule, found))))
+            words.append(_plain(robustness_page.choice_text(table, rule, found)))
         lines.append(rf"{_word(rule)} & {' & '.join(words)} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
 def _caption(table: RobustnessTable, found: Found, data: str) -> str:
     """Return the caption: the measured quantity, its settings, and how a cell is judged."""
-    shared = table.settings()
     several = len(table.seeds) > 1
     measured = f"mean and standard error over {len(table.seeds)} seeds" if several else "one seed"
-    model = f"{shared['hidden']} hidden units" if shared["model"] == MLP else shared["model"]
-    said = [
-        _plain(data),
-        _plain(model),
-        f"split {_plain(shared['split'])}",
-        counted(shared["rounds"], "round"),
-        f"{counted(shared['batch'], 'sample')} a worker and round",
-        *_chosen(table),
-        *_course(shared),
-        *([f"tested on {shared['test_samples']} samples"] if shared["test_samples"] else []),
-        *(["with the trust table of a run"] if shared["trust"] else []),
-        f"f = {table.f} of n = {table.n}, f = {table.declared_f} declared",
-    ]
+    settings = robustness_page.settings_of([table], data)
+    said = [f"{_plain(name)} = {_plain(value)}" for name, value in settings.items()]
+    said += [f"f = {table.f} of n = {table.n}, f = {table.declared_f} declared"]
     reference = _math(robustness_page.percent(table.reference(found)))
     limit = f"{100 * table.limit(found).mean:.1f}, {100 * table.fails_below:g} \\% of that"
     return (
@@ -191,29 +179,6 @@ def _caption(table: RobustnessTable, found: Found, data: str) -> str:
         f"reaches {reference}; the limit is {limit}. "
         "Bold: fails; italic: undecided; --: cannot be run."
     )
-
-
-def _chosen(table: RobustnessTable) -> list[str]:
-    """The settings of all rules, or how each came to its own, and what was held out for that."""
-    share = table.settings()["validation"]
-    held_out = f"{100 * share:g} \\% of the training samples"
-    if len(table.choices) > 1:
-        return [f"settings of each rule chosen under its worst attack on {held_out}, held out"]
-    told = _settings(table.settings(table.choices[0]))
-    return [told, *([f"{held_out} held out"] if share else [])]
-
-
-def _course(shared: Mapping[str, Any]) -> list[str]:
-    """Return the settings of the learning rate and of the split that differ from the defaults."""
-    milestones, split = ", ".join(shared["milestones"].split()), shared["split_seed"]
-    decay = f"learning rate times {shared['lr_decay']:g} from rounds {milestones} on"
-    return [*([decay] if milestones else []), *([] if split is None else [f"split seed {split}"])]
-
-
-def _settings(choice: Choice) -> str:
-    """Return the settings in the words of ``robustness_page``, for LaTeX."""
-    parts = robustness_page.setting_of(choice).split("`")
-    return "".join(_word(part) if at % 2 else _plain(part) for at, part in enumerate(parts))
 
 
 def _cell(cell: RobustnessCell) -> str:

@@ -18,9 +18,11 @@ from torch import Tensor
 from gossip.aggregators import BoundRule, Verdict, attacks, outer, registry, senders
 from gossip.core import LENGTHS_KEPT, Contribution, Rejection, TrustSettings, TrustTable
 from gossip.errors import AggregationError, ConfigError, UnknownName
+from gossip.run import fitting
 
 from . import models, splits
 from .data_sets import TrainingData
+from .encoded import EncodedLink
 from .models import generator_of
 
 NO_ATTACK = "none"
@@ -65,6 +67,7 @@ class Trial:
         milestones: Rounds, separated by blanks, from which on the learning rate is multiplied by
             ``lr_decay`` (once more at each).
         split_seed: Seed of the split; None: that of the run.
+        encoding: How updates and results travel, as ``load_encoding`` takes it; empty: as they are.
         record: Whether the result has a record of each worker in each round.
     """
 
@@ -93,6 +96,7 @@ class Trial:
     milestones: str = ""
     lr_decay: float = 1.0
     split_seed: int | None = None
+    encoding: str = ""
     record: bool = False
 
     def lr_in(self, round_id: int) -> float:
@@ -212,11 +216,13 @@ def train(
         return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
     if "state" in rule.needs and not trial.keep_state:
         return TrialResult(None, "has a state, which no run hands on (--keep-state does)")
-    if trial.has_local_steps:
-        try:
+    try:
+        if trial.encoding:
+            fitting.check_encoding(trial.encoding, rule, rolling=True)
+        if trial.has_local_steps:
             rule.check_model_differences()
-        except ConfigError as error:
-            return TrialResult(None, f"{error}: {error.hint}")
+    except ConfigError as error:
+        return TrialResult(None, f"{error}: {error.hint}")
     run = (run_of or _Run)(trial, rule, data)
     try:
         run.try_rule()
@@ -270,6 +276,11 @@ class _Run:
         self.measured: list[Rejection] = []  # of those in quarantine, in this round
         self.records: dict[str, list[Any]] = {name: [] for name in RECORD} if trial.record else {}
         self.loss = 0.0  # of the honest samples of this round, where it is recorded
+        self.link = (
+            EncodedLink(trial.encoding, self.model.shapes, self.honest, trial.n, trial.seed)
+            if trial.encoding
+            else None
+        )
 
     def _made_model(self) -> models.Model:
         trial, data = self.trial, self.data
@@ -362,6 +373,8 @@ class _Run:
         self.lr = self.trial.lr_in(round_id)
         self.rate = self.lr if self.outer is None else self.outer.lr
         updates = self._offered(round_id)
+        if self.link is not None:
+            updates = self.link.pass_updates(updates, round_id)
         finite = torch.isfinite(updates).all(dim=1)
         faulty = (~finite).nonzero().flatten().tolist()
         usable = finite.nonzero().flatten().tolist()
@@ -370,6 +383,12 @@ class _Run:
         if len(taken) < self.rule.at_least(f):
             taken = usable
         verdict = self._aggregate(updates[taken], f, round_id)
+        if self.link is not None:
+            contributors = [] if verdict is None else taken
+            self.link.settle(round_id, contributors)
+            if verdict is not None:
+                passed = self.link.pass_result(verdict.aggregate, round_id)
+                verdict = replace(verdict, aggregate=passed)
         due = verdict is not None and round_id % TrustSettings().measured_every == 0
         self.measured = self._measure(updates, taken, usable) if due else []
         self._judge(round_id, taken, verdict, faulty)

@@ -202,7 +202,7 @@ def robustness(
     command = _command(options)
     tables = _tables(options)
     from . import exports, robustness_page
-    from .trials import recall_all, run_all
+    from .trials import run_all, store_of
 
     if out is not None:
         robustness_page.check_place(out)
@@ -210,7 +210,7 @@ def robustness(
         if path is not None:
             robustness_page.check_place(path)
     wanted = [trial for table in tables for trial in table.trials()]
-    found = recall_all(wanted, into, data) if show else run_all(wanted, into, data, jobs)
+    found = store_of(into, data).read_all(wanted) if show else run_all(wanted, into, data, jobs)
     for table in tables:
         _check_reference(table, found, into)
     if out is not None:

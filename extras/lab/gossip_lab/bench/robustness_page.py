@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from statistics import fmean
@@ -15,16 +15,17 @@ from gossip.aggregators.attacks import ATTACKS
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
 from gossip.run import code_version
+from gossip_lab.pages import markdown_table
 
 from .estimates import Estimate
-from .models import MLP
-from .splits import IID, read_split
+from .splits import IID
 
 if TYPE_CHECKING:
-    from .tables import Choice, Found, RobustnessCell, RobustnessTable
+    from .tables import Found, RobustnessCell, RobustnessTable
 
 Cells: TypeAlias = "Mapping[tuple[str, str], RobustnessCell]"
 """Cells of a table, by rule and attack."""
+ALWAYS_SHOWN = ("model", "rounds", "batch", "lr", "split")
 DASH = "-"
 NOT_RUN = "?"
 fill = TextWrapper(100, break_on_hyphens=False).fill
@@ -78,70 +79,12 @@ def write(
 def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: str) -> list[str]:
     """Return the text above the tables. ``command`` is the command that makes the page."""
     table = tables[0]
-    shared = table.settings()
-    trust = (
-        " The trust table of a run judges each worker by what the rule says of it: the rule does "
-        "not get the updates of who is in quarantine, and keeps its f."
-        if shared["trust"]
-        else ""
-    )
-    choices = [table.settings(choice) for choice in table.choices]
-    searched = (
-        f" Each rule has the settings with which it learns most under its worst attack, by "
-        f"{100 * shared['validation']:g} % of the training samples, which are held out; its last "
-        "column names them."
-        if len(choices) > 1
-        else ""
-    )
-    held_out = (
-        f" {100 * shared['validation']:g} % of the training samples are held out."
-        if shared["validation"] and not searched
-        else ""
-    )
-    milestones = ", ".join(shared["milestones"].split())
-    rates = (
-        f" The learning rate is multiplied by {shared['lr_decay']:g} from each of these rounds on: "
-        f"{milestones}."
-        if milestones
-        else ""
-    )
-    split = shared["split_seed"]
-    shared_split = "" if split is None else f" All runs have the split of seed {split}."
-    tests = f" Tests take {shared['test_samples']} samples." if shared["test_samples"] else ""
-    seeds = ", ".join(map(str, table.seeds))
-    shares = _shares(shared["split"])
-    if any(each.settings()["split"] != shared["split"] for each in tables):
-        shares = "shared among the honest as each table says, the liars' drawn from all"
     what = (
-        "Which rule learns under which attack: n simulated workers, f of them liars who see every "
-        "honest update of the round and, for `adaptive` and `optimal_*`, try themselves on the "
-        "very rule before they send. One process a run, plain SGD, no network; real processes are "
-        "in [attacks.md](attacks.md). This command makes the page, and goes on after Ctrl-C:"
-    )
-    model = (
-        f"a network with {shared['hidden']} hidden units"
-        if shared["model"] == MLP
-        else f"the model `{shared['model']}`"
-    )
-    sizes = sorted({each.settings()["local_steps"] for each in tables})
-    local = (
-        ""
-        if sizes == [1]
-        else f"; a worker takes {' or '.join(map(str, sizes))} steps by itself in a round, on as "
-        "many batches, and updates are model differences"
-    )
-    per = "round" if sizes == [1] else "step"
-    setting = (
-        f"Data `{data}`; {model}; {counted(shared['rounds'], 'round')}; "
-        f"{' or '.join(map(setting_of, choices))}; "
-        f"{counted(shared['batch'], 'sample')} a worker and {per}, {shares}{local}; rules "
-        f"with a judge judge by {shared['reference']}; seeds {seeds}."
-        f"{trust}{searched}{held_out}{rates}{shared_split}{tests}"
-    )
-    told = (
-        "All rules are told the true f."
-        if all(each.declared_f == each.f for each in tables)
-        else "The rules are told the f that is declared, which is not that of the liars."
+        "Which rule learns under which attack: n simulated workers, f of them liars who draw from "
+        "all samples, see every honest update of the round and, for `adaptive` and `optimal_*`, "
+        "try themselves on the very rule before they send. One process a run, plain SGD, no "
+        "network; real processes are in [attacks.md](attacks.md). This command makes the page, and "
+        "goes on after Ctrl-C:"
     )
     share = f"{100 * table.fails_below:g} %"
     reading = (
@@ -152,18 +95,24 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         "below the limit, and *holds* when it is not, where that is no chance (Student's t of the "
         "differences). Else more seeds might turn it, and it is *undecided*. Of the decided cells "
         "of a table, 5 % are wrong on average (Benjamini, Hochberg). "
-        f"{told} `{DASH}` means that the rule cannot be run so; "
+        f"`{DASH}` means that the rule cannot be run so; "
         "why is said below the table. `none`: nobody lies. `worst` is the lowest cell of the row."
     )
+    if len(table.choices) > 1:
+        reading += (
+            " Each rule has the settings with which it learns most under its worst attack, by the "
+            "training samples that are held out; its last column names them."
+        )
     reached = " and ".join(f"{100 * each.reference(found).mean:.1f} %" for each in tables)
-    seeds_told = "one seed" if len(table.seeds) == 1 else f"{len(table.seeds)} seeds"
     limits = (
-        f"This is {seeds_told} and {counted(shared['rounds'], 'round')}: averaging without any "
+        f"This is {counted(len(table.seeds), 'seed')} and "
+        f"{counted(table.settings()['rounds'], 'round')}: averaging without any "
         f"liar reaches {reached} in that time, and would reach more in a longer run. That a rule "
         f"holds says that it kept {share} of this against these attacks, "
         "not that it loses nothing, nor that no other attack breaks it; what lies within the ± is "
         "no difference."
     )
+    settings = [(f"`{name}`", value) for name, value in settings_of(tables, data).items()]
     return [
         "# Rules and attacks",
         "",
@@ -171,7 +120,7 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
         "",
         f"    {command}",
         "",
-        fill(setting),
+        *markdown_table(("setting", "value"), settings),
         "",
         fill(reading),
         "",
@@ -180,15 +129,23 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
     ]
 
 
-def setting_of(choice: Choice) -> str:
-    """Learning rate, weight decay and sender, in words, with code as in Markdown."""
-    sender = (
-        f"each worker's update through `{choice['sender']}`"
-        if choice["sender"]
-        else "updates sent as they are (no momentum)"
-    )
-    decay = f", weight decay {choice['weight_decay']:g}" if choice["weight_decay"] else ""
-    return f"learning rate {choice['lr']:g}{decay}, {sender}"
+def settings_of(tables: Sequence[RobustnessTable], data: str) -> dict[str, str]:
+    """Return the settings of all runs of these tables, by name: those that a reader looks for
+    first, and each that differs from its default."""
+    chosen = [table.settings(choice) for table in tables for choice in table.choices]
+    shown = {"data": data}
+    for name, default in tables[0].defaults().items():
+        values = list(dict.fromkeys(each[name] for each in chosen))
+        if name in ALWAYS_SHOWN or values != [default]:
+            shown[name] = " or ".join(str(value) if value != "" else "none" for value in values)
+    return {**shown, "seeds": ", ".join(map(str, tables[0].seeds))}
+
+
+def choice_text(table: RobustnessTable, rule: str, found: Found) -> str:
+    """Return the settings that are best for a rule, of those that it chose from."""
+    choice = table.chosen(rule, found)
+    varied = [name for name in choice if len({each[name] for each in table.choices}) > 1]
+    return ", ".join(f"{name} = {choice[name] or 'none'}" for name in varied)
 
 
 def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
@@ -205,21 +162,6 @@ def _calculated(tables: Sequence[RobustnessTable], found: Found) -> list[str]:
             "or one step decides."
         )
     return ["", fill(text)]
-
-
-def _shares(split: str) -> str:
-    """How the workers come to their samples, in words."""
-    name, value = read_split(split)
-    honest = {
-        "iid": "",
-        "sorted": "the honest ones' sorted by label",
-        "dirichlet": (
-            "the honest ones' shares of each class drawn from a Dirichlet distribution with alpha "
-            f"= {value:g}"
-        ),
-        "gamma": f"{100 * value:g} % of the honest ones' the same mix, the rest sorted by label",
-    }[name]
-    return f"{honest}, the liars' drawn from all" if honest else "drawn from all samples"
 
 
 def title(table: RobustnessTable) -> str:
@@ -264,18 +206,19 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
             f"{100 * limit.mean:.1f} %{between}."
         ),
         "",
-        _row(["rule", "worst", *(f"`{attack}`" for attack in table.attacks), *last]),
-        "|---" * (len(table.attacks) + 2 + len(last)) + "|",
     ]
+    rows = []
     reasons: dict[str, list[str]] = {}
     for rule in order:
         row = [cells[rule, attack] for attack in table.attacks]
         worst = table.worst(rule, cells)
         least = text_of(worst) if worst.accuracies else DASH
-        settings = [setting_of(table.settings(table.chosen(rule, found)))] if last else []
-        lines.append(_row([f"`{rule}`", least, *map(text_of, row), *settings]))
+        settings = [choice_text(table, rule, found)] if last else []
+        rows.append([f"`{rule}`", least, *map(text_of, row), *settings])
         for why in dict.fromkeys(cell.why for cell in row if cell.why):
             reasons.setdefault(why, []).append(f"`{rule}`")
+    attacks = [f"`{attack}`" for attack in table.attacks]
+    lines += markdown_table(("rule", "worst", *attacks, *last), rows)
     lines += ["", *_idle(table), *_verdict(table, cells, order)]
     lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
     lines += _lost(table, cells, order)
@@ -296,10 +239,6 @@ def _idle(table: RobustnessTable) -> list[str]:
         if (known := ATTACKS.get(attack)) is not None and known.idle(table.n, table.f)
     ]
     return [f"- No attack where {table.f} of {table.n} lie: {', '.join(idle)}."] if idle else []
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
@@ -324,21 +263,21 @@ def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> 
 def _worst_classes(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
     """Return a table of the accuracy on the worst class, by rule and attack. A mean over all
     classes hides a class that only quarantined workers have."""
-    lines = [
-        "",
-        "The accuracy on the class where it is least, in percent, mean over the seeds:",
-        "",
-        "| rule | " + " | ".join(f"`{attack}`" for attack in table.attacks) + " |",
-        "|---" * (len(table.attacks) + 1) + "|",
-    ]
+    rows = []
     for rule in order:
         row = [cells[rule, attack] for attack in table.attacks]
         words = [
             f"{100 * fmean(cell.worst_classes):.1f}" if cell.worst_classes else text_of(cell)
             for cell in row
         ]
-        lines.append(f"| `{rule}` | {' | '.join(words)} |")
-    return lines
+        rows.append([f"`{rule}`", *words])
+    attacks = [f"`{attack}`" for attack in table.attacks]
+    return [
+        "",
+        "The accuracy on the class where it is least, in percent, mean over the seeds:",
+        "",
+        *markdown_table(("rule", *attacks), rows),
+    ]
 
 
 def _lost(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:

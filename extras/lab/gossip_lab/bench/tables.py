@@ -15,28 +15,9 @@ Found = Mapping[Trial, TrialResult]
 Choice = Mapping[str, Any]
 """Settings of a trial among which the best is looked for: lr, sender, weight_decay."""
 
-SETTINGS = (
-    "rounds",
-    "batch",
-    "lr",
-    "hidden",
-    "sender",
-    "split",
-    "trust",
-    "model",
-    "weight_decay",
-    "reference",
-    "validation",
-    "test_samples",
-    "every",
-    "keep_state",
-    "local_steps",
-    "outer",
-    "milestones",
-    "lr_decay",
-    "split_seed",
-)
-"""Settings that all trials of a table share, unless a choice overrides them."""
+OF_A_CELL = frozenset({"rule", "attack", "n", "f", "seed", "declared_f", "record"})
+"""Fields of a trial that its table sets. All trials of a table share the others, unless a choice
+overrides them."""
 
 NOTHING: Choice = MappingProxyType({})
 
@@ -101,10 +82,13 @@ class RobustnessTable:
     shared: Mapping[str, Any]
     choices: tuple[Choice, ...] = (NOTHING,)
 
+    @staticmethod
+    def defaults() -> dict[str, Any]:
+        return {each.name: each.default for each in fields(Trial) if each.name not in OF_A_CELL}
+
     def settings(self, choice: Choice = NOTHING) -> dict[str, Any]:
         """Return the settings of the table's trials, including those left at their defaults."""
-        defaults = {field.name: field.default for field in fields(Trial) if field.name in SETTINGS}
-        return {**defaults, **self.shared, **choice}
+        return {**self.defaults(), **self.shared, **choice}
 
     def trials(self) -> list[Trial]:
         """Every run that it is made of, and those without liars that it is compared with."""

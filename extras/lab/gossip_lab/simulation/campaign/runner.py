@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-import multiprocessing
-import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -21,6 +18,7 @@ from gossip.errors import ConfigError, LocalError, TooFewUpdates
 from gossip.faults import FaultPlan
 from gossip.interpreter import spawn_context
 from gossip_lab.simulation.schedules import PEERS, ROUNDS_MIN, Schedule, generate, generate_pipeline
+from gossip_lab.workers import end_with_parent
 
 from . import play
 from .play import SimulationResult
@@ -187,20 +185,6 @@ def _begin_work(over: Event) -> None:
     # twentieth of the time
     gc.freeze()
     gc.disable()
-
-
-def end_with_parent() -> None:
-    """For a worker. A parent that is killed cannot shut its pool down,
-    and a pool without a parent waits for ever."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    threading.Thread(target=_await_orphanhood, daemon=True).start()
-
-
-def _await_orphanhood() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _play(question: SearchQuery, seeds: list[int]) -> list[SimulationResult]:

@@ -1,0 +1,221 @@
+"""Cells of a table, run side by side. Each is stored in a file of its own: interrupted, the same
+command goes on where it was.
+
+    store = CellStore(Path("runs/mine"))
+    rows = run_cells([MyCell(seed) for seed in range(5)], play, store, jobs=2)
+
+A cell is a frozen dataclass, and ``play(cell)`` returns its row, a dictionary as JSON has it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from hashlib import blake2b
+from multiprocessing import active_children
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Generic, TypeVar
+
+from gossip.errors import ConfigError, LocalError
+from gossip.interpreter import spawn_context
+from gossip.launch.report import counted
+
+from .workers import end_with_parent
+
+SCHEMA = "gossip.cell/1"
+PROGRESS_S = 10.0
+LABEL_CHARS = 80
+WRITABLE = "--into names a folder that can be written to"
+ERROR = "error"
+"""Key of a row that is returned and not stored: the cause of the error may be mended."""
+
+Row = dict[str, Any]
+Cell = TypeVar("Cell", bound=Hashable)
+Result = TypeVar("Result")
+
+
+def facts_of(cell: Any) -> dict[str, Any]:
+    """Return the fields of a cell and of the dataclasses in it."""
+    return asdict(cell)
+
+
+def row_itself(cell: Any, row: Row) -> Row:
+    """Return the row: the result of cells that need no other."""
+    return row
+
+
+class CellStore(Generic[Cell, Result]):
+    """Folder with the rows of cells, one file each.
+
+    Attributes:
+        folder: It is made when it is first written to.
+        facts_of: All that makes a difference to the row of a cell, as JSON has it. Cells with equal
+            facts are the same run.
+        result_of: What a row says of its cell; None if the row lacks something that the cell needs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        facts_of: Callable[[Cell], Mapping[str, Any]] = facts_of,
+        result_of: Callable[[Cell, Row], Result | None] = row_itself,  # type: ignore[assignment]
+    ) -> None:
+        self.folder, self.facts_of, self.result_of = folder, facts_of, result_of
+
+    def path(self, cell: Cell) -> Path:
+        """Return the file of a cell: readable, and another for whatever makes a difference."""
+        facts = self.facts_of(cell)
+        label = "-".join(str(fact) for fact in facts.values())[:LABEL_CHARS]
+        plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)
+        text = json.dumps(facts, sort_keys=True)
+        return self.folder / f"{plain}-{blake2b(text.encode(), digest_size=6).hexdigest()}.json"
+
+    def read_row(self, cell: Cell) -> Row | None:
+        """Return the stored row; None if there is none, or its file is damaged."""
+        return _row_in(self.path(cell))
+
+    def read(self, cell: Cell) -> Result | None:
+        """Return the stored result; None if the cell has to be run."""
+        row = self.read_row(cell)
+        return None if row is None else self.result_of(cell, row)
+
+    def read_all(self, cells: Iterable[Cell]) -> dict[Cell, Result]:
+        """Return the results of the cells that were run before."""
+        return {
+            cell: result for cell in dict.fromkeys(cells) if (result := self.read(cell)) is not None
+        }
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows in the folder, whatever their cells are."""
+        for path in sorted(self.folder.glob("*.json")):
+            if (row := _row_in(path)) is not None:
+                yield row
+
+    def write(self, cell: Cell, row: Row) -> None:
+        """Write the file, whole or not at all. Raises: ConfigError: It cannot be written."""
+        path = self.path(cell)
+        scratch = path.with_suffix(".new")
+        stored = {"schema": SCHEMA, "cell": self.facts_of(cell), "row": row}
+        try:
+            scratch.write_text(json.dumps(stored) + "\n", "utf-8")
+            scratch.replace(path)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
+
+    def make_folder(self) -> None:
+        """Raises: ConfigError: The folder cannot be made, or not be written to."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=self.folder):  # or the first run is done before it shows
+                pass
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to the folder {self.folder}: {error.strerror}", WRITABLE
+            ) from error
+
+
+def _row_in(path: Path) -> Row | None:
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        row: Row | None = stored["row"] if stored["schema"] == SCHEMA else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return row
+
+
+def run_cells(
+    cells: Iterable[Cell],
+    play: Callable[[Cell], Row],
+    store: CellStore[Cell, Result],
+    jobs: int,
+    *,
+    quiet: bool = False,
+) -> dict[Cell, Result]:
+    """Run what the store does not have yet, and return the results of all cells.
+
+    Args:
+        play: Runs one cell in a worker process, which has one thread of torch.
+        jobs: Worker processes.
+    Raises:
+        ConfigError: The folder cannot be made or written to.
+        LocalError: A process was killed; what is done is stored.
+        KeyboardInterrupt: At once; what is done is stored.
+    """
+    wanted = list(dict.fromkeys(cells))
+    found = store.read_all(wanted)
+    missing = [cell for cell in wanted if cell not in found]
+    if not missing:
+        return found
+    store.make_folder()
+    progress = _ProgressLines(len(missing), len(found), quiet)
+    others = set(active_children())
+    with spawn_context() as context:
+        pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _begin)
+        try:
+            running = {pool.submit(play, cell): cell for cell in missing}
+            for done in as_completed(running):
+                cell, row = running[done], done.result()
+                if not row.get(ERROR):
+                    store.write(cell, row)
+                result = store.result_of(cell, row)
+                assert result is not None
+                found[cell] = result
+                progress.add_one()
+        except BaseException as error:
+            workers = set(active_children()) - others
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.terminate()
+            progress.print_stop(store.folder)
+            if isinstance(error, BrokenProcessPool):
+                raise LocalError(
+                    "a process of the cells was killed, perhaps for want of memory "
+                    f"({counted(jobs, 'job')})"
+                ) from error
+            raise
+        pool.shutdown()
+    return {cell: found[cell] for cell in wanted}
+
+
+def _begin() -> None:
+    """In a new worker. Ctrl-C is for the parent, which ends its workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+class _ProgressLines:
+    """A line now and then on stderr, and how long it may take yet."""
+
+    def __init__(self, total: int, known: int, quiet: bool) -> None:
+        self.total, self.done, self.quiet = total, 0, quiet
+        self.began = self.printed = time.monotonic()
+        before = f", {known} {'was' if known == 1 else 'were'} run before" if known else ""
+        self._print_line(f"{counted(total, 'cell')} to run{before}")
+
+    def add_one(self) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.printed >= PROGRESS_S or self.done == self.total:
+            self.printed = now
+            left_s = (now - self.began) / self.done * (self.total - self.done)
+            self._print_line(
+                f"{self.done} of {counted(self.total, 'cell')}, {now - self.began:.0f} s, "
+                f"{left_s:.0f} s to go"
+            )
+
+    def print_stop(self, folder: Path) -> None:
+        self._print_line(
+            f"stopped after {self.done} of {counted(self.total, 'cell')}; the same command goes "
+            f"on from {folder}"
+        )
+
+    def _print_line(self, text: str) -> None:
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,41 @@
+"""Tables in Markdown, and the pages that they are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gossip.errors import ConfigError
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    return [markdown_row(columns), "|---" * len(columns) + "|", *map(markdown_row, rows)]
+
+
+def split_at(page: Path, mark: str) -> tuple[str, str]:
+    """Return what stands before ``<!-- MARK -->``, and after ``<!-- end of MARK -->``.
+
+    Raises: ConfigError: The page lacks one of them.
+    """
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    text = page.read_text("utf-8") if page.exists() else ""
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ConfigError(f"{page} has no line {begin}, or no {end} after it")
+    return before, after
+
+
+def replace_between(page: Path, mark: str, lines: Sequence[str]) -> None:
+    """Write lines between ``<!-- MARK -->`` and ``<!-- end of MARK -->``.
+
+    Raises: ConfigError: The page lacks one of them.
+    """
+    before, after = split_at(page, mark)
+    content = "\n".join([f"<!-- {mark} -->", *lines, f"<!-- end of {mark} -->"])
+    page.write_text(f"{before}{content}{after}", "utf-8")

@@ -1,0 +1,22 @@
+"""Worker processes of pools."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+
+
+def end_with_parent() -> None:
+    """For a worker. A parent that is killed cannot shut its pool down,
+    and a pool without a parent waits for ever."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threading.Thread(target=_await_orphanhood, daemon=True).start()
+
+
+def _await_orphanhood() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
