@@ -21,8 +21,7 @@ from gossip.launch.report import counted
 from gossip_lab.pages import markdown_table, replace_between, split_at
 
 from .exchange import ended_by_signals
-from .speed import environment
-from .turns import as_json, draw
+from .turns import as_json, draw, environment
 
 if TYPE_CHECKING:
     from .learning import TrialResult

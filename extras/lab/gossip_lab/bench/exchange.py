@@ -21,7 +21,7 @@ from gossip.errors import ConfigError, LocalError
 from gossip.interpreter import python_command
 
 from .side_by_side import GLOO, GOSSIP, TURN, BenchTask
-from .turns import REPETITIONS, Spread, as_json, describe_alternatives, draw, print_progress, ratios
+from .turns import REPETITIONS, Spread, as_json, describe_alternatives, draw, progress, ratios
 
 END_S = 20.0
 TURN_S = 0.3
@@ -221,12 +221,6 @@ def _followed(command: Sequence[str], title: str, turns: int) -> str:
     return "\n".join(last)
 
 
-def progress(text: str) -> None:
-    """In place of the line before; nothing where nobody looks."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Ctrl-C and SIGTERM end what was started, and this command with the usual code."""
@@ -238,7 +232,7 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print_progress("interrupted; what is printed above is complete")
+        print("interrupted; what is printed above is complete", file=sys.stderr)
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)

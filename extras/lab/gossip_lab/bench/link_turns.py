@@ -19,7 +19,6 @@ from gossip.interpreter import python_command
 from gossip.transport import new_pair
 
 from . import limits
-from .exchange import progress
 from .link_end import (
     GLOO,
     KEYED,
@@ -33,7 +32,7 @@ from .link_end import (
     send_pings,
     wire_of,
 )
-from .turns import Spread, draw, in_order, ratios
+from .turns import Spread, draw, in_order, progress, ratios
 
 TURN_BYTES = 32 * 2**20
 PINGS = 100

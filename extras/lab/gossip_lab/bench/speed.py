@@ -9,16 +9,17 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from gossip.errors import ConfigError, GossipError
 from gossip.launch.optional import optional
 from gossip.launch.report import counted
+
+from .turns import draw, environment, progress
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +40,6 @@ RULES = (
 SLOW_S = 0.3  # what takes longer is repeated less often
 SLOW_REPETITIONS = 3
 NOTE_CHARS = 200
-FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut off or broken there
 
 Ns = Annotated[list[int], typer.Option("--n", min=1, help="Updates. Repeatable, with --d.")]
 Ds = Annotated[list[int], typer.Option("--d", min=1, help="Coordinates of an update.")]
@@ -204,12 +204,12 @@ def measure(
         runner for spec in specs for runner in (ours[spec], theirs.get(spec)) if runner is not None
     ]
     gc.collect()
-    with _progress(len(runners) * (repetitions + 1), f"n={n} d={d:,} f={f}") as step:
-        for turn in range(repetitions + 1):
-            for runner in runners:
-                step(runner.name)
-                if runner.wanted(turn):
-                    _once(runner, updates, total, counts=turn > 0)
+    for turn in range(repetitions + 1):
+        for runner in runners:
+            progress(f"n={n} d={d:,} f={f}: turn {turn} of {repetitions}, {runner.name}")
+            if runner.wanted(turn):
+                _once(runner, updates, total, counts=turn > 0)
+    progress("")
     cells = []
     for spec in specs:
         own, other = ours[spec], theirs.get(spec)
@@ -269,37 +269,6 @@ def _nothing() -> None:
     pass
 
 
-def environment() -> str:
-    """One line: what was measured with."""
-    import platform
-
-    import numpy as np
-    import torch
-
-    from gossip.aggregators import kernels
-
-    return (
-        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, "
-        f"{processor()}, {counted(torch.get_num_threads(), 'thread')}, kernels: "
-        f"{kernels.backend()}"
-    )
-
-
-def processor() -> str:
-    """Its model."""
-    import platform
-    from pathlib import Path
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
-
-
 def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:
     import psutil
 
@@ -312,57 +281,22 @@ def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:
         )
 
 
-@contextmanager
-def _progress(steps: int, title: str) -> Iterator[Callable[[str], None]]:
-    """A line on the terminal that says what runs; nothing where stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn(title),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        auto_refresh=False,  # a thread that draws would be timed, too
-    ) as bar:
-        task = bar.add_task("", total=steps)
-
-        def step(name: str) -> None:
-            bar.update(task, description=name)
-            bar.advance(task)
-            bar.refresh()
-
-        yield step
-
-
-def print_table(table: TimingTable, out: Any) -> None:
-    from rich.console import Console
-    from rich.table import Table as Drawn
-
+def print_table(table: TimingTable, out: TextIO) -> None:
     title = f"n = {table.n}, d = {table.d:,}, f = {table.f}; one pass {table.pass_ms:.2f} ms"
-    drawn = Drawn(title=title, title_justify="left")
-    drawn.add_column("rule", overflow="fold", no_wrap=False)
-    for name in ("ms", "passes", "byzfl ms", "times faster"):
-        drawn.add_column(name, justify="right")
     with_notes = any(cell.note for cell in table.cells)
-    if with_notes:
-        drawn.add_column("note", overflow="fold")
-    for cell in table.cells:
-        numbers = (
+    rows = [
+        (
+            cell.rule,
             _show(cell.ms, 2),
             _show(cell.passes, 2),
             _show(cell.byzfl_ms, 2),
             _show(cell.ratio, 1),
+            *([cell.note] if with_notes else []),
         )
-        drawn.add_row(cell.rule, *numbers, *([cell.note] if with_notes else []))
-    console = Console(file=out)
-    if not console.is_terminal:
-        console.width = FILE_COLUMNS
-    console.print(drawn)
+        for cell in table.cells
+    ]
+    columns = ("rule", "ms", "passes", "byzfl ms", "times faster")
+    draw(title, (*columns, "note") if with_notes else columns, rows, out)
 
 
 def _show(value: float | None, digits: int) -> str:

@@ -97,7 +97,7 @@ def arithmetic() -> str:
     ``MKL_CBWR`` if it is set, and the processor."""
     import torch
 
-    from .speed import processor
+    from .turns import processor
 
     mkl = [f"MKL_CBWR={setting}"] if (setting := os.environ.get("MKL_CBWR")) else []
     return ", ".join(

@@ -9,11 +9,13 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
-from .speed import FILE_COLUMNS, environment
+from gossip.launch.report import counted
 
 REPETITIONS = 15
+FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut off or broken there
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,42 @@ def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out:
     console.print(drawn)
 
 
+def environment() -> str:
+    """One line: what was measured with."""
+    import platform
+
+    import numpy as np
+    import torch
+
+    from gossip.aggregators import kernels
+
+    return (
+        f"torch {torch.__version__}, numpy {np.__version__}, Python {platform.python_version()}, "
+        f"{processor()}, {counted(torch.get_num_threads(), 'thread')}, kernels: "
+        f"{kernels.backend()}"
+    )
+
+
+def processor() -> str:
+    """Its model."""
+    import platform
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+
+
 def as_json(kind: str, found: Mapping[str, Any]) -> str:
     about = {"schema": f"gossip.bench.{kind}/1", "environment": environment()}
     return json.dumps({**about, "others": describe_alternatives(), **found}, indent=1)
 
 
-def print_progress(text: str) -> None:
-    """Progress, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+def progress(text: str) -> None:
+    """Show a line on stderr in place of the one before; nothing where stderr is no terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
