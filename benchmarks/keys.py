@@ -71,7 +71,7 @@ def payloads(repetitions: int, on: Hosts | None) -> dict[str, list[dict[str, flo
         inside = on.inside(0)
         words += ["--host", on.addresses[0], "--other-host", on.addresses[1]]
         words += ["--via", shlex.join(on.inside(1))]
-    words += ["--encoding", "float32", "--no-gloo", "--repetitions", str(repetitions), "--json"]
+    words += ["--encoding", "float32", "--repetitions", str(repetitions), "--json"]
     found = {}
     env = environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
     told = output_of([*inside, *GOSSIP, "bench", "links", *words], env)

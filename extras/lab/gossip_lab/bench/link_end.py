@@ -1,5 +1,5 @@
 """One end of ``gossip bench links``: a transport for each way that payloads can take, and besides
-gloo and a bare TCP connection.
+a bare TCP connection.
 
 The command is one end. It starts the other, here or by a command such as ``ssh`` on another host,
 and the two talk about the turns in lines of JSON over its standard input and output.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import select
 import socket
 import sys
@@ -26,7 +25,7 @@ from gossip.transport import EncodedTransport, KeyPair, Keys, ZeroMQTransport, i
 from gossip.vectors import WireFormat, load_encoding
 
 UNIX, TCP, KEYED = "unix", "tcp", "keys"
-RAW, GLOO = "bare TCP", "gloo"
+RAW = "bare TCP"
 RUN = b"linksrun"
 SILENCE_S = 30.0
 WINDOW = 4
@@ -125,15 +124,6 @@ def wire_of(encoding: str, numbers: int) -> WireFormat:
     return WireFormat(load_encoding(encoding), 0, (numbers,), numbers, 2, shapes)
 
 
-def join_gloo(address: str, rank: int) -> None:
-    """Both ends call it at the same time."""
-    import torch.distributed as dist
-
-    if is_loopback(address.partition(":")[0]):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=2)
-
-
 class OtherEnd:
     """Answers each payload, and each ping, with a ping."""
 
@@ -160,9 +150,6 @@ class OtherEnd:
         raw, _ = listener.accept()
         self.send_reply(linked=linked)
         ways.poll_until(self._orders)
-        if address := self.read_order()["gloo"]:
-            join_gloo(address, 1)
-        self.send_reply(joined=True)
         while (turn := self.read_order())["way"] is not None:
             self._turn(ways, raw, turn)
         ways.close()
@@ -173,15 +160,6 @@ class OtherEnd:
         if way == RAW:
             self.send_reply(ready=True)
             drain(raw, 4 * numbers, count)
-        elif way == GLOO:
-            import torch
-            import torch.distributed as dist
-
-            room, answer = torch.empty(numbers), torch.zeros(1)
-            self.send_reply(ready=True)
-            for _ in range(count):
-                dist.recv(room, 0)
-                dist.send(answer, 0)
         else:
             ways.wire = wire_of(turn["encoding"], numbers)
             self.send_reply(ready=True)

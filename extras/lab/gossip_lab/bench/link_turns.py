@@ -20,14 +20,12 @@ from gossip.transport import new_pair
 
 from . import limits
 from .link_end import (
-    GLOO,
     KEYED,
     RAW,
     TCP,
     UNIX,
     TwoKeys,
     Ways,
-    join_gloo,
     send_payloads,
     send_pings,
     wire_of,
@@ -43,15 +41,14 @@ NAMES = {
     TCP: "TCP, no keys",
     KEYED: "TCP, keys",
     RAW: "limit: bare TCP",
-    GLOO: "gloo, send",
 }
 
 
 class LinkTurns:
     """This end, and the process that is the other."""
 
-    def __init__(self, host: str, other_host: str, via: str, gloo: bool) -> None:
-        self.host, self.other_host, self.gloo = host, other_host, gloo
+    def __init__(self, host: str, other_host: str, via: str) -> None:
+        self.host, self.other_host = host, other_host
         self._mine, self._theirs = new_pair(), new_pair()
         self.ways = Ways(0, self.host, TwoKeys(self._mine, self._theirs.public, 0))
         command = [*shlex.split(via), *python_command("-m", "gossip_lab.bench.link_end")]
@@ -91,14 +88,6 @@ class LinkTurns:
         self.ways.poll_until(self.other.stdout)
         if not (self._read_reply()["linked"] and linked):
             raise LocalError("the two ends do not reach each other")
-        address = ""
-        if self.gloo:
-            with socket.create_server((self.host, 0)) as free:
-                address = f"{self.host}:{free.getsockname()[1]}"
-        self._send_order(gloo=address)
-        if address:
-            join_gloo(address, 0)
-        self._read_reply()
 
     def _send_order(self, **what: Any) -> None:
         assert self.other.stdin is not None
@@ -140,7 +129,7 @@ class LinkTurns:
             for encoding in dict.fromkeys([PLAIN, *encodings])
             for way in self.ways.transports
         ]
-        ways += [(RAW, PLAIN), *([(GLOO, PLAIN)] if self.gloo else [])]
+        ways.append((RAW, PLAIN))
         speeds: dict[str, list[float]] = {_key(*each): [] for each in ways}
         costs: dict[str, list[float]] = {key: [] for key in speeds}
         trips: dict[str, list[float]] = {way: [] for way in self.ways.transports}
@@ -176,8 +165,6 @@ class LinkTurns:
         began_s = time.process_time()
         if way == RAW:
             took_s = self._bare(vector, count)
-        elif way == GLOO:
-            took_s = _by_gloo(vector, count)
         else:
             took_s = send_payloads(
                 self.ways.transports[way], wire_of(encoding, len(vector)), vector, count
@@ -226,18 +213,6 @@ class LinkTurns:
 
 def _key(way: str, encoding: str) -> str:
     return f"{way}/{encoding}"
-
-
-def _by_gloo(vector: np.ndarray, count: int) -> float:
-    import torch
-    import torch.distributed as dist
-
-    given, answer = torch.from_numpy(vector), torch.zeros(1)
-    began = time.perf_counter()
-    for _ in range(count):
-        dist.send(given, 1)
-        dist.recv(answer, 1)
-    return time.perf_counter() - began
 
 
 def _show(found: dict[str, Any], out: Any) -> None:

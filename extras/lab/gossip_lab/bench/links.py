@@ -1,5 +1,5 @@
 """``gossip bench links``: how fast payloads pass from one peer to another, over each lane there is,
-with and without keys and in each encoding; beside gloo and a bare connection."""
+with and without keys and in each encoding; beside a bare connection."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ def links(
         str,
         typer.Option(help="What starts a command at the other end: 'ssh lab2', 'ip netns exec b'."),
     ] = "",
-    gloo: Annotated[bool, typer.Option(help="Measure gloo, too.")] = True,
     as_json_only: Json = False,
 ) -> None:
     """Measure links between two peers: MiB of numbers a second, processor time, and round trips.
 
     A payload counts as its numbers in float32, whatever travels: so encodings are compared by what
     they are for. Each is encoded, sent, checked and decoded; four are under way at a time. All ways
-    take turns in one run. Processor time is that of both ends. gloo needs GLOO_SOCKET_IFNAME where
-    the other end is another host.
+    take turns in one run. Processor time is that of both ends.
     """
     from gossip.transport import is_loopback
 
@@ -47,7 +45,7 @@ def links(
         raise ConfigError(
             f"nobody is there to answer at {other_host}", "--via says how to start a command there"
         )
-    with ended_by_signals(), LinkTurns(host, other_host or host, via, gloo) as bench:
+    with ended_by_signals(), LinkTurns(host, other_host or host, via) as bench:
         tables = [bench.table(count, encoding, repetitions, as_json_only) for count in numbers]
     if as_json_only:
         print(as_json("links", {"tables": tables}))

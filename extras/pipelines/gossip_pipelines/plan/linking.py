@@ -57,7 +57,7 @@ def measure_link(to: str, host: str, other_host: str, via: str, repeats: int) ->
     make_turns = find_function("LinkTurns", "gossip plan link")
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    with make_turns(host, other_host, via, gloo=False) as turns:
+    with make_turns(host, other_host, via) as turns:
         for turn in range(repeats + 1):
             for size in sizes:
                 taken = turns.one_by_one(size * 256, AT_A_TIME)  # of 4 bytes each
