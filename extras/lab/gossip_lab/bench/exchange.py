@@ -94,9 +94,8 @@ def exchange(
                 task = BenchTask("vector", device, count, 0, steps, repetitions, n, "")
                 took = measure(task, contest)
                 rows.append({**_row(n, count, took), "limits": asdict(best)})
-                _show(
-                    rows[-1:], f"{n} peers, {count:,} numbers, {contest.aggregator}", as_json_only
-                )
+                title = f"{n} peers, {count:,} numbers, {contest.aggregator}"
+                _show_exchange(rows[-1], title, as_json_only)
     if as_json_only:
         print(as_json("exchange", {"contest": asdict(contest), "rows": rows}))
     else:
@@ -261,53 +260,49 @@ def _spread(figures: dict[str, float], show: Any) -> str:
     return f"{show(figures['median'])} ({show(figures['least'])} to {show(figures['most'])})"
 
 
-def _processor(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows of what a step takes of the processors: other work disturbs that less than its time."""
-    spent = row["processor_s"]
-    return [
-        ("processor time of a peer, gloo", _ms(spent[GLOO])),
-        ("processor time of a peer, gossip", _ms(spent[GOSSIP])),
-        ("the same, gossip over gloo", _plain(spent[GOSSIP] / spent[GLOO])),
-    ]
-
-
 def _plain(figure: float) -> str:
     return f"{figure:.2f}"
 
 
-def _show(rows: Sequence[dict[str, Any]], title: str, quiet: bool) -> None:
-    columns = ("ms", "median (least to most)")
-    for row in rows:
-        seconds, best = row["seconds"], row["limits"]
-        drawn = [
-            ("gloo", _spread(seconds[GLOO], _ms)),
-            ("gossip", _spread(seconds[GOSSIP], _ms)),
-            ("gossip over gloo, within a turn", _spread(row["ratio"], _plain)),
-            *_processor(row),
-            ("limit: copy the numbers once", _ms(best["copy_s"])),
-            ("limit: over a unix socket", _ms(best["unix_s"])),
-            ("limit: over TCP", _ms(best["tcp_s"])),
-            ("rounds without somebody", f"{row['rounds_without_somebody']} of {row['rounds']}"),
-        ]
-        draw(title, columns, drawn, sys.stderr if quiet else sys.stdout)
+def _show_exchange(row: dict[str, Any], title: str, quiet: bool) -> None:
+    seconds = row["seconds"]
+    sides = [
+        ("gloo", _spread(seconds[GLOO], _ms)),
+        ("gossip", _spread(seconds[GOSSIP], _ms)),
+        ("gossip over gloo, within a turn", _spread(row["ratio"], _plain)),
+    ]
+    _show(row, title, "ms", sides, quiet)
 
 
 def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
-    per_s = {
-        name: asdict(Spread.of([1 / each for each in row["turns"][name]]))
-        for name in (GLOO, GOSSIP)
-    }
-    faster = asdict(ratios(row["turns"][GLOO], row["turns"][GOSSIP]))
-    best = row["limits"]
+    turns = row["turns"]
+    per_s = {name: Spread.of([1 / each for each in turns[name]]) for name in (GLOO, GOSSIP)}
+    sides = [
+        ("DDP over gloo", _spread(asdict(per_s[GLOO]), lambda each: f"{each:,.1f}")),
+        ("gossip", _spread(asdict(per_s[GOSSIP]), lambda each: f"{each:,.1f}")),
+        (
+            "gossip over DDP, within a turn",
+            _spread(asdict(ratios(turns[GLOO], turns[GOSSIP])), _plain),
+        ),
+    ]
+    _show(row, title, "steps/s", sides, quiet)
+
+
+def _show(
+    row: dict[str, Any], title: str, unit: str, sides: list[tuple[str, str]], quiet: bool
+) -> None:
+    """Print both sides, and beside them the processor time, which other work disturbs less than the
+    time of a step, and the limits of the machine."""
+    spent, best = row["processor_s"], row["limits"]
     drawn = [
-        ("DDP over gloo", _spread(per_s[GLOO], lambda each: f"{each:,.1f}")),
-        ("gossip", _spread(per_s[GOSSIP], lambda each: f"{each:,.1f}")),
-        ("gossip over DDP, within a turn", _spread(faster, _plain)),
-        *[(f"ms of {what}", spent) for what, spent in _processor(row)[:2]],
-        ("limit: ms to copy the parameters once", _ms(best["copy_s"])),
-        ("limit: ms over a unix socket", _ms(best["unix_s"])),
-        ("limit: ms over TCP", _ms(best["tcp_s"])),
+        *sides,
+        ("processor time of a peer, gloo, ms", _ms(spent[GLOO])),
+        ("processor time of a peer, gossip, ms", _ms(spent[GOSSIP])),
+        ("the same, gossip over gloo", _plain(spent[GOSSIP] / spent[GLOO])),
+        ("limit, ms: copy the numbers once", _ms(best["copy_s"])),
+        ("limit, ms: over a unix socket", _ms(best["unix_s"])),
+        ("limit, ms: over TCP", _ms(best["tcp_s"])),
         ("rounds without somebody", f"{row['rounds_without_somebody']} of {row['rounds']}"),
     ]
-    columns = ("steps/s", "median (least to most)")
+    columns = (unit, "median (least to most)")
     draw(title, columns, drawn, sys.stderr if quiet else sys.stdout)
