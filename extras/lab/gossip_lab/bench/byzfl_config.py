@@ -2,8 +2,8 @@
 
     options = read(Path("config.json"))  # {"rules": ["nnm+trimmed_mean"], "n": [11], "f": [1], ...}
 
-What it says of the training and cannot be taken over is refused by its name. What decides only
-where and how it is run and recorded is left aside: ``NO_MATTER``.
+What it says of the training and cannot be taken over is refused by its name. Values of type ``Any``
+that are not read set where to run and what to record, or repeat what the data set determines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import json
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+)
 
 from gossip.errors import ConfigError
 
@@ -64,28 +73,90 @@ SPLITS = {
     "dirichlet_niid": "dirichlet:{}",
 }
 """ByzFL's ``iid`` cuts the samples into parts, where ours has everybody draw from all."""
-MODELS = ("cnn_mnist", "fc_mnist", "logreg_mnist")
-"""Its models that there are here, under the same names."""
-DATA_SETS = {"mnist": "mnist"}
-"""Its data sets that are learnt as they are; others it mirrors and cuts at random."""
-SIZE_TRAIN_SET = 0.8
-"""ByzFL's default share of the training samples. The other samples serve to choose settings."""
-NO_MATTER = {
-    "benchmark_config": ("device", "nb_workers"),
-    "evaluation_and_results": (
-        "evaluation_delta",
-        "batch_size_evaluation",
-        "evaluate_on_test",
-        "store_per_client_metrics",
-        "store_models",
-        "data_folder",
-        "results_directory",
-    ),
-    "model": ("nb_labels",),
-}
-"""Keys that are ignored: they set where to run and what to record, or repeat what the data set
-determines."""
-DEFAULT_SPLIT = {"name": "iid"}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, list) and len(value) != 1:
+        raise ValueError("one value at a time, in files apart")
+    return value[0] if isinstance(value, list) else value
+
+
+T = TypeVar("T")
+Many = Annotated[list[T], BeforeValidator(_listed), Field(min_length=1)]
+"""One value or more."""
+One = Annotated[T, BeforeValidator(_single)]
+"""A value, or a list of one."""
+
+
+class _Section(BaseModel):
+    """One object of the file, with ByzFL's defaults. Other keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Clients(_Section):
+    momentum: Many[float] = [0.9]
+    weight_decay: Many[float] = [0.0]
+    batch_size: One[int] = 32
+
+
+class _Benchmark(_Section):
+    """``size_train_set``: share of the training samples; the others serve to choose settings."""
+
+    training_algorithm: One[dict[str, Any]] = {"name": "DSGD"}
+    nb_steps: One[int] = 1000
+    training_seed: One[NonNegativeInt] = 0
+    nb_training_seeds: One[int] = 1
+    nb_honest_clients: Many[int] = [10]
+    f: Many[int] = [0]
+    tolerated_f: Annotated[list[int], BeforeValidator(_listed)] | None = None
+    set_honest_clients_as_clients: One[bool] = False
+    data_distribution_seed: One[NonNegativeInt] = 0
+    nb_data_distribution_seeds: One[Literal[1]] = 1
+    data_distribution: Many[dict[str, Any]] = [{"name": "iid"}]
+    size_train_set: One[Annotated[float, Field(ge=0.1, le=1)]] = 0.8
+    device: Any = None
+    nb_workers: Any = None
+
+
+class _Model(_Section):
+    """Models that there are here, under the same names, and data sets that are learnt as they are:
+    others ByzFL mirrors and cuts at random."""
+
+    name: One[Literal["cnn_mnist", "fc_mnist", "logreg_mnist"]] = "cnn_mnist"
+    dataset_name: One[Literal["mnist"]] = "mnist"
+    loss: One[Literal["NLLLoss", "CrossEntropyLoss"]] = "NLLLoss"
+    optimizer_name: One[Literal["SGD"]] = "SGD"
+    learning_rate: Many[float] = [0.1]
+    learning_rate_decay: One[Annotated[float, Field(ge=0, le=1)]] = 1.0
+    milestones: Annotated[list[int], BeforeValidator(_listed)] = []
+    nb_labels: Any = None
+
+
+class _Evaluation(_Section):
+    evaluation_delta: Any = None
+    batch_size_evaluation: Any = None
+    evaluate_on_test: Any = None
+    store_per_client_metrics: Any = None
+    store_models: Any = None
+    data_folder: Any = None
+    results_directory: Any = None
+
+
+class _Config(_Section):
+    """``pre_aggregators``: a chain, or a list of chains of which each is tried."""
+
+    honest_clients: _Clients = _Clients()
+    benchmark_config: _Benchmark = _Benchmark()
+    model: _Model = _Model()
+    aggregator: Many[dict[str, Any]] = [{"name": "Average"}]
+    pre_aggregators: list[Any] = []
+    attack: Many[dict[str, Any]] = [{"name": "NoAttack"}]
+    evaluation_and_results: _Evaluation = _Evaluation()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -99,98 +170,44 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}", "give a config.json of ByzFL") from error
     if not isinstance(given, dict):
         raise ConfigError(f"{path} is no configuration of ByzFL: it holds no object")
-    whole = _Section("", given)
-    options = {
-        **_clients(whole.section("honest_clients")),
-        **_benchmark(whole.section("benchmark_config")),
-        **_model(whole.section("model")),
-        "rules": _rules(whole.pop_list("aggregator", {"name": "Average"}), whole),
-        "attacks": [_attack(one) for one in whole.pop_list("attack", {"name": "NoAttack"})],
+    try:
+        whole = _Config.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise _refused(where, first["input"], first["msg"]) from error
+    clients, benchmark, model = whole.honest_clients, whole.benchmark_config, whole.model
+    decay = model.learning_rate_decay
+    return {
+        "sender": [f"momentum:beta={beta}" if beta else "" for beta in clients.momentum],
+        "weight_decay": clients.weight_decay,
+        "batch": clients.batch_size,
+        **_sizes(benchmark),
+        **_algorithm(benchmark.training_algorithm),
+        "first_seed": benchmark.training_seed,
+        "split_seed": benchmark.data_distribution_seed,
+        "rounds": benchmark.nb_steps,
+        "seeds": benchmark.nb_training_seeds,
+        "validation": round(1 - benchmark.size_train_set, 9),
+        "split": [text for one in benchmark.data_distribution for text in _split(one)],
+        "lr_decay": decay,
+        "milestones": model.milestones if decay != 1 else [],
+        "model": model.name,
+        "data": model.dataset_name,
+        "lr": model.learning_rate,
+        "rules": _rules(whole.aggregator, whole.pre_aggregators),
+        "attacks": [_attack(one) for one in whole.attack],
     }
-    whole.section("evaluation_and_results").done()
-    whole.done()
-    return options
-
-
-class _Section:
-    """One object of the file. What was not taken of it in the end is refused."""
-
-    def __init__(self, name: str, given: Mapping[str, Any]) -> None:
-        self.name, self.left = name, dict(given)
-        for key in NO_MATTER.get(name, ()):
-            self.left.pop(key, None)
-
-    def pop_value(self, key: str, default: Any) -> Any:
-        return self.left.pop(key, default)
-
-    def pop_single(self, key: str, default: Any) -> Any:
-        """A value, or a list of one."""
-        value = self.pop_value(key, default)
-        if isinstance(value, list):
-            if len(value) != 1:
-                raise _refused(f"{self.name}.{key}", value, "one value at a time, in files apart")
-            return value[0]
-        return value
-
-    def pop_list(self, key: str, default: Any) -> list[Any]:
-        """One value or more."""
-        values = _listed(self.pop_value(key, default))
-        if not values:
-            where = f"{self.name}.{key}" if self.name else key
-            raise _refused(where, values, "give at least one")
-        return values
-
-    def only(self, key: str, *allowed: Any) -> None:
-        """Refuses any other value than these, of which the first is the default."""
-        value = self.pop_single(key, allowed[0])
-        if value not in allowed:
-            words = " or ".join(map(str, allowed))
-            raise _refused(f"{self.name}.{key}", value, f"there is only {words} here")
-
-    def section(self, key: str) -> _Section:
-        value = self.pop_value(key, {})
-        if not isinstance(value, dict):
-            raise _refused(key, value, "it is to be one object")
-        return _Section(key, value)
-
-    def done(self) -> None:
-        for key, value in self.left.items():
-            where = f"{self.name}.{key}" if self.name else key
-            raise _refused(where, value, "leave it out")
 
 
 def _refused(where: str, value: Any, hint: str) -> ConfigError:
     return ConfigError(f"{where} = {json.dumps(value)} cannot be taken over from ByzFL", hint)
 
 
-def _benchmark(section: _Section) -> dict[str, Any]:
-    section.only("nb_data_distribution_seeds", 1)
-    size = section.pop_single("size_train_set", SIZE_TRAIN_SET)
-    if not isinstance(size, int | float) or not 0.1 <= size <= 1:
-        raise _refused("benchmark_config.size_train_set", size, "give a share from 0.1 to 1")
-    options = {
-        **_sizes(section),
-        **_algorithm(section),
-        "first_seed": section.pop_single("training_seed", 0),
-        "split_seed": section.pop_single("data_distribution_seed", 0),
-        "rounds": section.pop_single("nb_steps", 1000),
-        "seeds": section.pop_single("nb_training_seeds", 1),
-        "validation": round(1 - size, 9),
-        "split": [
-            text
-            for one in section.pop_list("data_distribution", DEFAULT_SPLIT)
-            for text in _split(one)
-        ],
-    }
-    section.done()
-    return options
-
-
-def _algorithm(section: _Section) -> dict[str, Any]:
+def _algorithm(given: dict[str, Any]) -> dict[str, Any]:
     """Local steps of plain SGD, where it is FedAvg with all clients in each round. Its clients
     leave out their momentum then."""
     where = "benchmark_config.training_algorithm"
-    given = section.pop_single("training_algorithm", {"name": "DSGD"})
     name, parameters = _named(where, given, {"DSGD": "", "FedAvg": ""})
     if name == "DSGD":
         return {}
@@ -201,16 +218,14 @@ def _algorithm(section: _Section) -> dict[str, Any]:
     return {"local_steps": [steps], "outer": ["mean"], "sender": [""]}
 
 
-def _sizes(section: _Section) -> dict[str, Any]:
+def _sizes(benchmark: _Benchmark) -> dict[str, Any]:
     """``n``, ``f`` and ``declared_f`` of each table."""
-    honest = section.pop_list("nb_honest_clients", 10)
-    byzantine = section.pop_list("f", 0)
-    declared = section.pop_value("tolerated_f", None)
-    inclusive = section.pop_single("set_honest_clients_as_clients", False)
+    byzantine, declared = benchmark.f, benchmark.tolerated_f
+    inclusive = benchmark.set_honest_clients_as_clients
     sizes = [
         (clients if inclusive else clients + f, f, told)
-        for clients, f in product(honest, byzantine)
-        for told in ([f] if declared is None else _listed(declared))
+        for clients, f in product(benchmark.nb_honest_clients, byzantine)
+        for told in ([f] if declared is None else declared)
         if told >= f  # ByzFL leaves out the others, too
     ]
     if not sizes:
@@ -227,55 +242,16 @@ def _sizes(section: _Section) -> dict[str, Any]:
     }
 
 
-def _split(given: Any) -> list[str]:
+def _split(given: dict[str, Any]) -> list[str]:
     where = "benchmark_config.data_distribution"
-    form = SPLITS.get(given.get("name", "iid")) if isinstance(given, dict) else None
+    form = SPLITS.get(given.get("name", "iid"))
     if form is None:
         raise _refused(where, given, f"there are {', '.join(SPLITS)}")
     numbers = _listed(given.get("distribution_parameter", 1.0))
     return list(dict.fromkeys(form.format(number) for number in numbers))
 
 
-def _model(section: _Section) -> dict[str, Any]:
-    name = section.pop_single("name", "cnn_mnist")
-    if name not in MODELS:
-        raise _refused("model.name", name, f"there is only {', '.join(MODELS)} here")
-    data = section.pop_single("dataset_name", "mnist")
-    if data not in DATA_SETS:
-        raise _refused(
-            "model.dataset_name",
-            data,
-            f"there is only {', '.join(DATA_SETS)} here; name that and give another with --data",
-        )
-    section.only("loss", "NLLLoss", "CrossEntropyLoss")
-    section.only("optimizer_name", "SGD")
-    decay = section.pop_single("learning_rate_decay", 1.0)
-    milestones = section.pop_value("milestones", [])
-    options = {
-        "lr_decay": decay,
-        "milestones": _listed(milestones) if decay != 1 else [],
-        "model": name,
-        "data": DATA_SETS[data],
-        "lr": section.pop_list("learning_rate", 0.1),
-    }
-    section.done()
-    return options
-
-
-def _clients(section: _Section) -> dict[str, Any]:
-    betas = section.pop_list("momentum", 0.9)
-    options = {
-        "sender": [f"momentum:beta={beta}" if beta else "" for beta in betas],
-        "weight_decay": section.pop_list("weight_decay", 0.0),
-        "batch": section.pop_single("batch_size", 32),
-    }
-    section.done()
-    return options
-
-
-def _rules(aggregators: list[Any], whole: _Section) -> list[str]:
-    before = whole.pop_value("pre_aggregators", [])
-    # A list of lists: each of them once.
+def _rules(aggregators: list[dict[str, Any]], before: list[Any]) -> list[str]:
     chains = before if before and isinstance(before[0], list) else [before]
     return [
         "+".join([*(_rule("pre_aggregators", one) for one in chain), _rule("aggregator", rule)])
@@ -316,7 +292,3 @@ def _named(where: str, given: Any, known: Mapping[str, str]) -> tuple[str, dict[
 def _nothing_left(where: str, name: str, parameters: Mapping[str, Any]) -> None:
     for key, value in parameters.items():
         raise _refused(f"{where}: {key} of {name}", value, "leave it out")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]

@@ -68,7 +68,7 @@ def robustness(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell, with seeds 0, 1, ...")] = 3,
     first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
     split_seed: Annotated[
-        int | None, optional("Seed of the split; by default that of each run.")
+        int | None, optional("Seed of the split; by default that of each run.", min=0)
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of a run.")] = 150,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker in a round.")] = 32,
@@ -81,7 +81,7 @@ def robustness(
         optional("Rounds from which on --lr is multiplied by --lr-decay. Repeatable."),
     ] = None,
     lr_decay: Annotated[
-        float, typer.Option(min=0, help="Factor of the learning rate at each milestone.")
+        float, typer.Option(min=0, max=1, help="Factor of the learning rate at each milestone.")
     ] = 0.1,
     model: Annotated[
         str,
@@ -237,7 +237,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
 
     n, f, declared = given["n"], given["f"], given["declared_f"] or given["f"]
     _check_numbers(n, f, declared)
-    _check_course(given)
+    _check_milestones(given)
     choices = _choices(given)
     for each in given["split"]:
         splits.read_split(each)
@@ -287,18 +287,12 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     ]
 
 
-def _check_course(given: Mapping[str, Any]) -> None:
-    """Check what decides the course of a run; it may come from a file."""
-    seeds = [given[name] for name in ("first_seed", "split_seed") if given[name] is not None]
-    if not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise ConfigError(f"seeds are whole numbers from 0 on, got {seeds}")
-    milestones, decay = given["milestones"] or [], given["lr_decay"]
-    if not all(type(at) is int and 0 < at < given["rounds"] for at in milestones):
+def _check_milestones(given: Mapping[str, Any]) -> None:
+    milestones = given["milestones"] or []
+    if not all(0 < at < given["rounds"] for at in milestones):
         raise ConfigError(
             f"milestones = {milestones}: each is a round from 1 to {given['rounds'] - 1}"
         )
-    if not isinstance(decay, int | float) or not 0 <= decay <= 1:
-        raise ConfigError(f"lr_decay = {decay}: it is a factor from 0 to 1")
 
 
 def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
